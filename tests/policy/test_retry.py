@@ -28,9 +28,9 @@ def test_calls_that_were_told_the_same_time_do_not_come_back_in_one_wave() -> No
 def test_the_budget_ends_and_successes_earn_it_back() -> None:
     budget = RetryBudget(floor=2, earned=0.5)
     assert [budget.spend() for _ in range(3)] == [True, True, False]
-    budget.succeeded()
+    budget.earn()
     assert not budget.spend()
-    budget.succeeded()
+    budget.earn()
     assert budget.spend()
     budget.refill()
     assert [budget.spend() for _ in range(3)] == [True, True, False]
@@ -39,7 +39,7 @@ def test_the_budget_ends_and_successes_earn_it_back() -> None:
 def test_successes_never_earn_more_than_the_floor() -> None:
     budget = RetryBudget(floor=1)
     for _ in range(100):
-        budget.succeeded()
+        budget.earn()
     assert [budget.spend() for _ in range(2)] == [True, False]
 
 

@@ -39,7 +39,7 @@ class RetryBudget:
         self._earned = earned
         self._left = floor
 
-    def succeeded(self) -> None:
+    def earn(self) -> None:
         self._left = min(self._floor, self._left + self._earned)
 
     def spend(self) -> bool:
@@ -65,12 +65,12 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
     precise = _seconds(headers.get("retry-after-ms", ""), scale=1000)
     if precise is not None:
         return precise
-    if (asked := headers.get("retry-after")) is None:
+    if (value := headers.get("retry-after")) is None:
         return None
-    if (seconds := _seconds(asked, scale=1)) is not None:
+    if (seconds := _seconds(value, scale=1)) is not None:
         return seconds
     try:
-        date = parsedate_to_datetime(asked)
+        date = parsedate_to_datetime(value)
     except (TypeError, ValueError):
         return None
     # A date without a zone is UTC: HTTP knows no other.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.policy.client.circuit_breaker import (
-    COOL_BASE,
+    COOL_BASE_SECONDS,
     FAILURES_IN_A_ROW,
     CircuitBreaker,
     Downtime,
@@ -21,11 +21,11 @@ class World:
     def __init__(self, count: int, *, patience: float = 1_000.0):
         self.clock = ManualClock()
         self.up = [True] * count
-        self.gates = [
+        self.breakers = [
             CircuitBreaker(f"e{at}", self._probe(at), clock=self.clock, patience=patience)
             for at in range(count)
         ]
-        self.downtime = Downtime(self.gates, self.clock)
+        self.downtime = Downtime(self.breakers, self.clock)
 
     def _probe(self, at: int) -> Callable[[bool], Awaitable[str | None]]:
         async def probe(_: bool) -> str | None:
@@ -35,18 +35,18 @@ class World:
 
     async def fall(self, at: int) -> None:
         self.up[at] = False
-        self.gates[at].shut()
+        self.breakers[at].trip()
         await self.clock.advance(0)
 
     async def rise(self, at: int) -> None:
         """Its next probe is at most five seconds away."""
         self.up[at] = True
-        while not self.gates[at].is_open:
+        while not self.breakers[at].is_passing:
             await self.clock.advance(0.5)
 
     async def close(self) -> None:
-        for gate in self.gates:
-            await gate.aclose()
+        for breaker in self.breakers:
+            await breaker.aclose()
 
 
 def test_nothing_is_lost_while_one_is_up() -> None:
@@ -92,8 +92,8 @@ def test_one_that_was_given_up_counts_as_down_for_good() -> None:
         world = World(2, patience=30)
         await world.fall(0)
         await world.clock.advance(100)
-        assert world.gates[0].is_given_up
-        assert not world.gates[0].is_open, "no call passes it"
+        assert world.breakers[0].is_abandoned
+        assert not world.breakers[0].is_passing, "no call passes it"
         assert world.downtime.seconds == 0
         await world.fall(1)
         await world.clock.advance(10)
@@ -113,13 +113,13 @@ def test_nothing_is_lost_any_more_when_all_are_given_up() -> None:
         await world.fall(0)
         await world.fall(1)
         await world.clock.advance(100)
-        assert all(gate.is_given_up for gate in world.gates)
+        assert all(breaker.is_abandoned for breaker in world.breakers)
         lost = world.downtime.seconds
         assert lost >= 30
         await world.clock.advance(100)
         assert world.downtime.seconds == lost
         with pytest.raises(EndpointDown, match="e0 has been down"):
-            await world.gates[0].passed()
+            await world.breakers[0].wait_ready()
         await world.close()
 
     asyncio.run(main())
@@ -128,16 +128,16 @@ def test_nothing_is_lost_any_more_when_all_are_given_up() -> None:
 def test_a_liar_that_cools_down_is_not_down_and_stays_away_longer_each_time() -> None:
     async def main() -> None:
         world = World(1)
-        gate = world.gates[0]
+        breaker = world.breakers[0]
         for round_ in range(3):
             for _ in range(FAILURES_IN_A_ROW):
-                assert gate.is_open
-                gate.lied()
-            assert not gate.is_open
-            await world.clock.advance(COOL_BASE * 2**round_ - 0.1)
-            assert not gate.is_open
+                assert breaker.is_passing
+                breaker.record_bad_answer()
+            assert not breaker.is_passing
+            await world.clock.advance(COOL_BASE_SECONDS * 2**round_ - 0.1)
+            assert not breaker.is_passing
             await world.clock.advance(0.2)
-            assert gate.is_open
+            assert breaker.is_passing
         assert world.downtime.seconds == 0
         await world.close()
 
@@ -149,9 +149,9 @@ def test_lies_that_are_not_in_a_row_are_forgiven() -> None:
         world = World(1)
         for _ in range(5):
             for _ in range(FAILURES_IN_A_ROW - 1):
-                world.gates[0].lied()
-            world.gates[0].succeeded()
-        assert world.gates[0].is_open
+                world.breakers[0].record_bad_answer()
+            world.breakers[0].record_success()
+        assert world.breakers[0].is_passing
         await world.close()
 
     asyncio.run(main())

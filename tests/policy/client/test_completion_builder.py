@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import Sampled
-from holdfast.policy.dialects.dialect import Piece, Unusable
+from holdfast.policy.client.completion_builder import CompletionBuilder
+from holdfast.policy.dialects.dialect import InvalidAnswer, Piece
 from holdfast.policy.policy import Draft
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.step import VersionSource, VersionSpan
@@ -26,10 +26,10 @@ def piece(
 
 def test_what_the_engine_tells_replaces_what_was_assumed_of_the_same_try_only() -> None:
     draft = draft_of([1, 2], VersionSpan("v1", 0, 2, ASSUMED))
-    sampled = Sampled(request(draft=draft))
+    sampled = CompletionBuilder(request(draft=draft))
     sampled.begin(array("i"), version="v1")
     sampled.take(piece(3, 4), model="m")
-    assert sampled.unsaved(hold=0) is not None  # What is durable is attributed already.
+    assert sampled.take_unsaved(hold=0) is not None  # What is durable is attributed already.
     sampled.take(piece(5, finish="stop", versions=[("v1", 0, 1), ("v2", 1, 3)]), model="m")
     completion = sampled.completion(model="m", tries=1, seconds=0)
     assert completion.versions == (
@@ -40,7 +40,7 @@ def test_what_the_engine_tells_replaces_what_was_assumed_of_the_same_try_only() 
 
 
 def test_a_version_that_is_acknowledged_on_the_way_is_that_of_the_next_token() -> None:
-    sampled = Sampled(request())
+    sampled = CompletionBuilder(request())
     sampled.begin(array("i"), version="v1")
     sampled.take(piece(1, 2), model="m")
     sampled.assume("v2")
@@ -55,11 +55,11 @@ def test_a_version_that_is_acknowledged_on_the_way_is_that_of_the_next_token() -
 
 
 def test_what_is_refused_changes_nothing() -> None:
-    sampled = Sampled(request())
+    sampled = CompletionBuilder(request())
     sampled.begin(array("i"), version=None)
     sampled.take(piece(1), model="m")
     bad = piece(2, 3, finish="stop", versions=[("v", 0, 9)])
-    with pytest.raises(Unusable, match="cover 9 of 3"):
+    with pytest.raises(InvalidAnswer, match="cover 9 of 3"):
         sampled.take(bad, model="m")
     assert (sampled.ids.tolist(), sampled.finish_reason, sampled.spans) == ([1], None, [])
 
@@ -80,7 +80,7 @@ class Story:
     """Applies actions, and knows of each token which it is."""
 
     def __init__(self, drafted: int):
-        self.sampled = Sampled(
+        self.sampled = CompletionBuilder(
             request(max_tokens=1_000, draft=draft_of(list(range(drafted))) if drafted else Draft())
         )
         self.durable = list(range(drafted))
@@ -98,19 +98,19 @@ class Story:
             sampled.assume(f"v{size}" if size else None)
         elif action == "save":
             # Whoever follows a stream holds the last token back; only what has ended is all saved.
-            self.keep(sampled.unsaved(hold=1))
+            self.keep(sampled.take_unsaved(hold=1))
         else:
             self.end(action)
             sampled.begin(array("i"), version="v1")
 
     def end(self, action: str) -> None:
         if action == "distrust":
-            self.keep(self.sampled.distrusted())
+            self.keep(self.sampled.discard_try())
             return
         if action == "abort":
             self.sampled.finish_reason = "abort"
-        self.sampled.interrupted()
-        self.keep(self.sampled.unsaved(hold=0))
+        self.sampled.interrupt()
+        self.keep(self.sampled.take_unsaved(hold=0))
 
     def keep(self, draft: Draft | None) -> None:
         if draft is not None:

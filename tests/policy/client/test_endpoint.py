@@ -187,8 +187,8 @@ def test_a_redirect_of_the_list_of_models_is_refused_too(status: int) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_MAX_ANSWER", 5_000)
-    monkeypatch.setattr(endpoints, "_MAX_REFUSAL", 2_000)
+    monkeypatch.setattr(endpoints, "_MAX_ANSWER_BYTES", 5_000)
+    monkeypatch.setattr(endpoints, "_MAX_ERROR_BYTES", 2_000)
     monkeypatch.setattr(endpoints, "PROBE_SECONDS", 30.0)
 
 
@@ -294,18 +294,18 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
         async def probe(_: bool) -> str | None:
             return why[0] if why else None
 
-        gate = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
-        gate.tell = told.append
+        breaker = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
+        breaker.notify = told.append
         for _ in range(FAILURES_IN_A_ROW):
-            gate.failed()
+            breaker.record_failure()
         await clock.advance(60)
         assert told == ["http://engine is down (refused); waiting for it"]
         why.clear()
         await clock.advance(60)
-        await gate.passed()
-        gate.shut()
-        await gate.passed()
-        await gate.aclose()
+        await breaker.wait_ready()
+        breaker.trip()
+        await breaker.wait_ready()
+        await breaker.aclose()
         return told[1:]
 
     assert run(main()) == ["http://engine is back"], "one that answers its probe was not down"

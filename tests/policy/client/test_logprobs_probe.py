@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.policy.client import circuit_breaker as gates
+from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Partial
@@ -29,8 +29,8 @@ MODES: tuple[Mode, ...] = ("raw", "tempered", "processed")
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "PROBE_BASE", 0.005)
-    monkeypatch.setattr(gates, "PROBE_CAP", 0.02)
+    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.005)
+    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.02)
 
 
 @asynccontextmanager
@@ -149,17 +149,17 @@ def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late:
                 if not late:
                     away.kill()
                     away.start_with(logprobs_mode="raw")
-                    endpoint.gate.shut()
-                await until(lambda: endpoint.gate.outages == 1)
+                    endpoint.breaker.trip()
+                await until(lambda: endpoint.breaker.outages == 1)
                 away.start()
                 await until(lambda: away.stats().requests >= 6)  # Measured twice: still shut.
-                assert not endpoint.gate.is_open
+                assert not endpoint.breaker.is_passing
                 modes = {(await policy.sample(request(str(n)))).logprobs_mode for n in range(8)}
                 assert modes == {LogprobsMode.PROCESSED}
                 away.kill()
                 away.start_with(logprobs_mode="processed")
                 away.start()
-                await until(lambda: endpoint.gate.is_open)
+                await until(lambda: endpoint.breaker.is_passing)
                 assert endpoint.logprobs_mode is LogprobsMode.PROCESSED
 
     asyncio.run(main())
@@ -174,7 +174,7 @@ def test_why_a_replica_is_kept_out_is_told() -> None:
                 away.kill()
                 away.start_with(logprobs_mode="raw")
                 away.start()
-                endpoint.gate.shut()
+                endpoint.breaker.trip()
                 await until(lambda: bool(told))
             assert f"its logprobs are raw, those of {up.url} processed" in told[0]
 
@@ -189,7 +189,7 @@ def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_say
                 engine.kill()
                 engine.start_with(logprobs_mode="raw")
                 engine.start()
-                policy.endpoints[0].gate.shut()
+                policy.endpoints[0].breaker.trip()
                 await policy.ready()
                 assert (await policy.sample(request())).logprobs_mode is LogprobsMode.RAW
         assert [line for line in told if "is back with raw logprobs (before: processed)" in line]

@@ -5,9 +5,9 @@ import asyncio
 import aiohttp
 import pytest
 
-from holdfast.policy.client import circuit_breaker as gates
-from holdfast.policy.client.completion_builder import Sampled
-from holdfast.policy.client.probe import why_it_cannot_sample
+from holdfast.policy.client import circuit_breaker
+from holdfast.policy.client.completion_builder import CompletionBuilder
+from holdfast.policy.client.probe import find_sampling_fault
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind, SampleRequest
 from holdfast.policy.policy import Completion
@@ -17,13 +17,13 @@ from holdfast.records.errors import (
     EngineUnavailable,
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from support.policy.fake_engines import QUICK, gate_of, request, sample, sample_now, until
+from support.policy.fake_engines import QUICK, breaker_of, request, sample, sample_now, until
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "PROBE_BASE", 0.01)
-    monkeypatch.setattr(gates, "PROBE_CAP", 0.05)
+    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.01)
+    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.05)
 
 
 def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back() -> None:
@@ -32,7 +32,7 @@ def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back(
         call = asyncio.create_task(sample(policy))
         await until(lambda: engine.stats().in_flight == 1)
         engine.kill()
-        await until(lambda: gate_of(policy).outages == 1)
+        await until(lambda: breaker_of(policy).outages == 1)
         assert not call.done()
         assert policy.seconds_down > 0
         await asyncio.to_thread(engine.start)
@@ -47,7 +47,7 @@ def test_a_call_without_retries_still_waits_through_an_outage() -> None:
     async def main(engine: FakeEngine) -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         call = asyncio.create_task(sample(policy))
-        await until(lambda: gate_of(policy).outages == 1)
+        await until(lambda: breaker_of(policy).outages == 1)
         await asyncio.to_thread(engine.start)
         return await call
 
@@ -95,7 +95,7 @@ def test_a_call_that_brings_the_engine_down_every_time_is_given_up() -> None:
         for outages in (1, 2):
             await until(lambda: engine.stats().in_flight == 1)
             engine.kill()
-            await until(lambda outages=outages: gate_of(policy).outages == outages)  # type: ignore[misc]
+            await until(lambda outages=outages: breaker_of(policy).outages == outages)  # type: ignore[misc]
             await asyncio.to_thread(engine.start)
         with pytest.raises(EngineUnavailable, match="lost"):
             await call
@@ -111,9 +111,9 @@ def test_a_probe_does_not_queue_behind_calls_that_hold_all_connections(engine: F
         policy = EnginePolicy(engine.url, engine.model, retry=QUICK, connections=1)
         call = asyncio.create_task(sample(policy))
         await until(lambda: engine.stats().in_flight == 1)
-        gate_of(policy).shut()
+        breaker_of(policy).trip()
         await policy.ready()
-        assert gate_of(policy).outages == 0
+        assert breaker_of(policy).outages == 0
         call.cancel()
         await asyncio.wait({call})
 
@@ -134,7 +134,7 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
         ask = SampleRequest(asked, engine.model, asked.prompt, 1, None, stream=False)
         endpoint._session = Unreachable()  # type: ignore[assignment]
         with pytest.raises(EngineUnavailable, match="took no connection") as caught:
-            await endpoint.answer(ask, Sampled(asked), before=lambda: None)
+            await endpoint.answer(ask, CompletionBuilder(asked), before=lambda: None)
         assert not caught.value.connected
         endpoint._session = None
         return await sample(policy)
@@ -198,9 +198,9 @@ def test_an_engine_that_wants_to_be_asked_less_often_is_not_down() -> None:
         await policy.check()
         engine.set_faults(Fault(FaultKind.RATE_LIMIT, times=0, path="completions"))
         endpoint = policy.endpoints[0]
-        assert await why_it_cannot_sample(endpoint.send, endpoint.dialect, endpoint.model) is None
+        assert await find_sampling_fault(endpoint.send, endpoint.dialect, endpoint.model) is None
         engine.set_faults(Fault(FaultKind.ERROR_500, times=0, path="completions"))
-        why = await why_it_cannot_sample(endpoint.send, endpoint.dialect, endpoint.model)
+        why = await find_sampling_fault(endpoint.send, endpoint.dialect, endpoint.model)
         assert "answered 500" in str(why)
         await policy.aclose()
 

@@ -6,7 +6,7 @@ from array import array
 import pytest
 from msgspec import structs
 
-from holdfast.policy.client.repeatability import COMPANY, repeatability
+from holdfast.policy.client.repeatability import OTHER_REQUESTS, repeatability
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
@@ -53,7 +53,7 @@ def said(policy, *, seeds_by_position: bool = False) -> str:
 def test_batches_of_several_sizes_are_tried_before_exactness_is_claimed():
     policy = Batching()
     assert said(policy).startswith("repeat exactly for whole replies")
-    assert policy.sizes == [1, 1, *(others + 1 for others in COMPANY)]
+    assert policy.sizes == [1, 1, *(others + 1 for others in OTHER_REQUESTS)]
 
 
 @pytest.mark.parametrize(

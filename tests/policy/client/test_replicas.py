@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.client.replicas import SLACK, EnginePolicy
+from holdfast.policy.client.replicas import MAX_LOAD_RATIO, EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import HoldfastError, UsageError
 from support.policy.answers import PATHS, models, plain, request
@@ -83,7 +83,7 @@ def test_calls_at_once_spread_under_the_bound() -> None:
             await until(lambda: sum(asked(servers)) == 40)
             running = [endpoint.running for endpoint in policy.endpoints]
             assert sum(running) == 40
-            assert max(running) <= SLACK * 41 / 4 + 1
+            assert max(running) <= MAX_LOAD_RATIO * 41 / 4 + 1
             assert min(running) > 0
             for call in calls:
                 call.cancel()

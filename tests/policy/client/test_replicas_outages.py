@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.policy.client import circuit_breaker as gates
+from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
@@ -25,9 +25,9 @@ LIE = Answer(body={"model": "m", "choices": []})
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "PROBE_BASE", 0.005)
-    monkeypatch.setattr(gates, "PROBE_CAP", 0.02)
-    monkeypatch.setattr(gates, "COOL_BASE", 0.1)
+    monkeypatch.setattr(circuit_breaker, "PROBE_BASE_SECONDS", 0.005)
+    monkeypatch.setattr(circuit_breaker, "PROBE_MAX_SECONDS", 0.02)
+    monkeypatch.setattr(circuit_breaker, "COOL_BASE_SECONDS", 0.1)
 
 
 class Two:
@@ -71,7 +71,7 @@ def test_a_dead_replica_costs_no_call() -> None:
         async with two() as pair:
             await pair.first_server.stop()
             assert [ids(one) for one in await pair.sample_all()] == [[5]] * 12
-            await until(lambda: not pair.first.gate.is_open)
+            await until(lambda: not pair.first.breaker.is_passing)
             assert (await pair.sample()).tries == 1, "it is left out"
             assert pair.policy.seconds_down == 0, "the policy as a whole was never down"
 
@@ -83,10 +83,10 @@ def test_a_dead_replica_is_back_after_its_probe() -> None:
         async with two() as pair:
             await pair.first_server.stop()
             await pair.sample_all()
-            await until(lambda: pair.first.gate.outages == 1)
+            await until(lambda: pair.first.breaker.outages == 1)
             before, _ = pair.asked()
             await pair.first_server.start()
-            await until(lambda: pair.first.gate.is_open)
+            await until(lambda: pair.first.breaker.is_passing)
             await pair.sample()
             assert pair.asked()[0] == before + 1
 
@@ -97,12 +97,12 @@ def test_a_replica_that_no_longer_serves_the_model_is_not_back() -> None:
     async def main() -> None:
         async with two() as pair:
             pair.first_server.always("/v1/models", models("another"))
-            pair.first.gate.shut()
-            await until(lambda: pair.first.gate.outages == 1)
+            pair.first.breaker.trip()
+            await until(lambda: pair.first.breaker.outages == 1)
             await asyncio.sleep(0.05)
-            assert not pair.first.gate.is_open
+            assert not pair.first.breaker.is_passing
             pair.first_server.always("/v1/models", models())
-            await until(lambda: pair.first.gate.is_open)
+            await until(lambda: pair.first.breaker.is_passing)
 
     run(main())
 
@@ -120,13 +120,13 @@ def test_a_replica_is_back_only_with_the_weights_that_were_acknowledged(
         async with two(kind=kind) as pair:
             pair.policy.acknowledge("v2")
             pair.first_server.always(path, Answer(body={"weight_version": "v1"}))
-            pair.first.gate.shut()
-            await until(lambda: pair.first.gate.outages == 1)
+            pair.first.breaker.trip()
+            await until(lambda: pair.first.breaker.outages == 1)
             await asyncio.sleep(0.05)
-            assert not pair.first.gate.is_open
-            assert pair.other.gate.is_open
+            assert not pair.first.breaker.is_passing
+            assert pair.other.breaker.is_passing
             pair.first_server.always(path, Answer(body={"weight_version": "v2"}))
-            await until(lambda: pair.first.gate.is_open)
+            await until(lambda: pair.first.breaker.is_passing)
 
     run(main())
 
@@ -135,9 +135,9 @@ def test_a_replica_that_does_not_tell_its_weights_is_taken_at_its_word() -> None
     async def main() -> None:
         async with two() as pair:
             pair.policy.acknowledge("v2")
-            pair.first.gate.shut()
-            await until(lambda: pair.first.gate.is_open)
-            assert pair.first.gate.outages == 0
+            pair.first.breaker.trip()
+            await until(lambda: pair.first.breaker.is_passing)
+            assert pair.first.breaker.outages == 0
 
     run(main())
 
@@ -179,14 +179,14 @@ def test_a_liar_is_left_out_after_three_bad_answers_while_another_works() -> Non
         async with two() as pair:
             pair.first_server.always(COMPLETIONS, LIE)
             for at in range(3):
-                assert pair.first.gate.is_open
+                assert pair.first.breaker.is_passing
                 completion = await pair.sample(str(at), home=str(at))
                 assert (ids(completion), completion.tries) == ([5], 2)
-            assert not pair.first.gate.is_open
+            assert not pair.first.breaker.is_passing
             assert (await pair.sample()).tries == 1
             assert pair.asked()[0] == 3
             pair.first_server.always(COMPLETIONS, plain(Kind.VLLM, [6]))
-            await until(lambda: pair.first.gate.is_open)
+            await until(lambda: pair.first.breaker.is_passing)
             assert ids(await pair.sample()) == [6], "it gets another chance"
             assert pair.policy.seconds_down == 0
 
@@ -200,7 +200,7 @@ def test_a_lone_liar_is_not_left_out_and_each_call_fails_by_itself() -> None:
             for _ in range(2):
                 with pytest.raises(BadAnswer, match="0 choices"):
                     await policy.sample(request())
-            assert policy.endpoints[0].gate.is_open
+            assert policy.endpoints[0].breaker.is_passing
             assert len(server.bodies(COMPLETIONS)) == 2 * QUICK.tries
 
     run(main())
@@ -219,7 +219,7 @@ def test_with_all_down_calls_wait_until_one_is_back() -> None:
             assert not calls.done()
             await pair.other_server.start()
             assert [ids(one) for one in await calls] == [[5]] * 4
-            await until(lambda: pair.other.gate.is_open)
+            await until(lambda: pair.other.breaker.is_passing)
             down = pair.policy.seconds_down
             await asyncio.sleep(0.05)
             assert pair.policy.seconds_down == down, "one is enough"
@@ -247,7 +247,7 @@ def test_one_that_is_given_up_for_good_is_asked_no_more_while_the_other_goes_on(
         async with two(patience=0.05) as pair:
             await pair.first_server.stop()
             await pair.sample_all()
-            await until(lambda: pair.first.gate.is_given_up)
+            await until(lambda: pair.first.breaker.is_abandoned)
             await pair.first_server.start()
             before, _ = pair.asked()
             for completion in await pair.sample_all():
@@ -261,10 +261,10 @@ def test_one_that_is_given_up_for_good_is_asked_no_more_while_the_other_goes_on(
 def test_an_outage_of_the_last_one_is_downtime_when_the_other_was_given_up() -> None:
     async def main() -> None:
         async with two(patience=0.3) as pair:
-            pair.other.gate._patience = 600.0
+            pair.other.breaker._patience = 600.0
             await pair.first_server.stop()
-            pair.first.gate.shut()
-            await until(lambda: pair.first.gate.is_given_up)
+            pair.first.breaker.trip()
+            await until(lambda: pair.first.breaker.is_abandoned)
             assert pair.policy.seconds_down == 0
             await pair.other_server.stop()
             call = asyncio.create_task(pair.sample())
@@ -284,11 +284,11 @@ def test_check_takes_the_replicas_that_are_up_and_leaves_the_others_for_later() 
             pair.other_server.always("/v1/models", models(max_model_len=99))
             await pair.first_server.stop()
             await pair.policy.check()
-            assert not pair.first.gate.is_open
+            assert not pair.first.breaker.is_passing
             assert pair.first.described.max_model_len == 99, "until it says otherwise"
             assert ids(await pair.sample()) == [5]
             await pair.first_server.start()
-            await until(lambda: pair.first.gate.is_open)
+            await until(lambda: pair.first.breaker.is_passing)
 
     run(main())
 
@@ -326,9 +326,9 @@ def test_a_replica_that_was_down_at_the_start_is_found_out_about_when_it_is_up()
             policy = EnginePolicy([up.url, late.url], up.model, retry=QUICK)
             try:
                 await policy.check()
-                assert not policy.endpoints[1].gate.is_open
+                assert not policy.endpoints[1].breaker.is_passing
                 await asyncio.to_thread(late.start)
-                await until(lambda: policy.endpoints[1].gate.is_open)
+                await until(lambda: policy.endpoints[1].breaker.is_passing)
                 one, two = (endpoint.described.max_model_len for endpoint in policy.endpoints)
                 return one, two
             finally:

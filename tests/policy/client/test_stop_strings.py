@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import Sampled
-from holdfast.policy.client.stop_strings import StopWatch
+from holdfast.policy.client.completion_builder import CompletionBuilder
+from holdfast.policy.client.stop_strings import StopStringSearch
 from holdfast.policy.dialects.dialect import Kind, Piece
 from holdfast.policy.policy import Draft
 from support.policy.answers import logprob_of, logprobs_of, plain, request, streamed
@@ -42,10 +42,10 @@ def interrupted(
 ) -> tuple[list[int], str]:
     """The same tokens from engines that each look only at what they sampled themselves."""
     asked = request(max_tokens=max(1, len(tokens)), stop=stops, decode=decode, draft=Draft())
-    sampled = Sampled(asked)
+    sampled = CompletionBuilder(asked)
     for end in [*seams, len(tokens)]:
         sampled.begin(asked.prompt, version=None)
-        begun, watch = len(sampled), StopWatch.at_seam(asked, sampled)
+        begun, watch = len(sampled), StopStringSearch.at_seam(asked, sampled)
         while len(sampled) < end and sampled.finish_reason is None:
             upto = min(end, len(sampled) + chunk)
             _sample(sampled, tokens[begun:upto], begun, stops)
@@ -56,7 +56,7 @@ def interrupted(
     return sampled.ids.tolist(), "length"
 
 
-def _sample(sampled: Sampled, own: list[int], begun: int, stops: tuple[str, ...]) -> None:
+def _sample(sampled: CompletionBuilder, own: list[int], begun: int, stops: tuple[str, ...]) -> None:
     for at in range(len(sampled) - begun, len(own)):
         text = decode(own[: at + 1])
         reason = "stop" if any(stop in text for stop in stops) else None
@@ -95,21 +95,21 @@ def test_interruptions_do_not_change_where_a_completion_ends(
 def test_without_stop_strings_or_text_or_a_seam_there_is_nothing_to_watch() -> None:
     drafted = draft_of([1, 2])
     watched = request(draft=drafted, stop=("x",), decode=decode)
-    assert StopWatch.at_seam(watched, Sampled(watched)) is not None
+    assert StopStringSearch.at_seam(watched, CompletionBuilder(watched)) is not None
     for asked in (
         request(draft=drafted, decode=decode),
         request(draft=drafted, stop=("x",)),
         request(stop=("x",), decode=decode),
     ):
-        assert StopWatch.at_seam(asked, Sampled(asked)) is None
+        assert StopStringSearch.at_seam(asked, CompletionBuilder(asked)) is None
 
 
 def test_a_stop_string_that_ended_before_the_seam_is_not_found_again() -> None:
     """The engine read its text otherwise and went on: it is not for us to stop it here."""
     drafted = tokens_of("a</s>")
     asked = request(draft=draft_of(drafted), stop=("</s>",), decode=decode)
-    sampled = Sampled(asked)
-    watch = StopWatch.at_seam(asked, sampled)
+    sampled = CompletionBuilder(asked)
+    watch = StopStringSearch.at_seam(asked, sampled)
     assert watch is not None
     sampled.begin(asked.prompt, version=None)
     sampled.take(Piece(ids=[97], logprobs=[-1.0]), model="m")

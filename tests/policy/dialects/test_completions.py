@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.client.completion_builder import CompletionBuilder
 from holdfast.policy.dialects.completions import Completions
-from holdfast.policy.dialects.dialect import EngineSays, Unusable
+from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import BadAnswer, EngineUnavailable
 from holdfast.records.sampling import Sampling
@@ -176,11 +176,11 @@ def test_whatever_an_engine_answers_is_a_valid_completion_or_an_error(
 ) -> None:
     holder = {"body": GOOD, "choice": GOOD["choices"][0], "logprobs": {"token_logprobs": 0}}[where]
     body = put(where, key.draw(st.sampled_from(sorted(holder))), value)
-    sampled = Sampled(REQUEST)
+    sampled = CompletionBuilder(REQUEST)
     sampled.begin(REQUEST.prompt, version=None)
     try:
         sampled.take(Completions().whole(body), model="m")
-    except (Unusable, EngineSays):
+    except (InvalidAnswer, EngineError):
         assert len(sampled) == 0
         return
     assert sampled.finish_reason in ("stop", "length", "abort")

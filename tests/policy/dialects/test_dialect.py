@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind, SampleRequest, Unusable
+from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, SampleRequest
 from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from holdfast.records.sampling import Sampling
@@ -121,7 +121,7 @@ def test_a_chat_is_asked_with_messages_as_every_server_takes_them() -> None:
 
 
 def test_a_chat_is_never_streamed() -> None:
-    with pytest.raises(Unusable, match="never streamed"):
+    with pytest.raises(InvalidAnswer, match="never streamed"):
         DIALECTS[Kind.CHAT].reader()
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.client.completion_builder import CompletionBuilder
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
+from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, Kind
 from holdfast.policy.policy import Draft, Partial
 from holdfast.records.errors import BadAnswer
 from support.policy.answers import PROMPT, TOKEN_KINDS, encoded, plain, request, said
@@ -200,13 +200,13 @@ def test_whatever_comes_is_a_valid_completion_or_an_error_and_then_nothing_is_ta
     good = said(kind, GOOD_IDS, prompt=PROMPT, total=3, **versions)
     body = json.dumps(put(good, data.draw(st.sampled_from(places(good))), value)).encode()
     asked = request()
-    sampled, dialect = Sampled(asked), DIALECTS[kind]
+    sampled, dialect = CompletionBuilder(asked), DIALECTS[kind]
     sampled.begin(asked.prompt, version=None)
     try:
         piece = dialect.reader()(body) if stream else dialect.whole(body)
         if piece is not None:
             sampled.take(piece, model="m")
-    except (Unusable, EngineSays):
+    except (InvalidAnswer, EngineError):
         assert (len(sampled), len(sampled.logprobs), sampled.finish_reason) == (0, 0, None)
         return
     sampled.finish_reason = sampled.finish_reason or "stop"

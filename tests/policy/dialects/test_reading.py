@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
-from holdfast.policy.dialects.reading import without_echo
+from holdfast.policy.dialects.reading import remove_echo
 from holdfast.records.errors import BadAnswer
 from support.policy.answers import encoded, request, said
 from support.policy.canned_server import Answer
@@ -24,7 +24,7 @@ LOOKALIKE = '{"a":1,"prompt_token_ids":[1,2,3],"b":2}'
 def test_the_prompt_that_was_sent_is_left_out(kind: Kind) -> None:
     body = msgspec.json.encode(said(kind, [7, 8], prompt=[1, 2, 3]))
     assert b"[1,2,3]" in body
-    found = without_echo(body, SENT)
+    found = remove_echo(body, SENT)
     assert b"[1,2,3]" not in found
     assert DIALECTS[kind].whole(found).prompt is None
     assert DIALECTS[kind].whole(found).ids == [7, 8]
@@ -35,7 +35,7 @@ def test_the_prompt_that_was_sent_is_left_out(kind: Kind) -> None:
 def test_another_prompt_stays_and_is_refused(kind: Kind, other: list[int]) -> None:
     answer = said(kind, [7, 8], prompt=other)
     body = msgspec.json.encode(answer)
-    assert without_echo(body, SENT) == body
+    assert remove_echo(body, SENT) == body
     with pytest.raises(BadAnswer, match="another prompt"):
         sample(Answer(body=body), asked=request(), kind=kind, retry=ONCE)
 
@@ -44,7 +44,7 @@ def test_another_prompt_stays_and_is_refused(kind: Kind, other: list[int]) -> No
 def test_a_prompt_that_is_written_otherwise_is_read(kind: Kind) -> None:
     body = encoded(said(kind, [7, 8], prompt=[1, 2, 3]))
     assert b"[1, 2, 3]" in body
-    assert without_echo(body, SENT) == body
+    assert remove_echo(body, SENT) == body
     assert ids(sample(Answer(body=body), asked=request(), kind=kind, retry=ONCE)[0]) == [7, 8]
 
 
@@ -61,13 +61,13 @@ def test_a_prompt_that_is_written_otherwise_is_read(kind: Kind) -> None:
     ],
 )
 def test_what_is_no_field_is_left_as_it_is(body: bytes) -> None:
-    assert without_echo(body, SENT) == body
+    assert remove_echo(body, SENT) == body
 
 
 @given(text=st.text() | st.just(LOOKALIKE), told=PROMPTS, sent=PROMPTS)
 def test_an_answer_says_the_same_without_it(text: str, told: list[int], sent: list[int]) -> None:
     answer = {"text": text, "prompt_token_ids": told, "more": [text]}
     found = msgspec.json.decode(
-        without_echo(msgspec.json.encode(answer), Raw(msgspec.json.encode(sent)))
+        remove_echo(msgspec.json.encode(answer), Raw(msgspec.json.encode(sent)))
     )
     assert found == answer | {"prompt_token_ids": None if told == sent else told}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.client.completion_builder import CompletionBuilder
 from holdfast.policy.dialects.completions import Completions
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.policy import Draft, Partial
@@ -41,7 +41,11 @@ async def drop(_: Draft) -> None:
 
 
 def read(chunks: list[bytes]) -> tuple[list[int], list[float], str | None]:
-    sampled, events, reader = Sampled(request(prompt=PROMPT)), SseParser(), Completions().reader()
+    sampled, events, reader = (
+        CompletionBuilder(request(prompt=PROMPT)),
+        SseParser(),
+        Completions().reader(),
+    )
     sampled.begin(array("i", PROMPT), version=None)
     for chunk in chunks:
         for data in events.feed(chunk):

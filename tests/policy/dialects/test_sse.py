@@ -48,7 +48,7 @@ def test_what_the_stream_breaks_off_in_is_no_event() -> None:
 
 
 def test_an_event_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT", 1_000)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1_000)
     stream = SseParser()
     assert stream.feed(b"data: " + b"x" * 900) == []
     with pytest.raises(BadAnswer, match="more than 1,000 bytes"):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from holdfast.policy.rendering.detokenize_stream import MOST_HELD, Increments
+from holdfast.policy.rendering.detokenize_stream import MAX_HELD_TOKENS, StreamDetokenizer
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -222,14 +222,14 @@ def test_a_batch_costs_what_it_brings_however_long_the_reply_is():
 def test_increments_are_the_text_wherever_they_are_cut():
     renderer, chance = ByteRenderer(), random.Random(5)
     text = "naïve 雪 🌧 \ufffd ok " * 20
-    ids, told, increments = list(text.encode()), "", Increments(ByteRenderer().decode)
+    ids, told, increments = list(text.encode()), "", StreamDetokenizer(ByteRenderer().decode)
     while ids:
         size = chance.randrange(1, 6)
         told, ids = told + increments.take(ids[:size]), ids[size:]
     assert told == text
     # What never becomes a character does not hold up what follows for ever.
-    increments = Increments(renderer.decode)
-    assert sum(len(increments.take([0x80])) for _ in range(2 * MOST_HELD)) >= MOST_HELD
+    increments = StreamDetokenizer(renderer.decode)
+    assert sum(len(increments.take([0x80])) for _ in range(2 * MAX_HELD_TOKENS)) >= MAX_HELD_TOKENS
 
 
 def test_a_reply_that_is_only_cut_reasoning_is_told_as_reasoning(renderers):

@@ -7,7 +7,7 @@ import pytest
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, at_effort
+from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, at_effort
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer
@@ -62,12 +62,12 @@ def test_the_renderer_keeps_its_name_since_the_effort_is_the_samplings(tmp_path:
 
 def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None:
     renderer = renderer_of(tmp_path, READING)
-    for number in range(3 * MOST_LEVELS):
+    for number in range(3 * MAX_LEVELS):
         level = f"level-{number}"
         assert f"Reasoning: {level}" in renderer.decode(
             at_effort(renderer, level).render(ASKED, [])
         )
-    assert len(renderer._at_effort) == MOST_LEVELS
+    assert len(renderer._at_effort) == MAX_LEVELS
 
 
 def test_none_turns_thinking_off_where_the_template_knows_how(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.template import TemplateRenderer
-from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import Message, Role, assistant, system, user
 from support.policy.chat_models import TOOL, call, result
@@ -51,7 +51,7 @@ def test_the_template_renders_as_in_transformers() -> None:
     theirs, ours = PreTrainedTokenizerFast.from_pretrained(TINY), load_tokenizer(TINY)
     template = template_of(ours, {})
     messages = [system("Be brief."), *ASKED, THOUGHT, result("<7> é"), assistant("7"), user("雪")]
-    dicts = as_dicts(messages, quoted=str, arguments=decoded_arguments, developer=True)
+    dicts = as_dicts(messages, quoted=str, arguments=decode_arguments, developer=True)
     for tools in ([], [TOOL]):
         text = template.render(dicts, tools, opening=True)
         assert ours.encode(text) == theirs.apply_chat_template(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.policy.rendering.jinja import template_of
-from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments
 from holdfast.policy.rendering.tokenizer import SPLIT, Tokenizer, load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
@@ -136,12 +136,12 @@ def test_templates_render_as_in_transformers(name: str, tmp_path: Path) -> None:
     for messages, tools in CONVERSATIONS:
         if name == "strict" and {one.role for one in messages} - {Role.USER, Role.ASSISTANT}:
             continue
-        dicts = as_dicts(messages, quoted=str, arguments=decoded_arguments, developer=False)
+        dicts = as_dicts(messages, quoted=str, arguments=decode_arguments, developer=False)
         for opening in (True, False):
             text = template.render(dicts, tools, opening=opening)
             assert text == theirs.apply_chat_template(
                 # Reasoning that it would not show is put into the text first.
-                [template.shown(one) for one in dicts] if name == "toggled" else dicts,
+                [template.convert(one) for one in dicts] if name == "toggled" else dicts,
                 tools=tools or None,
                 add_generation_prompt=opening,
                 tokenize=False,

@@ -42,8 +42,8 @@ def sample_now(
     return asyncio.run(main())
 
 
-def gate_of(policy: EnginePolicy) -> CircuitBreaker:
-    return policy.endpoints[0].gate
+def breaker_of(policy: EnginePolicy) -> CircuitBreaker:
+    return policy.endpoints[0].breaker
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -1,9 +1,9 @@
 """One sample, try after try, until it is whole.
 
-Every retry of a single request happens here, under one budget and one deadline. A try that breaks
-off keeps what it sampled: the next one, on whichever replica, goes on from the last token, or
-begins anew where only that gives what an undisturbed run has. An outage makes the call wait instead
-of failing it. Rollouts never see a transient error.
+All retries of a request are here, under one budget and one deadline. An interrupted try keeps its
+tokens: the next try, on any replica, continues from the last token, or starts again where only that
+gives the tokens of an undisturbed run. In an outage the call waits and does not fail. Rollouts
+never see a transient error.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from array import array
 from typing import Protocol
 
 from holdfast.clock import Clock
-from holdfast.policy.client.completion_builder import ABORTED, FINISHED, Sampled
+from holdfast.policy.client.completion_builder import ABORTED, FINISHED, CompletionBuilder
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.served_model import Seeds
-from holdfast.policy.client.stop_strings import StopWatch
+from holdfast.policy.client.stop_strings import StopStringSearch
 from holdfast.policy.dialects.dialect import Kind, SampleRequest
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
@@ -31,34 +31,34 @@ from holdfast.records.errors import (
 )
 
 SAVE_SECONDS = 5.0
-STILL_COMING = 10.0
-"""Seconds since the last token within which a reply at its deadline is still under way."""
+SILENCE_SECONDS = 10.0
+"""A reply at its deadline is still under way if its last token is not older than this."""
 _OTHER_ENGINES = "use vLLM, SGLang or another engine that can"
 
 
 class Replicas(Protocol):
-    """Where a call goes."""
+    """The replicas that a call can go to."""
 
     async def choose(self, request: Request, *, avoid: Endpoint | None) -> Endpoint:
-        """A replica that takes work, another than `avoid` if there is one; waits if none does."""
+        """A replica that takes calls, not `avoid` if there is another; waits if none does."""
         ...
 
     async def available(self) -> None:
-        """Returns when some replica takes work; raises `EndpointDown` when patience is spent."""
+        """Returns when a replica takes calls; raises `EndpointDown` when patience is spent."""
         ...
 
     @property
     def seconds_down(self) -> float: ...
 
     def distrust(self, endpoint: Endpoint) -> None:
-        """It gave an answer that cannot be used."""
+        """Counts an invalid answer of the endpoint."""
         ...
 
     def version_of(self, endpoint: Endpoint) -> str | None: ...
 
 
 class SampleCall:
-    """How one sample is doing. Used once."""
+    """The state of one sample. Used once."""
 
     def __init__(
         self, request: Request, replicas: Replicas, *, model: str, retry: RetryPolicy, clock: Clock
@@ -68,7 +68,7 @@ class SampleCall:
         self._model = model
         self._retry = retry
         self._clock = clock
-        self._sampled = Sampled(request)
+        self._sampled = CompletionBuilder(request)
         self._started = clock.elapsed()
         self._down = replicas.seconds_down
         self._tries = 0
@@ -77,12 +77,12 @@ class SampleCall:
         self._outages = 0
         self._last_save = self._started
         self._version: str | None = None
-        self._watch: StopWatch | None = None
+        self._watch: StopStringSearch | None = None
         self._is_constrained = request.sampling.json is not False or bool(request.structure)
         self._renewals = 0
-        """How often what was sampled was given up, to be sampled again under the same seed."""
+        """How often all tokens were dropped, to be sampled again with the same seed."""
         self._fresh = 0
-        """Tokens of the present try when the last of them came."""
+        """Tokens of the present try when the last one came."""
         self._fresh_at = self._started
 
     async def complete(self) -> Completion:
@@ -90,7 +90,7 @@ class SampleCall:
         while True:
             endpoint = await self._replicas.choose(self._request, avoid=failed)
             self._tries += 1
-            outages = endpoint.gate.outages
+            outages = endpoint.breaker.outages
             try:
                 await self._try(endpoint)
             except PolicyError as error:
@@ -99,11 +99,11 @@ class SampleCall:
                 await self._recover(endpoint, error, outages=outages)
                 failed = endpoint
             else:
-                endpoint.gate.succeeded()
+                endpoint.breaker.record_success()
                 return self._sampled.completion(
                     model=self._model,
                     tries=self._tries,
-                    seconds=self._taken(),
+                    seconds=self._seconds_taken(),
                 )
 
     # --- one try
@@ -114,8 +114,8 @@ class SampleCall:
         sampled = self._sampled
         if self._must_begin_anew(endpoint):
             self._renewals += 1
-            sampled.begin_anew()
-        attempt = await self._ask(endpoint)
+            sampled.restart()
+        attempt = await self._build_request(endpoint)
         self._version = self._replicas.version_of(endpoint)
         sampled.begin(
             attempt.prompt,
@@ -123,7 +123,7 @@ class SampleCall:
             logprobs_mode=endpoint.logprobs_mode,
             prompt_json=attempt.prompt_json,
         )
-        self._watch = StopWatch.at_seam(self._request, sampled)
+        self._watch = StopStringSearch.at_seam(self._request, sampled)
         endpoint.running += 1
         try:
             if attempt.stream:
@@ -133,12 +133,12 @@ class SampleCall:
             self._check_end()
         except PolicyError as error:
             if isinstance(error, EngineUnavailable) and self._is_complete():
-                return  # It broke off after it had said everything.
+                return  # The connection broke after the last token.
             await self._keep_after(error)
             raise
         except asyncio.CancelledError:
-            # The run stops: what is there is kept, if that is still allowed.
-            sampled.interrupted()
+            # The run stops: the tokens are kept, if that is still allowed.
+            sampled.interrupt()
             if not self._is_constrained:
                 with contextlib.suppress(HoldfastError):
                     await self._save(hold=0)
@@ -147,24 +147,23 @@ class SampleCall:
             endpoint.running -= 1
 
     def _is_complete(self) -> bool:
-        """Whether what a broken try gave is a whole completion all the same."""
+        """Whether an interrupted try has a whole completion all the same."""
         if self._watch is not None:
             self._watch.found(self._sampled)
         return self._sampled.finish_reason in FINISHED
 
     async def _keep_after(self, error: PolicyError) -> None:
-        """Keeps what a failed try gave; of one that lied, nothing, and of one that was held to a
-        format neither: an engine begins a format anew with each request, inside of what is there
-        already."""
+        """Keeps the tokens of a failed try, but not of an invalid answer, and not of a constrained
+        reply: an engine starts a format again with each request."""
         partial = self._request.partial
         if not isinstance(error, BadAnswer) and not self._is_constrained:
-            self._sampled.interrupted()
+            self._sampled.interrupt()
             await self._save(hold=0)
-        elif (taken_back := self._sampled.distrusted()) is not None and partial is not None:
+        elif (taken_back := self._sampled.discard_try()) is not None and partial is not None:
             await partial.save(taken_back)
 
     def _is_whole(self, endpoint: Endpoint) -> bool:
-        """Whether what was sampled before needs no further token, or has no room for one."""
+        """Whether the earlier tokens are the whole reply, or leave no room for another."""
         sampled = self._sampled
         room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
@@ -176,12 +175,12 @@ class SampleCall:
         return sampled.finish_reason is not None
 
     def _must_begin_anew(self, endpoint: Endpoint) -> bool:
-        """Whether tokens of a broken try are given up, although the reply could go on from them.
+        """Whether the tokens of an interrupted try are dropped, although the reply could continue.
 
-        Where a seed holds for a whole request, only that request gives the tokens that an
-        undisturbed run has. That is wanted where a seed is, unless tokens are durable already. A
-        reply that is broken off again and again goes on from its tokens all the same: else one
-        that takes longer than the time between two aborts would never end.
+        Where a seed holds for a whole request, only that request gives the tokens of an undisturbed
+        run. So it is repeated if there is a seed, unless tokens are durable already. A reply that
+        is interrupted again and again continues from its tokens all the same: else one that takes
+        longer than the time between two aborts would never end.
         """
         request = self._request
         if not len(self._sampled) or request.seed is None or self._renewals >= self._retry.tries:
@@ -190,33 +189,33 @@ class SampleCall:
             return False
         return endpoint.seeds is Seeds.REQUEST
 
-    async def _ask(self, endpoint: Endpoint) -> SampleRequest:
+    async def _build_request(self, endpoint: Endpoint) -> SampleRequest:
         request, sampled = self._request, self._sampled
         _check_supported(request, endpoint)
         prompt: array[int] = request.prompt
         if len(sampled):
             prompt = prompt + sampled.ids
-        wanted = request.sampling.max_tokens - len(sampled)
+        max_tokens = request.sampling.max_tokens - len(sampled)
         longest = endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
             if len(prompt) >= longest:
                 raise ContextOverflow(f"{len(prompt)} tokens; the model takes {longest}")
-            wanted = min(wanted, longest - len(prompt))
+            max_tokens = min(max_tokens, longest - len(prompt))
         return SampleRequest(
             request=request,
             model=self._model,
             prompt=prompt,
-            max_tokens=wanted,
+            max_tokens=max_tokens,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
             _prompt_json=await endpoint.prompt_cache.encode(prompt, request.home),
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:
-        """The request's own; of the rest of a completion, one of the rest's own.
+        """The request's seed; for the rest of a completion, a seed derived from it.
 
-        An engine starts a seed's noise anew with each request. Given the same seed, it would draw
-        the rest with the very noise that drew the beginning.
+        An engine starts a seed's noise again with each request. With the same seed, it would sample
+        the rest with the noise of the beginning.
         """
         seed, at = self._request.seed, len(self._sampled)
         if seed is None or not at or endpoint.seeds is Seeds.POSITION:
@@ -247,8 +246,8 @@ class SampleCall:
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note_version(self, endpoint: Endpoint) -> None:
-        """An update that was acknowledged on the way splits a stream where it is; of an answer in
-        one piece, nobody knows which weights sampled which token."""
+        """An update during a stream splits it there; for an answer in one piece, nobody knows which
+        weights sampled which token."""
         version = self._replicas.version_of(endpoint)
         if version != self._version:
             self._version = version
@@ -256,36 +255,36 @@ class SampleCall:
             self._sampled.assume(None if whole else version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """A deadline that comes while tokens still come ends the completion as it is. A stream that
-        sends other things than tokens has stalled, whatever it sends."""
+        """At its deadline, a completion with tokens still coming ends as it is. A stream without
+        new tokens has stalled, whatever else it sends."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False
         if sampled.fresh > self._fresh:
             self._fresh, self._fresh_at = sampled.fresh, now
-        silence, late = now - self._fresh_at, self._left() <= 0 or self._is_over_budget()
-        if silence > self._retry.stall_timeout or (late and silence > STILL_COMING):
+        silence, late = now - self._fresh_at, self._seconds_left() <= 0 or self._is_over_budget()
+        if silence > self._retry.stall_timeout or (late and silence > SILENCE_SECONDS):
             raise EngineUnavailable(f"{endpoint.name} sent no token for {silence:.0f} s")
         if late and sampled.fresh:
             sampled.finish_reason = DEADLINE
         return late and sampled.fresh > 0
 
     def _is_time_to_save(self, partial: Partial) -> bool:
-        """What has ended is about to be recorded as a whole: it is not drafted any more."""
+        """A finished completion is recorded as a whole: it needs no draft any more."""
         if self._sampled.finish_reason is not None or self._is_constrained:
             return False
-        unsaved = len(self._sampled) - self._sampled.saved
-        if unsaved > partial.every:
+        take_unsaved = len(self._sampled) - self._sampled.saved
+        if take_unsaved > partial.every:
             return True
         seconds = SAVE_SECONDS if partial.seconds is None else partial.seconds
-        return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
+        return take_unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, *, hold: int) -> None:
         partial = self._request.partial
         if partial is None:
             return
         self._last_save = self._clock.elapsed()
-        if (draft := self._sampled.unsaved(hold=hold)) is not None:
+        if (draft := self._sampled.take_unsaved(hold=hold)) is not None:
             await partial.save(draft)
 
     def _check_end(self) -> None:
@@ -299,54 +298,54 @@ class SampleCall:
 
     async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
         """Returns when trying again makes sense, or raises `error`."""
-        # What goes forward is not failing, however often it is interrupted.
+        # A call that makes progress is not failing, however often it is interrupted.
         self._failures = 1 if self._sampled.fresh else self._failures + 1
-        if await self._was_outage(endpoint, error, outages=outages):
-            # The endpoint's failure, not this call's: unless this call is what brings it down.
+        if await self._is_outage(endpoint, error, outages=outages):
+            # The endpoint's failure, not this call's: unless this call causes it.
             self._outages += 1
             self._failures = 0
             if self._outages > self._retry.tries:
                 raise error
             return
-        left = self._left()
+        left = self._seconds_left()
         if self._failures >= self._retry.tries or left <= 0:
             raise error
         await self._pause(endpoint, error, left)
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         """Seconds until the deadline."""
-        return self._retry.deadline - self._taken()
+        return self._retry.deadline - self._seconds_taken()
 
-    def _taken(self) -> float:
-        """Seconds since the call began, the endpoint's outages not counted."""
+    def _seconds_taken(self) -> float:
+        """Seconds since the call began, without outages."""
         down = self._replicas.seconds_down - self._down
         return max(0.0, self._clock.elapsed() - self._started - down)
 
     def _is_over_budget(self) -> bool:
-        return self._request.seconds is not None and self._taken() >= self._request.seconds
+        return self._request.seconds is not None and self._seconds_taken() >= self._request.seconds
 
-    async def _was_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
+    async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
         """Whether the endpoint was down since this try began; waits while no replica is up."""
-        gate = endpoint.gate
+        breaker = endpoint.breaker
         if isinstance(error, EngineUnavailable) and not error.connected:
-            gate.failed()
+            breaker.record_failure()
             if self._failures >= self._retry.tries:
-                # Ask before giving up: a lone call never fails often enough to shut the gate.
-                gate.shut()
+                # Probe before the call fails: a single call never fails often enough to trip it.
+                breaker.trip()
         elif isinstance(error, BadAnswer):
             self._replicas.distrust(endpoint)
         await self._replicas.available()
-        return gate.outages != outages or not gate.is_open
+        return breaker.outages != outages or not breaker.is_passing
 
     async def _pause(self, endpoint: Endpoint, error: PolicyError, left: float) -> None:
-        asked = error.retry_after if isinstance(error, EngineUnavailable) else None
-        delay = self._retry.delay(self._failures, retry_after=asked)
+        retry_after = error.retry_after if isinstance(error, EngineUnavailable) else None
+        delay = self._retry.delay(self._failures, retry_after=retry_after)
         if delay > left:
             raise EngineUnavailable(
                 f"{redact(str(error))} — it asks to wait {delay:.0f} s, more than the {left:.0f} s "
                 "that are left"
             ) from error
-        endpoint.gate.spend_retry()
+        endpoint.breaker.spend_retry()
         await self._clock.sleep(delay)
 
 

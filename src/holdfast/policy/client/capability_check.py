@@ -1,4 +1,4 @@
-"""Inspection: what an endpoint can do, and what is missing for training; it samples some tokens."""
+"""What an endpoint can do, and what is missing for training; this samples some tokens."""
 
 from array import array
 from collections.abc import Awaitable, Callable
@@ -22,15 +22,15 @@ PLAIN = "sample at temperature 1 and top_p 1 alone"
 
 
 class CapabilityFinding(Struct, frozen=True):
-    """One ability. `fit` says whether training can do with it as it is."""
+    """One ability. `fit`: whether it is good enough for training."""
 
     what: str
     fit: bool
     detail: str
     failed: bool = False
-    """Whether looking at it failed; `detail` then is what the engine answered instead."""
+    """Whether the check failed; `detail` then is the engine's answer."""
     remedy: str = ""
-    """What makes it fit, where something does."""
+    """The change that makes it fit, if there is one."""
 
 
 class Inspection(Struct, frozen=True):
@@ -51,10 +51,10 @@ class Inspection(Struct, frozen=True):
 
 
 async def inspect(policy: EnginePolicy) -> Inspection:
-    """Looks at the first replica of a policy that was checked."""
+    """Inspects the first replica of a checked policy."""
     endpoint = policy.endpoints[0]
     checks = _CHECKS if policy.has_tokens else (_chat,)
-    findings = [await _look(check, policy) for check in checks]
+    findings = [await _run_check(check, policy) for check in checks]
     return Inspection(
         url=endpoint.name,
         model=policy.model,
@@ -86,7 +86,7 @@ _LOGPROBS = {
 Check = Callable[[EnginePolicy], Awaitable[CapabilityFinding]]
 
 
-async def _look(check: Check, policy: EnginePolicy) -> CapabilityFinding:
+async def _run_check(check: Check, policy: EnginePolicy) -> CapabilityFinding:
     try:
         return await check(policy)
     except HoldfastError as error:
@@ -101,8 +101,8 @@ def _request(*, tokens: int = TOKENS, temperature: float = 1.0, seed: int | None
 async def _chat(policy: EnginePolicy) -> CapabilityFinding:
     """token ids."""
     request = structs.replace(_request(), messages=(user("Say hello."),))
-    said = await policy.sample(request)
-    assert said.message is not None, "chat answers with a message"
+    reply = await policy.sample(request)
+    assert reply.message is not None, "chat answers with a message"
     return CapabilityFinding(
         "token ids", False, "none: this engine answers with messages, good for evaluation only"
     )
@@ -118,17 +118,17 @@ async def _ids(policy: EnginePolicy) -> CapabilityFinding:
 
 async def _logprobs(policy: EnginePolicy) -> CapabilityFinding:
     """logprobs."""
-    await policy.sample(_request(tokens=1))  # Of an engine that gives nothing, nothing is said.
+    await policy.sample(_request(tokens=1))  # Fails if the engine cannot sample.
     return _LOGPROBS[policy.logprobs_mode]
 
 
 async def _versions(policy: EnginePolicy) -> CapabilityFinding:
     """weight versions."""
     spans = (await policy.sample(_request())).versions
-    told = [span.version for span in spans if span.source is VersionSource.ENGINE]
-    if told:
+    versions = [span.version for span in spans if span.source is VersionSource.ENGINE]
+    if versions:
         return CapabilityFinding(
-            "weight versions", True, f"told per span of tokens (now {told[-1]!r})"
+            "weight versions", True, f"told per span of tokens (now {versions[-1]!r})"
         )
     return CapabilityFinding(
         "weight versions",

@@ -1,4 +1,4 @@
-"""Caveats: what a run must not expect of its engine, said before anything is sampled."""
+"""Warnings about the engine before a run samples anything."""
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.served_model import Seeds
@@ -9,8 +9,8 @@ from holdfast.records.sampling import Sampling
 def caveats(
     policy: EnginePolicy, sampling: Sampling, *, seed: int | None, in_parts: bool
 ) -> list[str]:
-    """A line for each, of a policy that was checked. `in_parts`: replies become durable while they
-    are sampled."""
+    """A line for each caveat of a checked policy. `in_parts`: replies become durable while they are
+    sampled."""
     if not policy.has_tokens:
         return []
     name = policy.endpoints[0].name
@@ -21,7 +21,7 @@ def caveats(
 
 
 def _about_logprobs(name: str, engine: LogprobsMode, sampling: Sampling) -> str:
-    """Of greedy replies, nothing: no option of any engine would change theirs."""
+    """ "" for greedy replies: no option of any engine would change their logprobs."""
     mode = mode_with(engine, sampling)
     if mode is LogprobsMode.PROCESSED or not sampling.temperature:
         return ""

@@ -1,11 +1,11 @@
-"""The gate of an endpoint: open while it works, shut while it is down.
+"""The circuit breaker of an endpoint: calls pass while it works, and wait while it is down.
 
-When calls fail in a row, or the shared retry budget is spent, the gate shuts and one probe asks
-the endpoint whether it is back. Calls and admission wait at the gate; nothing fails because of an
-outage, until it has lasted longer than the run's patience.
+When calls fail in a row, or the shared retry budget is spent, the breaker trips, and a probe asks
+the endpoint again and again whether it is back. Meanwhile calls and admission wait; an outage fails
+nothing until it has lasted longer than the run's patience.
 
-A server may answer probes and do nothing else: its front is up, its engine is not. So where calls
-went on to fail after a probe had opened the gate, the next probe has to sample something.
+A server may answer probes and do nothing else: its front is up, its engine is not. So if calls fail
+again after a successful probe, the next probe has to sample a token.
 """
 
 import asyncio
@@ -16,19 +16,18 @@ from holdfast.policy.retry import RetryBudget
 from holdfast.records.errors import EndpointDown
 
 FAILURES_IN_A_ROW = 3
-PROBE_BASE = 0.25
-PROBE_CAP = 5.0
-COOL_BASE = 1.0
-COOL_CAP = 30.0
+PROBE_BASE_SECONDS = 0.25
+PROBE_MAX_SECONDS = 5.0
+COOL_BASE_SECONDS = 1.0
+COOL_MAX_SECONDS = 30.0
 PROBE = "probe "
-"""How the names of a gate's tasks begin."""
+"""The beginning of the names of its tasks."""
 
 
 class CircuitBreaker:
-    """One per endpoint. `probe` returns None when the endpoint works, else why it does not; it is
-    told whether it has to try that in earnest.
+    """One per endpoint. `probe(must_sample)` returns None when the endpoint works, else the reason.
 
-    One probe runs at a time, however many calls wait; when it ends, all of them pass together.
+    One probe runs at a time; when it ends, all waiting calls pass together.
     """
 
     def __init__(
@@ -46,20 +45,20 @@ class CircuitBreaker:
         self._open = asyncio.Event()
         self._open.set()
         self._in_a_row = 0
-        self._lies = 0
-        self._was_opened_in_vain = False
-        """Whether nothing succeeded since a probe opened it."""
-        self._cool_down = COOL_BASE
+        self._bad_answers = 0
+        self._must_sample = False
+        """Whether no call succeeded since the last successful probe."""
+        self._cool_down = COOL_BASE_SECONDS
         self._prober: asyncio.Task[None] | None = None
-        self._down = ""
-        """Why no call will ever pass again."""
+        self._reason_down = ""
+        """Why it is abandoned; "": it is not."""
         self.budget = RetryBudget()
         self.outages = 0
         """Outages that a failed probe confirmed."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when an outage begins or ends."""
-        self.tell: Callable[[str], None] = lambda line: None
-        """Called with a line for people when an outage is confirmed, and when it is over."""
+        self.notify: Callable[[str], None] = lambda line: None
+        """Gets a line for people when an outage is confirmed, and when it is over."""
         self._down_before = 0.0
         self._down_since: float | None = None
 
@@ -71,63 +70,63 @@ class CircuitBreaker:
         return self._down_before + self._clock.elapsed() - self._down_since
 
     @property
-    def is_open(self) -> bool:
+    def is_passing(self) -> bool:
         """Whether calls pass now."""
-        return self._open.is_set() and not self._down
+        return self._open.is_set() and not self._reason_down
 
     @property
-    def is_given_up(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether no call will ever pass again."""
-        return bool(self._down)
+        return bool(self._reason_down)
 
     @property
     def down_since(self) -> float | None:
         """When the present outage began, on the clock's own scale."""
         return self._down_since
 
-    async def opened(self) -> None:
-        """Returns when the gate is open, or given up."""
+    async def wait_resolved(self) -> None:
+        """Returns when calls pass, or never will."""
         await self._open.wait()
 
-    async def passed(self) -> None:
-        """Returns when the gate is open; raises `EndpointDown` when patience is at its end."""
+    async def wait_ready(self) -> None:
+        """Returns when calls pass; raises `EndpointDown` when patience is at its end."""
         await self._open.wait()
-        if self._down:
-            raise EndpointDown(self._down)
+        if self._reason_down:
+            raise EndpointDown(self._reason_down)
 
-    def succeeded(self) -> None:
-        self._in_a_row = self._lies = 0
-        self._was_opened_in_vain = False
-        self.budget.succeeded()
+    def record_success(self) -> None:
+        self._in_a_row = self._bad_answers = 0
+        self._must_sample = False
+        self.budget.earn()
         if self.budget.is_full:
-            self._cool_down = COOL_BASE
+            self._cool_down = COOL_BASE_SECONDS
 
-    def failed(self) -> None:
-        """A call could not reach the endpoint, or the endpoint said that it cannot serve."""
+    def record_failure(self) -> None:
+        """A call did not reach the endpoint, or the endpoint cannot serve."""
         self._in_a_row += 1
         if self._in_a_row >= FAILURES_IN_A_ROW:
-            self.shut()
+            self.trip()
 
-    def lied(self) -> None:
-        """A call was given an answer that cannot be used. Its probe will find nothing wrong, so
-        that it stays away longer each time."""
-        self._lies += 1
-        if self._lies >= FAILURES_IN_A_ROW:
+    def record_bad_answer(self) -> None:
+        """A call got an invalid answer. A probe would find no fault, so the endpoint is left out
+        for a longer time with each trip."""
+        self._bad_answers += 1
+        if self._bad_answers >= FAILURES_IN_A_ROW:
             self._cool()
 
     def spend_retry(self) -> None:
-        """Takes a retry out of the shared budget; when it is spent, everyone cools down first."""
+        """Takes a retry out of the shared budget; when it is spent, all calls wait first."""
         if not self.budget.spend():
             self._cool()
 
     def _cool(self) -> None:
-        self._lies = 0
-        self.shut(after=self._cool_down)
-        self._cool_down = min(COOL_CAP, 2 * self._cool_down)
+        self._bad_answers = 0
+        self.trip(after=self._cool_down)
+        self._cool_down = min(COOL_MAX_SECONDS, 2 * self._cool_down)
 
-    def shut(self, *, after: float = 0.0) -> None:
-        """Stops everyone until a probe succeeds, the first one `after` seconds from now."""
-        if self._open.is_set() and not self._down:
+    def trip(self, *, after: float = 0.0) -> None:
+        """Stops all calls until a probe succeeds; the first probe is `after` seconds from now."""
+        if self._open.is_set() and not self._reason_down:
             self._open.clear()
             self._prober = asyncio.create_task(self._reopen(after), name=PROBE + self._name)
 
@@ -136,48 +135,50 @@ class CircuitBreaker:
         try:
             if after:
                 await self._clock.sleep(after)
-            while (why := await self._probe(self._was_opened_in_vain)) is not None:
+            while (why := await self._probe(self._must_sample)) is not None:
                 probes += 1
                 if probes == 1:
                     self.outages += 1
                     self._down_since = since
                     self.on_change()
-                    self.tell(f"{self._name} is down ({why}); waiting for it")
+                    self.notify(f"{self._name} is down ({why}); waiting for it")
                 if self._clock.elapsed() - since > self._patience:
-                    self._down = (
+                    self._reason_down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
                         f"({why}); start it again and run the same command to go on"
                     )
                     return
-                await self._clock.sleep(min(PROBE_CAP, PROBE_BASE * 2 ** min(probes, 10)))
+                await self._clock.sleep(
+                    min(PROBE_MAX_SECONDS, PROBE_BASE_SECONDS * 2 ** min(probes, 10))
+                )
             if probes:
-                self.tell(f"{self._name} is back")
+                self.notify(f"{self._name} is back")
         finally:
             self._down_before, self._down_since = self.seconds_down, None
             self.on_change()
             self._in_a_row = 0
-            self._was_opened_in_vain = True
+            self._must_sample = True
             self.budget.refill()
             self._open.set()
 
     async def aclose(self) -> None:
         # A call that still waits must not go on to a client that is closed.
-        self._down = self._down or f"the client of {self._name} was closed"
+        self._reason_down = self._reason_down or f"the client of {self._name} was closed"
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
 
 
 class Downtime:
-    """Watches the gates of all replicas; the time counts only while every one is in an outage."""
+    """Watches the breakers of all replicas, and counts the time in which all of them are down."""
 
-    def __init__(self, gates: Sequence[CircuitBreaker], clock: Clock):
-        self._gates = gates
+    def __init__(self, breakers: Sequence[CircuitBreaker], clock: Clock):
+        self._breakers = breakers
         self._clock = clock
         self._before = 0.0
         self._since: float | None = None
-        for gate in gates:
-            gate.on_change = self._look
+        for breaker in breakers:
+            breaker.on_change = self._look
 
     @property
     def seconds(self) -> float:
@@ -186,8 +187,8 @@ class Downtime:
         return self._before + self._clock.elapsed() - self._since
 
     def _look(self) -> None:
-        # One that was given up for good never comes back: it is down, and nobody waits for it.
-        starts = [gate.down_since for gate in self._gates if not gate.is_given_up]
+        # An abandoned one never comes back, and no call waits for it.
+        starts = [breaker.down_since for breaker in self._breakers if not breaker.is_abandoned]
         if starts and None not in starts:
             if self._since is None:
                 self._since = max(start for start in starts if start is not None)

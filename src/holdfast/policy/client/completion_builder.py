@@ -1,8 +1,8 @@
-"""What has been sampled of one completion so far, over all tries and replicas.
+"""The tokens of one completion so far, from all tries and replicas.
 
-Everything that an engine says comes through `Sampled.take`, which checks it: as many finite
-logprobs as ids, ids in range, the right prompt, the right model, no more than was asked for. What
-does not hold is an error that names it. Nothing is ever padded.
+`CompletionBuilder.take` checks everything from an engine: as many finite logprobs as ids, ids in
+range, the right prompt, the right model, no more tokens than requested. A fault is an error that
+names it. Nothing is ever padded.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
-from holdfast.policy.dialects.dialect import UNREADABLE, Piece, Unusable
+from holdfast.policy.dialects.dialect import UNREADABLE, InvalidAnswer, Piece
 from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.encoding.tokens import (
     TYPE_IDS,
@@ -28,12 +28,12 @@ from holdfast.records.step import VersionSource, VersionSpan
 
 FINISHED = frozenset({"stop", "length"})
 ABORTED = "abort"
-_LOGPROB_SLACK = 1e-3
+_MAX_LOGPROB = 1e-3
 _encoder = msgspec.json.Encoder()
 
 
-class Sampled:
-    """A completion under way. `seams` are the tokens at which it had to go on anew."""
+class CompletionBuilder:
+    """An unfinished completion. `seams`: the tokens at which it continued after an interruption."""
 
     def __init__(self, request: Request):
         draft = request.draft
@@ -45,7 +45,7 @@ class Sampled:
         self.finish_reason: str | None = None
         self.message: Message | None = None
         self._limit = request.sampling.max_tokens
-        self._begun = len(self.ids)
+        self._start = len(self.ids)
         self._prompt: array[int] = request.prompt
         self._prompt_json: Raw | None = None
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
@@ -56,15 +56,15 @@ class Sampled:
 
     @property
     def fresh(self) -> int:
-        """How many tokens the present try has given."""
-        return len(self.ids) - self._begun
+        """Tokens of the present try."""
+        return len(self.ids) - self._start
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
         """Of all tokens so far: an engine may have been started anew with other options."""
         if not self.ids:
             return LogprobsMode.UNKNOWN
-        before = [self._mode_before] if self._begun else []
+        before = [self._mode_before] if self._start else []
         return worst([*before, self._mode] if self.fresh else before)
 
     def begin(
@@ -75,128 +75,129 @@ class Sampled:
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
         prompt_json: Raw | None = None,
     ) -> None:
-        """A try begins; `version` is what its engine is assumed to run, if anyone knows, and
-        `prompt_json` the prompt as it is sent, if it is written already."""
+        """Begins a try. `version`: of the engine's weights, as far as known; `prompt_json`: the
+        prompt as it is sent, if it is encoded already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
-        if self._begun != len(self.ids):
+        if self._start != len(self.ids):
             self.seams.append(len(self.ids))
-        self._begun = len(self.ids)
+        self._start = len(self.ids)
         self._prompt, self._prompt_json = prompt, prompt_json
         self.assume(version)
 
     def take(self, piece: Piece, *, model: str) -> None:
-        """Checks and adds what an engine said. Raises `Unusable`, and then nothing is added."""
+        """Checks and adds a piece. Raises `InvalidAnswer`, and then adds nothing."""
         if piece.model is not None and piece.model != model:
-            raise Unusable(f"model {piece.model!r} answered, not {model!r}")
+            raise InvalidAnswer(f"model {piece.model!r} answered, not {model!r}")
         self._check_prompt(piece)
-        ids = self._checked_ids(piece.ids) if piece.ids else None
+        ids = self._check_ids(piece.ids) if piece.ids else None
         if ids is not None:
-            logprobs = checked_logprobs(piece.logprobs, len(ids))
+            logprobs = check_logprobs(piece.logprobs, len(ids))
         elif piece.logprobs:
-            raise Unusable(f"{len(piece.logprobs)} logprobs for no tokens")
+            raise InvalidAnswer(f"{len(piece.logprobs)} logprobs for no tokens")
         fresh = self.fresh + len(ids or ())
         if piece.total is not None and piece.total != fresh:
-            raise Unusable(f"it sampled {piece.total} tokens by its own count, and sent {fresh}")
+            raise InvalidAnswer(
+                f"it sampled {piece.total} tokens by its own count, and sent {fresh}"
+            )
         if piece.versions is not None:
             _check_spans(piece.versions, fresh)
         self._check_reason(piece, tokens=len(self.ids) + len(ids or ()))
-        # Everything holds: from here on, nothing is refused.
+        # All checks passed: from here on, nothing raises.
         if ids is not None:
             self.ids.extend(ids)
             self.logprobs.extend(logprobs)
         if piece.versions is not None:
-            self._told(piece.versions)
+            self._attribute_versions(piece.versions)
         if piece.message is not None:
             self.message = piece.message
         self.finish_reason = piece.finish_reason or self.finish_reason
 
     def _is_prompt(self, found: Sequence[int] | Raw) -> bool:
         if not isinstance(found, Raw):
-            return packed(found) == self._prompt
-        # Reading a long prompt back takes many times what writing and comparing it does.
+            return pack(found) == self._prompt
+        # Decoding a long prompt takes much longer than encoding and comparing it.
         prompt_json = self._prompt_json or Raw(_encoder.encode(self._prompt.tolist()))
         if found == prompt_json:
             return True
         try:
-            return packed(msgspec.json.decode(found, type=list[int])) == self._prompt
+            return pack(msgspec.json.decode(found, type=list[int])) == self._prompt
         except UNREADABLE as error:
-            raise Unusable(f"the answer is malformed ({error})") from error
+            raise InvalidAnswer(f"the answer is malformed ({error})") from error
 
-    def _checked_ids(self, ids: "list[int] | array[int] | object") -> "array[int]":
-        checked = packed(ids)
+    def _check_ids(self, ids: "list[int] | array[int] | object") -> "array[int]":
+        checked = pack(ids)
         if min(checked) < 0:
-            raise Unusable("a token id is negative")
+            raise InvalidAnswer("a token id is negative")
         if self.finish_reason is not None:
-            raise Unusable(f"it goes on after its finish_reason {self.finish_reason!r}")
+            raise InvalidAnswer(f"it goes on after its finish_reason {self.finish_reason!r}")
         if len(self.ids) + len(checked) > self._limit:
-            raise Unusable(f"{len(self.ids) + len(checked)} tokens, more than max_tokens")
+            raise InvalidAnswer(f"{len(self.ids) + len(checked)} tokens, more than max_tokens")
         return checked
 
     def _check_prompt(self, piece: Piece) -> None:
         if piece.prompt is not None and not self._is_prompt(piece.prompt):
-            raise Unusable("it answers another prompt: prompt_token_ids are not those sent")
+            raise InvalidAnswer("it answers another prompt: prompt_token_ids are not those sent")
         if piece.prompt_tokens is not None and piece.prompt_tokens != len(self._prompt):
             sent = f"{len(self._prompt)} were sent"
-            raise Unusable(
+            raise InvalidAnswer(
                 f"it answers another prompt: of {piece.prompt_tokens} tokens, and {sent}"
             )
 
     def _check_reason(self, piece: Piece, *, tokens: int) -> None:
         reason = piece.finish_reason
         if reason is not None and reason != ABORTED and reason not in FINISHED:
-            raise Unusable(f"finish_reason {reason!r}")
+            raise InvalidAnswer(f"finish_reason {reason!r}")
         if reason in FINISHED and not tokens and piece.message is None:
-            raise Unusable("it has no tokens")
+            raise InvalidAnswer("it has no tokens")
 
-    def _told(self, versions: tuple[VersionSpan, ...]) -> None:
-        """The engine's word about this try replaces what was assumed of it."""
-        self._keep_spans(self._begun)
+    def _attribute_versions(self, versions: tuple[VersionSpan, ...]) -> None:
+        """The engine's versions for this try replace the assumed ones."""
+        self._keep_spans(self._start)
         for span in versions:
-            self._attribute(span.version, span.source, self._begun + span.end)
+            self._attribute(span.version, span.source, self._start + span.end)
 
     def _keep_spans(self, length: int) -> None:
-        self.spans = _up_to(self.spans, length)
+        self.spans = _cut_spans(self.spans, length)
 
     def _cover(self) -> None:
-        """Attributes tokens of which the engine has said nothing."""
+        """Attributes tokens for which the engine has sent no version."""
         if len(self.ids) > (self.spans[-1].end if self.spans else 0):
             self._attribute(self._assumed.version, self._assumed.source, len(self.ids))
 
     def _attribute(self, version: str, source: VersionSource, end: int) -> None:
-        """A new span from where the last one ends; or more of that one, if it is the same."""
+        """Adds a span after the last one, or extends that one if its version is the same."""
         start = self.spans[-1].end if self.spans else 0
         if self.spans and (self.spans[-1].version, self.spans[-1].source) == (version, source):
             start = self.spans.pop().start
         self.spans.append(VersionSpan(version, start, end, source))
 
     def assume(self, version: str | None) -> None:
-        """From the next token on, another version is acknowledged; None: nobody knows which."""
+        """From the next token on, `version` is assumed; None: it is unknown."""
         self._cover()
         source = VersionSource.UNKNOWN if version is None else VersionSource.ASSUMED
         self._assumed = VersionSpan(version or "", 0, 0, source)
 
-    def interrupted(self) -> None:
-        """The try broke off. Unless the engine broke it off itself, its last token is given up: the
-        engine may have been about to say that the completion ends there, or has said it, and who
-        goes on from here must find that end again."""
+    def interrupt(self) -> None:
+        """Ends an interrupted try. Unless the engine aborted it, its last token is dropped: the
+        completion may end there, and the next try must find that end again."""
         if self.fresh and self.finish_reason != ABORTED:
             self.cut(len(self.ids) - 1)
         self.finish_reason = None
 
-    def distrusted(self) -> Draft | None:
-        """The try gave an answer that cannot be true: everything it gave goes, and what is durable
-        of that is taken back by the draft that is returned."""
-        self.cut(self._begun)
+    def discard_try(self) -> Draft | None:
+        """Drops all tokens of a try with an invalid answer. Returns the draft that takes back the
+        durable ones, if there are any."""
+        self.cut(self._start)
         self.finish_reason = None
-        if self.saved <= self._begun:
+        if self.saved <= self._start:
             return None
-        self.saved = self._begun
-        return Draft(self._begun, versions=tuple(self.spans), logprobs_mode=self.logprobs_mode)
+        self.saved = self._start
+        return Draft(self._start, versions=tuple(self.spans), logprobs_mode=self.logprobs_mode)
 
-    def begin_anew(self) -> None:
-        """Gives up all tokens: the reply will be sampled from its beginning."""
+    def restart(self) -> None:
+        """Drops all tokens: the reply will be sampled from its beginning."""
         self.cut(0)
-        self._begun = 0
+        self._start = 0
         self.finish_reason = None
 
     def cut(self, length: int) -> None:
@@ -205,8 +206,8 @@ class Sampled:
         del self.logprobs[length:]
         self._keep_spans(length)
 
-    def unsaved(self, *, hold: int) -> Draft | None:
-        """What has not been made durable, the last `hold` tokens aside."""
+    def take_unsaved(self, *, hold: int) -> Draft | None:
+        """The tokens that are not durable yet, without the last `hold`; they count as saved."""
         end = len(self.ids) - hold
         if end <= self.saved:
             return None
@@ -216,7 +217,7 @@ class Sampled:
             start,
             pack_ids(self.ids[start:end]),
             pack_logprobs(self.logprobs[start:end]),
-            tuple(_up_to(self.spans, end)),
+            tuple(_cut_spans(self.spans, end)),
             self.logprobs_mode,
         )
 
@@ -237,8 +238,8 @@ class Sampled:
         )
 
 
-class Tokens:
-    """A run of pieces that bring tokens and nothing else: together they are checked far faster."""
+class TokenEvents:
+    """A run of events with nothing but tokens: they are checked together, which is much faster."""
 
     __slots__ = ("_each", "_ids", "_logprobs", "_model")
 
@@ -249,7 +250,7 @@ class Tokens:
         self._each: list[tuple[Piece, bytes]] = []
 
     def takes(self, piece: Piece, data: bytes) -> bool:
-        """False for a piece that says more, and has to be looked at by itself."""
+        """False for a piece with other content, which has to be checked by itself."""
         if not piece.is_only_tokens or (self._ids and piece.model != self._model):
             return False
         self._model = piece.model
@@ -258,28 +259,28 @@ class Tokens:
         self._each.append((piece, data))
         return True
 
-    def give_to(self, sampled: Sampled, model: str) -> None:
+    def give_to(self, sampled: CompletionBuilder, model: str) -> None:
         if self._ids:
             piece = Piece(ids=self._ids, logprobs=self._logprobs, model=self._model)
             each, self._ids, self._logprobs, self._each = self._each, [], [], []
             try:
                 sampled.take(piece, model=model)
-            except Unusable:
+            except InvalidAnswer:
                 _blame(each, sampled, model)
                 raise
 
 
-def _blame(each: list[tuple[Piece, bytes]], sampled: Sampled, model: str) -> None:
-    """Raises for the one of `each` that is to blame, with what it said."""
+def _blame(each: list[tuple[Piece, bytes]], sampled: CompletionBuilder, model: str) -> None:
+    """Raises for the piece that is wrong, with its data as evidence."""
     for piece, data in each:
         try:
             sampled.take(piece, model=model)
-        except Unusable as error:
+        except InvalidAnswer as error:
             error.evidence = data
             raise
 
 
-def _up_to(spans: list[VersionSpan], length: int) -> list[VersionSpan]:
+def _cut_spans(spans: list[VersionSpan], length: int) -> list[VersionSpan]:
     return [
         VersionSpan(span.version, span.start, min(span.end, length), span.source)
         for span in spans
@@ -291,27 +292,27 @@ def _check_spans(versions: tuple[VersionSpan, ...], tokens: int) -> None:
     end = 0
     for span in versions:
         if span.start != end or span.end <= span.start:
-            raise Unusable("its version spans do not follow each other")
+            raise InvalidAnswer("its version spans do not follow each other")
         end = span.end
     if end != tokens:
-        raise Unusable(f"its version spans cover {end} of {tokens} tokens")
+        raise InvalidAnswer(f"its version spans cover {end} of {tokens} tokens")
 
 
-def packed(ids: object) -> "array[int]":
+def pack(ids: object) -> "array[int]":
     try:
         return array(TYPE_IDS, ids)  # type: ignore[call-overload,no-any-return]
     except OverflowError as error:
-        raise Unusable("a token id does not fit 32 bits") from error
+        raise InvalidAnswer("a token id does not fit 32 bits") from error
 
 
-def checked_logprobs(values: object, tokens: int) -> "array[float]":
+def check_logprobs(values: object, tokens: int) -> "array[float]":
     if values is None:
-        raise Unusable("it has no logprobs")
+        raise InvalidAnswer("it has no logprobs")
     logprobs: array[float] = array(TYPE_LOGPROBS, values)  # type: ignore[call-overload]
     if len(logprobs) != tokens:
-        raise Unusable(f"{len(logprobs)} logprobs for {tokens} tokens")
+        raise InvalidAnswer(f"{len(logprobs)} logprobs for {tokens} tokens")
     if not math.isfinite(sum(logprobs)):
-        raise Unusable("a logprob is not finite")
-    if max(logprobs) > _LOGPROB_SLACK:
-        raise Unusable(f"a logprob is positive ({max(logprobs)})")
+        raise InvalidAnswer("a logprob is not finite")
+    if max(logprobs) > _MAX_LOGPROB:
+        raise InvalidAnswer(f"a logprob is positive ({max(logprobs)})")
     return logprobs

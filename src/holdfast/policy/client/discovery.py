@@ -1,7 +1,7 @@
-"""Discovery: what an inference engine is, and what it can do.
+"""The kind of an engine, its models and its abilities.
 
-Each engine is recognised by what only it has; tokens are sampled only to measure what no engine
-says: of which distribution its logprobs are.
+Each kind is recognised by a feature that only it has. Tokens are sampled only to measure what no
+engine publishes: the distribution of its logprobs.
 """
 
 import ssl
@@ -14,21 +14,21 @@ import msgspec
 
 from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.logprobs_probe import measured
-from holdfast.policy.client.probe import UNREACHABLE, say
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
+from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, Kind
 from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
 from holdfast.records.samples.logprobs import LogprobsMode
 
-FIRST_SECONDS = 120.0
+FIRST_SAMPLE_SECONDS = 120.0
 """An engine's first tokens after its start may take a minute."""
 _UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
 """The statuses of a path that an engine does not have, or has switched off as vLLM does."""
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
-    """Sets the endpoint's dialect and its model's limits; raises what a user can do about it."""
+    """Sets the endpoint's dialect and its model's limits. Errors name a remedy."""
     served = await served_models(endpoint)
     described = next((item for item in served if item.id == endpoint.model), None)
     if described is None:
@@ -42,14 +42,16 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     described.max_model_len = described.max_model_len or described.context_length
     endpoint.seeds = _seeds(described)
     if kind is Kind.SGLANG:
-        await _look_at_sglang(endpoint)
-    endpoint.logprobs_mode = await logprobs_mode_of(endpoint, described, seconds=FIRST_SECONDS)
+        await _read_sglang_options(endpoint)
+    endpoint.logprobs_mode = await logprobs_mode_of(
+        endpoint, described, seconds=FIRST_SAMPLE_SECONDS
+    )
 
 
 async def logprobs_mode_of(
     endpoint: Endpoint, described: ServedModel, *, seconds: float
 ) -> LogprobsMode:
-    """What the engine says, or what is measured, within `seconds`, where it does not say it."""
+    """The mode that the engine publishes, else the one that is measured within `seconds`."""
     if not endpoint.dialect.has_tokens:
         return LogprobsMode.UNKNOWN
     if described.logprobs_mode in tuple(LogprobsMode):
@@ -63,12 +65,12 @@ def _seeds(described: ServedModel) -> Seeds:
 
 
 async def served_models(endpoint: Endpoint) -> list[ServedModel]:
-    """What the engine serves; raises what a user can do about it."""
+    """The engine's models. Raises `PolicyRefused` or `EndpointDown`, with a remedy."""
     try:
         return await endpoint.models()
     except Denied as error:
         if error.status in (401, 403):
-            raise  # It says what to do about the key.
+            raise  # It names the remedy for the key.
         raise PolicyRefused(f"{error} — {_about_address(endpoint)}") from error
     except UNREACHABLE as error:
         if _is_plain(error):
@@ -77,8 +79,8 @@ async def served_models(endpoint: Endpoint) -> list[ServedModel]:
                 f"http{endpoint.name.removeprefix('https')}"
             ) from error
         raise EndpointDown(
-            f"the policy at {endpoint.name} does not answer ({say(error)}); start it, or "
-            "correct the address"
+            f"the policy at {endpoint.name} does not answer ({describe_error(error)}); start it, "
+            "or correct the address"
         ) from error
 
 
@@ -89,7 +91,7 @@ def _about_address(endpoint: Endpoint) -> str:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether what answered a TLS handshake was no TLS."""
+    """Whether a TLS handshake got a plain answer."""
     return isinstance(error, aiohttp.ClientConnectorSSLError) and (
         isinstance(error.os_error, ssl.SSLError)
         and error.os_error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
@@ -97,11 +99,11 @@ def _is_plain(error: BaseException) -> bool:
 
 
 async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
-    """Raises `PolicyRefused` where an engine does not know the path of the dialect that a user
-    named for it; for after `discover`, of those that are up.
+    """Raises `PolicyRefused` if an engine does not have the path of the user's dialect. For
+    endpoints that are up, after `discover`.
 
-    An empty request samples nothing. An engine that knows the path refuses it as such; whatever
-    else it has to say about it, it will say of the first real one.
+    An empty request samples nothing, and an engine that has the path rejects it. Other errors come
+    again with the first real request.
     """
     for endpoint in endpoints:
         try:
@@ -109,12 +111,12 @@ async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
         except Denied as error:
             if error.status not in _UNKNOWN.get(endpoint.dialect.kind, (404, 405)):
                 raise
-            raise PolicyRefused(await _not_spoken(endpoint, error)) from error
+            raise PolicyRefused(await _wrong_dialect_message(endpoint, error)) from error
         except UNREACHABLE:
             continue
 
 
-async def _not_spoken(endpoint: Endpoint, error: Denied) -> str:
+async def _wrong_dialect_message(endpoint: Endpoint, error: Denied) -> str:
     named, looks_like = endpoint.dialect.kind, await _kind(endpoint, endpoint.described)
     if named is looks_like:
         return (
@@ -129,7 +131,7 @@ async def _not_spoken(endpoint: Endpoint, error: Denied) -> str:
 async def _kind(endpoint: Endpoint, model: ServedModel) -> Kind:
     owner = (model.owned_by or "").lower()
     if owner in ("vllm", "holdfast"):
-        return Kind.VLLM_GENERATE if await _offers_generate(endpoint) else Kind.VLLM
+        return Kind.VLLM_GENERATE if await _has_generate(endpoint) else Kind.VLLM
     if "fireworks" in owner or "fireworks.ai" in endpoint.url:
         return Kind.FIREWORKS
     if owner == "sglang" or await _is_sglang(endpoint):
@@ -137,9 +139,9 @@ async def _kind(endpoint: Endpoint, model: ServedModel) -> Kind:
     return Kind.VLLM if await _gives_ids(endpoint) else Kind.CHAT
 
 
-async def _offers_generate(endpoint: Endpoint) -> bool:
-    """Whether vLLM's own wire is there and switched on: it then refuses an empty request as such,
-    instead of not knowing it (404) or having it disabled (403)."""
+async def _has_generate(endpoint: Endpoint) -> bool:
+    """Whether vLLM's own wire is switched on: it then rejects an empty request, instead of
+    answering 404 (unknown) or 403 (disabled)."""
     try:
         await endpoint.send("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
     except (BadRequest, Truncated):
@@ -157,8 +159,8 @@ async def _is_sglang(endpoint: Endpoint) -> bool:
     return isinstance(found, dict) and "model_path" in found
 
 
-async def _look_at_sglang(endpoint: Endpoint) -> None:
-    """What it was started with: a seed counts only in deterministic inference, and by position."""
+async def _read_sglang_options(endpoint: Endpoint) -> None:
+    """A seed works only in deterministic inference, and by position."""
     try:
         found = msgspec.json.decode(await endpoint.get("/get_server_info"))
     except UNREACHABLE:
@@ -176,8 +178,7 @@ async def _look_at_sglang(endpoint: Endpoint) -> None:
 
 
 async def _gives_ids(endpoint: Endpoint) -> bool:
-    """Whether an unknown engine completes token ids with token ids: the one question that only a
-    token can answer."""
+    """Whether an unknown engine completes token ids with token ids: only sampling shows it."""
     dialect = DIALECTS[Kind.VLLM]
     body = {
         "model": endpoint.model,
@@ -188,6 +189,6 @@ async def _gives_ids(endpoint: Endpoint) -> bool:
     }
     try:
         piece = dialect.whole(await endpoint.send("POST", dialect.path, body))
-    except (*UNREACHABLE, Unusable, EngineSays):
+    except (*UNREACHABLE, InvalidAnswer, EngineError):
         return False
     return bool(piece.ids) and piece.logprobs is not None

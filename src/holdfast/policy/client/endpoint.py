@@ -1,9 +1,8 @@
 """One replica of an inference engine, over HTTP.
 
-Turns what can happen to a request into our errors: status codes (`denied` says what to do about
-some) and socket errors are read nowhere else. It does not retry and does not wait; `call` does.
-What it knows of its engine (dialect, model, longest context) is found out by `discovery` and set
-here.
+Only this module reads status codes and socket errors, and turns them into our errors. It does not
+retry and does not wait; `call` does. `discovery` sets what is known of the engine (dialect, model,
+longest context).
 """
 
 import asyncio
@@ -17,21 +16,21 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
-from holdfast.policy.client.completion_builder import Sampled, Tokens
-from holdfast.policy.client.probe import UNREACHABLE, say, why_it_cannot_sample
+from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
+from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
 from holdfast.policy.client.served_model import Models, Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
-    EngineSays,
+    EngineError,
+    InvalidAnswer,
     Kind,
     Reader,
     SampleRequest,
-    Unusable,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
-from holdfast.policy.dialects.reading import without_echo
+from holdfast.policy.dialects.reading import remove_echo
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
@@ -58,35 +57,35 @@ _TOO_LONG = re.compile(
 )
 _QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
 _DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
-_MAX_ANSWER = 1 << 28
-_MAX_REFUSAL = 1 << 20
-_MAX_SAID = 1_000
-_MAX_ID = 512
-_EVIDENCE = 300
+_MAX_ANSWER_BYTES = 1 << 28
+_MAX_ERROR_BYTES = 1 << 20
+_MAX_MESSAGE_CHARS = 1_000
+_MAX_ID_CHARS = 512
+_EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
 _KEY_MISSING = (
     "it was sent no key: put it into HOLDFAST_API_KEY, or name the variable that holds it with "
     "--api-key-env (from Python: api_key)"
 )
-_KEY_REFUSED = (
+_KEY_REJECTED = (
     "it does not take the key that it was sent: that of HOLDFAST_API_KEY, or of the variable that "
     "--api-key-env names (from Python: api_key)"
 )
 
 
 class Denied(PolicyRefused):
-    """Made by `denied`, for these statuses alone."""
+    """The engine will not answer, however often a call is retried; `status` is the reason."""
 
     def __init__(self, message: str, status: int):
         super().__init__(message)
         self.status = status
 
 
-def _quotable(said: str) -> str:
-    """What an engine says, without secrets. It may quote an image, or the address of one, with a
-    query that is a signature."""
-    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", said)))[:_MAX_SAID]
+def _sanitize(message: str) -> str:
+    """An engine's message without secrets. It may quote an image, or the address of one, whose
+    query may be a signature."""
+    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 class Endpoint:
@@ -116,38 +115,38 @@ class Endpoint:
         self.draining = False
         """Whether it gets no new calls."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
-        """Of a replica that nobody has seen up: finds out what it is, or why it is of no use."""
+        """Discovers a replica that was never up; returns why it cannot be used, if so."""
         self.recheck: Callable[[ServedModel], Awaitable[str | None]] | None = None
-        """Of a replica that is back: whether it is still of use, or why not."""
+        """Checks a replica that is back; returns why it cannot be used, if so."""
         self.expected_version: str | None = None
-        """The weights that it must have to be given work again after an outage."""
+        """The weights that it must have to get calls again after an outage."""
         self.prompt_cache = PromptCache()
-        """What it was sent, for those who send it more."""
-        self._api_key = _checked(api_key)
+        """Its last prompts in JSON."""
+        self._api_key = _check_key(api_key)
         hide(api_key)
         hide_credentials(self.url)
         self._retry = retry
         self._connections = connections
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
-        # A whole answer has a time to be there; a stream only has to go on.
+        # A whole answer has a time limit; a stream only has to make progress.
         self._timeouts = {
             False: aiohttp.ClientTimeout(total=retry.try_timeout, sock_connect=CONNECT_SECONDS),
             True: aiohttp.ClientTimeout(
                 sock_read=retry.stall_timeout, sock_connect=CONNECT_SECONDS
             ),
         }
-        self.gate = CircuitBreaker(self.name, self._probe, clock=clock, patience=patience)
+        self.breaker = CircuitBreaker(self.name, self._probe, clock=clock, patience=patience)
 
     @property
     def takes_json(self) -> bool:
         """Whether it can keep a reply to JSON. All can but the embedded engine."""
         return self.described.owned_by != "holdfast"
 
-    # --- looking at it
+    # --- small requests
 
     async def models(self) -> list[ServedModel]:
-        """What it serves. Raises what `UNREACHABLE` lists."""
+        """Its models. Raises the errors of `UNREACHABLE`."""
         body = await self.get("/v1/models")
         return msgspec.json.decode(body, type=Models).data
 
@@ -157,7 +156,7 @@ class Endpoint:
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
-        """One small request; a status other than 200 is raised."""
+        """The response to one small request; raises for a status other than 200."""
         # Not through the pool: a probe that queues behind running calls would report an outage.
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PROBE_CONNECT_SECONDS)
         data = None if body is None else _encoder.encode(body)
@@ -168,16 +167,16 @@ class Endpoint:
                 method, self.url + path, data=data, headers=headers, allow_redirects=False
             ) as response,
         ):
-            raw = await _bounded(response, _MAX_REFUSAL)
+            raw = await _read_body(response, _MAX_ERROR_BYTES)
             if response.status != 200:
-                raise self._refusal(response.status, response.headers, raw)
+                raise self._response_error(response.status, response.headers, raw)
             return raw
 
-    async def _probe(self, in_earnest: bool) -> str | None:
+    async def _probe(self, must_sample: bool) -> str | None:
         try:
             served = {item.id: item for item in await self.models()}
         except UNREACHABLE as error:
-            return say(error)
+            return describe_error(error)
         if (model := served.get(self.model)) is None:
             return f"it no longer serves {self.model!r}"
         if self.introduce is not None:
@@ -186,9 +185,9 @@ class Endpoint:
             self.introduce = None
         elif self.recheck is not None and (why := await self.recheck(model)) is not None:
             return why
-        if (why := await self._wrong_version()) is not None or not in_earnest:
+        if (why := await self._wrong_version()) is not None or not must_sample:
             return why
-        return await why_it_cannot_sample(self.send, self.dialect, self.model)
+        return await find_sampling_fault(self.send, self.dialect, self.model)
 
     async def _wrong_version(self) -> str | None:
         if self.expected_version is None or (version := await self.version()) is None:
@@ -198,7 +197,7 @@ class Endpoint:
         return f"it came back with weights {version!r}; the run is at {self.expected_version!r}"
 
     async def version(self) -> str | None:
-        """The weights that it says it has; None where it does not say."""
+        """The version of its weights; None if it does not publish one."""
         path = "/get_model_info" if self.dialect.kind is Kind.SGLANG else "/weight_info"
         try:
             found = msgspec.json.decode(await self.get(path))
@@ -207,84 +206,89 @@ class Endpoint:
         version = found.get("weight_version") if isinstance(found, dict) else None
         return version if isinstance(version, str) else None
 
-    # --- asking it
+    # --- samples
 
     async def answer(
-        self, attempt: SampleRequest, sampled: Sampled, *, before: Callable[[], None]
+        self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:
-        """One request, one answer, all of it taken into `sampled`; `before` is called first."""
+        """One request and its answer, which is added to `sampled`; `before` is called first."""
         async with self._post(attempt) as response:
-            raw = await _bounded(response, _MAX_ANSWER)
+            raw = await _read_body(response, _MAX_ANSWER_BYTES)
         before()
         try:
             sampled.take(
-                self.dialect.whole(without_echo(raw, attempt.prompt_json)), model=self.model
+                self.dialect.whole(remove_echo(raw, attempt.prompt_json)), model=self.model
             )
-        except (Unusable, EngineSays) as error:
+        except (InvalidAnswer, EngineError) as error:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
-    async def stream(self, attempt: SampleRequest, sampled: Sampled) -> AsyncIterator[None]:
-        """Yields whenever something new was taken into `sampled`, until the stream ends."""
+    async def stream(
+        self, attempt: SampleRequest, sampled: CompletionBuilder
+    ) -> AsyncIterator[None]:
+        """Adds the events to `sampled`, and yields after each chunk until the stream ends."""
         read, events = self.dialect.reader(), SseParser()
         async with self._post(attempt) as response:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
                 self._take_events(found, read, sampled, attempt)
-                yield  # Also at the end: the caller has not seen what came with it.
+                yield  # Also at the end: the caller has not seen the last events.
                 if found and found[-1] == END:
                     return
 
     def _take_events(
-        self, events: list[bytes], read: Reader, sampled: Sampled, attempt: SampleRequest
+        self, events: list[bytes], read: Reader, sampled: CompletionBuilder, attempt: SampleRequest
     ) -> None:
-        """Takes what came together; a run of events that only bring tokens is checked as one."""
-        run, data = Tokens(), b""
+        """Adds the events of one chunk; a run of events with only tokens is checked as one."""
+        run, data = TokenEvents(), b""
         # An engine repeats the prompt at the beginning, if at all.
         prompt = None if sampled.fresh else attempt.prompt_json
-        died: EngineSays | None = None
+        died: EngineError | None = None
         try:
             for data in events:
                 if data == END:
                     break
                 try:
-                    piece = read(data if prompt is None else without_echo(data, prompt))
-                except EngineSays as error:
-                    died = error  # What it sampled before that is good.
+                    piece = read(data if prompt is None else remove_echo(data, prompt))
+                except EngineError as error:
+                    died = error  # The tokens before it are good.
                     break
                 if piece is not None and not run.takes(piece, data):
                     run.give_to(sampled, self.model)
                     sampled.take(piece, model=self.model)
             run.give_to(sampled, self.model)
-        except Unusable as error:
+        except InvalidAnswer as error:
             raise self._bad(error, error.evidence or data) from error
         if died is not None:
             raise self._known_to_fit(self._bad(died, data), attempt) from died
 
     def _bad(
-        self, error: Unusable | EngineSays, raw: bytes
+        self, error: InvalidAnswer | EngineError, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        if isinstance(error, EngineSays):
-            return self._refused(error.status, _quotable(str(error)), {})
-        evidence = redact(raw[: 2 * _EVIDENCE].decode("utf-8", "replace"))[:_EVIDENCE]
+        if isinstance(error, EngineError):
+            return self._status_error(error.status, _sanitize(str(error)), {})
+        evidence = redact(raw[: 2 * _EVIDENCE_CHARS].decode("utf-8", "replace"))[:_EVIDENCE_CHARS]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
     async def _post(self, attempt: SampleRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response, once its status is known to be good. Socket errors come out as ours."""
-        headers = {"Content-Type": "application/json", "X-Request-Id": _header(attempt.request.id)}
+        """The response, if its status is 200. Other statuses and socket errors become ours."""
+        headers = {
+            "Content-Type": "application/json",
+            "X-Request-Id": _header_text(attempt.request.id),
+        }
         try:
             async with self._client().post(
                 self.url + self.dialect.path,
                 data=_encoder.encode(self.dialect.body(attempt)),
                 headers=headers,
                 timeout=self._timeouts[attempt.stream],
-                # Elsewhere is not what was asked: neither the prompt nor the answer goes there.
+                # A prompt goes to no other address than the user's.
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raw = await _bounded(response, _MAX_REFUSAL)
+                    raw = await _read_body(response, _MAX_ERROR_BYTES)
                     raise self._known_to_fit(
-                        self._refusal(response.status, response.headers, raw), attempt
+                        self._response_error(response.status, response.headers, raw), attempt
                     )
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
@@ -295,13 +299,13 @@ class Endpoint:
             raise EngineUnavailable(self._too_slow(stream=attempt.stream)) from error
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise EngineUnavailable(
-                f"connection to {self.name} lost: {say(error)}", connected=False
+                f"connection to {self.name} lost: {describe_error(error)}", connected=False
             ) from error
         except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"{self.name}: {say(error)}") from error
+            raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: SampleRequest) -> Exception:
-        """An engine that calls too long what it has said it takes is out of order."""
+        """An engine that rejects a request within its own context length is out of order."""
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:
             return error
@@ -317,19 +321,19 @@ class Endpoint:
             return f"{self.name} sent nothing for {self._retry.stall_timeout:g} s"
         return f"{self.name} did not answer within {self._retry.try_timeout:g} s"
 
-    def _refusal(
+    def _response_error(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._refused(status, _quotable(_message(body)), headers)
+        return self._status_error(status, _sanitize(_message(body)), headers)
 
-    def _refused(
-        self, status: int, said: str, headers: Mapping[str, str]
+    def _status_error(
+        self, status: int, message: str, headers: Mapping[str, str]
     ) -> PolicyError | BadRequest | Truncated:
-        """An error status as one of our errors: with `denied`, all that reads status codes."""
-        said = self._without_address(said)
-        where = f"{self.name} answered {status}: {said}"
+        """An error status as one of our errors."""
+        message = self._without_address(message)
+        where = f"{self.name} answered {status}: {message}"
         kind, has_key = self.dialect.kind, bool(self._api_key)
-        if (denial := denied(status, where, dialect=kind, has_key=has_key)) is not None:
+        if (denial := denial_of(status, where, dialect=kind, has_key=has_key)) is not None:
             return denial
         if status in (408, 409, 425, 429) or status >= 500:
             wait = retry_after({k.lower(): v for k, v in headers.items()}, now=self._clock.now())
@@ -339,14 +343,14 @@ class Endpoint:
                 connected=status not in _OUTAGE_STATUSES,
                 is_busy=status == 429,
             )
-        if status in (400, 413, 422) and _TOO_LONG.search(said):
-            return ContextOverflow(said)
-        return BadRequest(where, said=f"the engine answered {status}: {said}")
+        if status in (400, 413, 422) and _TOO_LONG.search(message):
+            return ContextOverflow(message)
+        return BadRequest(where, said=f"the engine answered {status}: {message}")
 
-    def _without_address(self, said: str) -> str:
-        """What an engine says may reach an agent, and where it is may not."""
+    def _without_address(self, message: str) -> str:
+        """An engine's message may reach an agent, its address may not."""
         address = urlsplit(self.url).netloc.rpartition("@")[2]
-        return said.replace(self.name, _SELF).replace(address, _SELF)
+        return message.replace(self.name, _SELF).replace(address, _SELF)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -361,25 +365,25 @@ class Endpoint:
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     async def aclose(self) -> None:
-        await self.gate.aclose()
+        await self.breaker.aclose()
         if self._session is not None:
             await self._session.close()
             # aiohttp closes its transports in the next turn of the loop.
             await asyncio.sleep(0)
 
 
-def denied(status: int, said: str, *, dialect: Kind, has_key: bool) -> Denied | None:
-    """What to do about a key, or which dialect was spoken, is added to what the engine said; None
-    for a status that another request, or the same one later, may not meet."""
+def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:
+    """The engine's message with a remedy for the key, or with the dialect; None for a status that
+    another request, or a retry, may not get."""
     if status in (404, 405):
-        return Denied(f"{said} (asked in the dialect {dialect.value})", status)
+        return Denied(f"{message} (asked in the dialect {dialect.value})", status)
     if status in (401, 403):
-        return Denied(f"{said}; {_KEY_REFUSED if has_key else _KEY_MISSING}", status)
-    return Denied(said, status) if 300 <= status < 400 else None
+        return Denied(f"{message}; {_KEY_REJECTED if has_key else _KEY_MISSING}", status)
+    return Denied(message, status) if 300 <= status < 400 else None
 
 
-async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The whole body; one that is larger than any answer is not read to its end."""
+async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The whole body. Raises `BadAnswer` if it is longer than `most` bytes."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)
@@ -397,11 +401,11 @@ def base_url(url: str) -> str:
     except ValueError:  # A port or an IPv6 address that is none.
         usable = False
     if not usable:
-        # One with an @ may hold a password in a shape that nobody knows.
-        shown = "what was given" if "@" in url else repr(redact(url))
+        # An address with an @ may hold a password in an unknown format.
+        address = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
             "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "
-            f"{shown}"
+            f"{address}"
         )
     return url.rstrip("/").removesuffix("/v1")
 
@@ -411,17 +415,17 @@ def _message(body: bytes) -> str:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
-        return body[:_MAX_SAID].decode("utf-8", "replace") or "(no body)"
+        return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
 
 
-def _header(text: str) -> str:
-    """A request id as a header: task ids are user data, and may hold anything."""
+def _header_text(text: str) -> str:
+    """A request id as a header: task ids are user data with any characters."""
     if not (text.isascii() and text.isprintable()):
         text = quote(text, safe="/:", errors="backslashreplace")
-    return text[:_MAX_ID]
+    return text[:_MAX_ID_CHARS]
 
 
-def _checked(api_key: str | None) -> str | None:
+def _check_key(api_key: str | None) -> str | None:
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise UsageError("the API key holds a line break or another character that no key has")
     return api_key

@@ -1,10 +1,10 @@
-"""Measures of which distribution an engine's logprobs are: no engine says it.
+"""Measures the distribution that an engine's logprobs belong to: no engine publishes it.
 
 The most likely tokens are sampled three times: greedily, at a temperature close to 0, and from a
-distribution that is cut to next to nothing. All three give the same tokens. Greedy replies have the
-logprobs of the model's own distribution; in the other two the same tokens are nearly certain, and
-their logprobs nearly 0, if temperature or cuts are in them. Nothing hangs on chance, seeds, or the
-last digits of a logprob, which differ from batch to batch.
+distribution that is cut to almost one token. All three give the same tokens. Greedy replies have
+the logprobs of the model's own distribution; in the other two the same tokens are nearly certain,
+and their logprobs nearly 0, if they include temperature or cuts. The result does not depend on
+chance, seeds, or the last digits of a logprob, which differ from batch to batch.
 """
 
 import asyncio
@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from itertools import takewhile
 
 from holdfast.policy.client.probe import UNREACHABLE
-from holdfast.policy.dialects.dialect import Dialect, EngineSays, Piece, SampleRequest, Unusable
+from holdfast.policy.dialects.dialect import (
+    Dialect,
+    EngineError,
+    InvalidAnswer,
+    Piece,
+    SampleRequest,
+)
 from holdfast.policy.policy import Request
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
@@ -21,24 +27,24 @@ from holdfast.records.sampling import Sampling
 Post = Callable[[str, str, object], Awaitable[bytes]]
 
 TOKENS = 8
-COLD = 0.01
-"""Lower temperatures are raised to this by vLLM."""
+COLD_TEMPERATURE = 0.01
+"""vLLM raises lower temperatures to this. Also used as top_p."""
 GREEDY = Sampling(TOKENS, temperature=0.0)
-TEMPERED = Sampling(TOKENS, temperature=COLD)
-CUT = Sampling(TOKENS, top_p=COLD)
+TEMPERED = Sampling(TOKENS, temperature=COLD_TEMPERATURE)
+CUT = Sampling(TOKENS, top_p=COLD_TEMPERATURE)
 PROMPTS = ((5, 6, 7, 8), (9, 10), (1,))
-"""They make no sense, so that no model is certain of what follows."""
-LEAST = 0.5
-"""By how many nats the greedy tokens must be uncertain, all together."""
-LIKE = 0.75
-UNLIKE = 0.25
+"""They make no sense, so that no model is certain of the next token."""
+MIN_NATS = 0.5
+"""The uncertainty of all greedy tokens together must be at least this."""
+SAME_RATIO = 0.75
+CERTAIN_RATIO = 0.25
 
 
 async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """UNKNOWN where the engine's answers do not show it, or do not come in time."""
+    """UNKNOWN if the engine's answers do not show it, or do not come in time."""
     for prompt in PROMPTS:
-        asks = [_sampled(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
-        greedy, tempered, cut = await asyncio.gather(*asks)
+        samples = [_sample(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
+        greedy, tempered, cut = await asyncio.gather(*samples)
         if greedy is None or tempered is None or cut is None:
             return LogprobsMode.UNKNOWN
         found = _mode(_is_in(tempered, greedy), _is_in(cut, greedy))
@@ -47,7 +53,7 @@ async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
     return LogprobsMode.UNKNOWN
 
 
-async def _sampled(
+async def _sample(
     post: Post, dialect: Dialect, model: str, prompt: tuple[int, ...], sampling: Sampling
 ) -> Piece | None:
     ids = array("i", prompt)
@@ -55,20 +61,20 @@ async def _sampled(
     attempt = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
     try:
         return dialect.whole(await post("POST", dialect.path, dialect.body(attempt)))
-    except (*UNREACHABLE, Unusable, EngineSays):
+    except (*UNREACHABLE, InvalidAnswer, EngineError):
         return None
 
 
 def _is_in(other: Piece, greedy: Piece) -> bool | None:
-    """Whether what makes `other` different is in its logprobs; None: unknown."""
+    """Whether the logprobs of `other` include its sampling parameter; None: unknown."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
-    own, theirs = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
-    if own < LEAST:
+    greedy_nats, other_nats = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
+    if greedy_nats < MIN_NATS:
         return None
-    if theirs <= UNLIKE * own:
+    if other_nats <= CERTAIN_RATIO * greedy_nats:
         return True
-    return False if LIKE * own <= theirs <= own / LIKE else None
+    return False if SAME_RATIO * greedy_nats <= other_nats <= greedy_nats / SAME_RATIO else None
 
 
 def _mode(has_temperature: bool | None, has_cuts: bool | None) -> LogprobsMode:

@@ -1,4 +1,4 @@
-"""A trial: whether an endpoint that answers can sample, too."""
+"""Whether an endpoint that answers can also sample."""
 
 from array import array
 from collections.abc import Awaitable, Callable
@@ -21,17 +21,20 @@ from holdfast.records.sampling import Sampling
 UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *UNREADABLE)
 
 
-def say(error: BaseException) -> str:
-    said = redact(str(error)) or type(error).__name__
-    # What aiohttp would do about certificates, if there were any.
-    return said.replace(" ssl:default ", " ") if isinstance(error, aiohttp.ClientError) else said
+def describe_error(error: BaseException) -> str:
+    message = redact(str(error)) or type(error).__name__
+    # aiohttp names its certificate settings, also for plain http.
+    return (
+        message.replace(" ssl:default ", " ") if isinstance(error, aiohttp.ClientError) else message
+    )
 
 
 Post = Callable[[str, str, object], Awaitable[bytes]]
 
 
-async def why_it_cannot_sample(post: Post, dialect: Dialect, model: str) -> str | None:
-    """Asks for a single token. One that takes its time over it, or objects, is at work."""
+async def find_sampling_fault(post: Post, dialect: Dialect, model: str) -> str | None:
+    """Samples one token. Returns the reason of a failure; None if it works. An endpoint that is
+    slow or rejects the request works."""
     prompt = array("i", [1])
     request = Request(prompt, Sampling(1), None, "trial", messages=(user("Hello."),))
     attempt = SampleRequest(request, model, prompt, max_tokens=1, seed=None, stream=False)
@@ -41,5 +44,5 @@ async def why_it_cannot_sample(post: Post, dialect: Dialect, model: str) -> str 
         return None
     except UNREACHABLE as error:
         is_busy = isinstance(error, EngineUnavailable) and error.is_busy
-        return None if is_busy else say(error)
+        return None if is_busy else describe_error(error)
     return None

@@ -19,18 +19,18 @@ from holdfast.records.encoding.tokens import (
     unpack_logprobs,
 )
 
-COMPANY = (1, 3, 7)
-"""So many other requests are made at the same time."""
+OTHER_REQUESTS = (1, 3, 7)
+"""Numbers of other requests at the same time."""
 _TRIED = "alone and beside 1, 3 and 7 other requests"
 
 
 async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
-    """In words. `seeds_by_position`: the engine says that a reply which goes on from its tokens
-    gets those that it would have got."""
+    """The result as a text. `seeds_by_position`: the engine promises that a reply which continues
+    from its tokens gets the same tokens as without an interruption."""
     first, second = await policy.sample(request), await policy.sample(request)
     if first.ids != second.ids:
         return "do not repeat: a run cannot be reproduced, only resumed"
-    beside = [await _beside(policy, request, others=others) for others in COMPANY]
+    beside = [await _beside(policy, request, count=count) for count in OTHER_REQUESTS]
     if any(item.ids != first.ids for item in beside):
         return "repeat alone, and not beside other requests: a run can be resumed, not reproduced"
     if off := max(_difference(first, entry) for entry in (second, *beside)):
@@ -42,16 +42,16 @@ async def repeatability(policy: Policy, request: Request, *, seeds_by_position: 
     return f"repeat exactly (tokens and logprobs, {_TRIED}), also when a reply goes on after a kill"
 
 
-async def _beside(policy: Policy, request: Request, *, others: int) -> Completion:
-    """The reply, while others are sampled from other prompts of other lengths."""
+async def _beside(policy: Policy, request: Request, *, count: int) -> Completion:
+    """The reply, while other prompts of other lengths are sampled."""
     seed, prompt = request.seed or 0, request.prompt
-    company = [
+    others = [
         structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)
-        for n in range(1, others + 1)
+        for n in range(1, count + 1)
     ]
     # In the middle of them, so that it neither joins nor leaves an empty batch.
-    half = others // 2
-    together = (*company[:half], request, *company[half:])
+    half = count // 2
+    together = (*others[:half], request, *others[half:])
     return (await asyncio.gather(*map(policy.sample, together)))[half]
 
 
@@ -62,6 +62,6 @@ async def _from_middle(policy: Policy, request: Request, whole: Completion) -> C
     return await policy.sample(structs.replace(request, draft=draft))
 
 
-def _difference(one: Completion, other: Completion) -> float:
-    pairs = zip(unpack_logprobs(one.logprobs), unpack_logprobs(other.logprobs), strict=True)
+def _difference(first: Completion, second: Completion) -> float:
+    pairs = zip(unpack_logprobs(first.logprobs), unpack_logprobs(second.logprobs), strict=True)
     return max((abs(left - right) for left, right in pairs), default=0.0)

@@ -1,9 +1,9 @@
 """The replicas of one model, as one policy.
 
-A request goes to the replica that has its prefix in its cache, unless that one is busier than the
-rest; a replica that fails is left out until it is well again, and with it the version of the
-weights that everyone else has. Nothing fails because some replicas are down; when all are, calls
-and admission wait until one is back or the run's patience is at its end.
+A request goes to the replica that has its prefix in the cache, unless that one is busier than the
+rest. A replica that fails gets no calls until it works again, with the weights of the others.
+Nothing fails because some replicas are down; when all are, calls and admission wait until one is
+back or the run's patience ends.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, worst
 
 MAX_HOMES = 100_000
-SLACK = 1.25
-"""How much busier than the average a replica may be before affinity gives way."""
-DRAIN_POLL = 0.05
+MAX_LOAD_RATIO = 1.25
+"""Load of a replica, relative to the average, above which another one is chosen."""
+DRAIN_POLL_SECONDS = 0.05
 ALIKE = f"start them alike ({PROCESSING})"
 
 
@@ -46,15 +46,17 @@ class EnginePolicy:
         patience: float = 900.0,
         connections: int = 1024,
         clock: Clock | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] | None = None,
     ):
-        """`tell` is called with a line for people when a replica goes down, when it is back, and
-        with what a run must not expect of the engine."""
+        """`notify` gets a line for people when a replica goes down, when it is back, and for each
+        caveat of the engine. `tell` is its older name."""
         self.model = model
-        self._patience, self._connections, self.tell = patience, connections, tell
+        self._patience, self._connections = patience, connections
+        self.notify = self.tell = notify or tell or (lambda line: None)
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
-        self._dialect = None if dialect is None else _kind(dialect)
+        self._dialect = None if dialect is None else _parse_kind(dialect)
         addresses = [urls] if isinstance(urls, str) else list(urls)
         if not addresses:
             raise UsageError("a policy needs at least one address")
@@ -63,7 +65,7 @@ class EnginePolicy:
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
-        self._downtime = Downtime([replica.gate for replica in self.endpoints], self._clock)
+        self._downtime = Downtime([replica.breaker for replica in self.endpoints], self._clock)
         self._version: str | None = None
 
     def _endpoint(
@@ -79,7 +81,7 @@ class EnginePolicy:
             clock=self._clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
-        endpoint.gate.tell = self.tell
+        endpoint.breaker.notify = self.notify
         return endpoint
 
     def sibling(
@@ -91,8 +93,8 @@ class EnginePolicy:
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ) -> "EnginePolicy":
-        """A policy for another model or other replicas, as patient as this one. At this one's own
-        addresses it has this one's key; a key goes nowhere else."""
+        """A policy for another model or other replicas, with the same patience. It gets this one's
+        key only at this one's own addresses."""
         if {endpoint.url for endpoint in self.endpoints} >= {base_url(url) for url in urls}:
             api_key = api_key or self._api_key
         return EnginePolicy(
@@ -103,18 +105,18 @@ class EnginePolicy:
             patience=self._patience if patience is None else patience,
             connections=self._connections,
             clock=self._clock,
-            tell=self.tell,
+            notify=self.notify,
         )
 
     @property
     def patience(self) -> float:
-        """Seconds for which an outage is waited out."""
+        """Seconds that an outage may last."""
         return self._patience
 
     # --- before the work
 
     async def check(self) -> None:
-        """Finds out what each replica is. One that is down is left for later, if others are up."""
+        """Discovers each replica. One that is down is left for later, if others are up."""
         found = await asyncio.gather(
             *(discover(replica, self._dialect) for replica in self.endpoints),
             return_exceptions=True,
@@ -127,11 +129,11 @@ class EnginePolicy:
             endpoint.recheck = partial(self._recheck, endpoint)
             if outcome is not None:
                 endpoint.introduce = partial(self._introduce, endpoint)
-                endpoint.gate.shut()
+                endpoint.breaker.trip()
         self._agree()
 
     async def _introduce(self, endpoint: Endpoint) -> str | None:
-        """A replica that was down at the start, seen for the first time."""
+        """Discovers a replica that was down at the start; why it cannot be used, if so."""
         like = next(replica for replica in self.endpoints if replica.introduce is None)
         try:
             await discover(endpoint, self._dialect)
@@ -142,7 +144,7 @@ class EnginePolicy:
         return self._why_apart(endpoint, endpoint.logprobs_mode)
 
     async def _recheck(self, endpoint: Endpoint, model: ServedModel) -> str | None:
-        """A replica that is back: it may have been started with other options."""
+        """Checks a replica that is back: it may have been started with other options."""
         mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
         if mode is LogprobsMode.UNKNOWN:
             return None
@@ -150,13 +152,17 @@ class EnginePolicy:
             return why
         if mode is not endpoint.logprobs_mode:
             before, endpoint.logprobs_mode = endpoint.logprobs_mode, mode
-            self.tell(f"{endpoint.name} is back with {mode} logprobs (before: {before})")
+            self.notify(f"{endpoint.name} is back with {mode} logprobs (before: {before})")
         return None
 
     def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
         """Why logprobs of this mode cannot be mixed with those of the replicas that are up."""
         for other in self.endpoints:
-            if other is not endpoint and other.gate.is_open and _differ(other.logprobs_mode, mode):
+            if (
+                other is not endpoint
+                and other.breaker.is_passing
+                and _differ(other.logprobs_mode, mode)
+            ):
                 return (
                     f"its logprobs are {mode}, those of {other.name} {other.logprobs_mode}; {ALIKE}"
                 )
@@ -164,9 +170,9 @@ class EnginePolicy:
 
     def _agree(self) -> None:
         """All replicas speak one dialect: a rollout either has tokens or has none."""
-        up = [replica for replica in self.endpoints if replica.gate.is_open]
+        up = [replica for replica in self.endpoints if replica.breaker.is_passing]
         kinds = sorted({replica.dialect.kind.value for replica in up})
-        if len({one.dialect.has_tokens for one in up}) > 1:
+        if len({replica.dialect.has_tokens for replica in up}) > 1:
             raise UsageError(f"the replicas differ: {', '.join(kinds)}; name one with --dialect")
         for endpoint in up:
             if (why := self._why_apart(endpoint, endpoint.logprobs_mode)) is not None:
@@ -178,19 +184,19 @@ class EnginePolicy:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether what it samples can be trained on."""
+        """Whether its samples can be used for training."""
         return self.endpoints[0].dialect.has_tokens
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """What the logprobs of its replicas have in them, once it was checked."""
+        """The distribution of its replicas' logprobs, after `check`."""
         return worst(
             endpoint.logprobs_mode for endpoint in self.endpoints if endpoint.introduce is None
         )
 
     @property
     def seeds(self) -> Seeds:
-        """What its replicas make of a seed, once it was checked."""
+        """The effect of a seed on its replicas, after `check`."""
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
@@ -207,8 +213,7 @@ class EnginePolicy:
         return await call.complete()
 
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
-        """The replica for one try of a request: not the one that failed it just now, if another
-        is there."""
+        """The replica for one try of a request; not `avoid`, if there is another."""
         if len(self.endpoints) == 1 and not self.endpoints[0].draining:
             await self.available()
             return self.endpoints[0]
@@ -217,20 +222,22 @@ class EnginePolicy:
             if up := [
                 endpoint
                 for endpoint in self.endpoints
-                if endpoint.gate.is_open and not endpoint.draining
+                if endpoint.breaker.is_passing and not endpoint.draining
             ]:
                 return self._best(
                     request, [replica for replica in up if replica is not avoid] or up
                 )
-            await self._clock.sleep(DRAIN_POLL)
+            await self._clock.sleep(DRAIN_POLL_SECONDS)
 
     def _best(self, request: Request, up: list[Endpoint]) -> Endpoint:
-        busy = SLACK * (1 + sum(replica.running for replica in up)) / len(up)
+        busy = MAX_LOAD_RATIO * (1 + sum(replica.running for replica in up)) / len(up)
         home = self._homes.get(request.home)
         if home is None or home not in up or home.running > busy:
-            ranked = sorted(up, key=lambda one: _rank(request.family, one.url), reverse=True)
+            ranked = sorted(
+                up, key=lambda replica: _rank(request.family, replica.url), reverse=True
+            )
             home = next((replica for replica in ranked if replica.running < busy), None)
-            home = home or min(up, key=lambda one: one.running)
+            home = home or min(up, key=lambda replica: replica.running)
         if request.home:
             self._homes[request.home] = home
             self._homes.move_to_end(request.home)
@@ -240,15 +247,15 @@ class EnginePolicy:
 
     async def available(self) -> None:
         """Returns when some replica takes work; raises `EndpointDown` when none ever will."""
-        gates = [endpoint.gate for endpoint in self.endpoints]
-        if len(gates) == 1:
-            await gates[0].passed()
+        breakers = [endpoint.breaker for endpoint in self.endpoints]
+        if len(breakers) == 1:
+            await breakers[0].wait_ready()
             return
-        while not any(gate.is_open and not gate.is_given_up for gate in gates):
-            waited_for = [gate for gate in gates if not gate.is_given_up]
+        while not any(breaker.is_passing and not breaker.is_abandoned for breaker in breakers):
+            waited_for = [breaker for breaker in breakers if not breaker.is_abandoned]
             if not waited_for:
-                await gates[0].passed()  # Raises, and says why.
-            waits = [asyncio.ensure_future(gate.opened()) for gate in waited_for]
+                await breakers[0].wait_ready()  # Raises, and says why.
+            waits = [asyncio.ensure_future(breaker.wait_resolved()) for breaker in waited_for]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -257,18 +264,18 @@ class EnginePolicy:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     def distrust(self, endpoint: Endpoint) -> None:
-        # The only replica is not left out: its call has its own tries, and then fails alone.
+        # The only replica stays in use: each call has its own tries, and then fails alone.
         if len(self.endpoints) > 1:
-            endpoint.gate.lied()
+            endpoint.breaker.record_bad_answer()
 
     # --- versions
 
     def version_of(self, endpoint: Endpoint) -> str | None:
-        """What `endpoint` is assumed to run: what was acknowledged last, if anything was."""
+        """The version that `endpoint` is assumed to run: the last acknowledged one, if any."""
         return self._version
 
     def acknowledge(self, version: str) -> None:
-        """Every replica that is up now runs `version`; one that comes back must run it, too."""
+        """Every replica that is up runs `version` now; one that comes back must run it, too."""
         self._version = version
         for endpoint in self.endpoints:
             endpoint.expected_version = version
@@ -276,18 +283,18 @@ class EnginePolicy:
     # --- draining
 
     async def drain(self, url: str, *, timeout: float) -> bool:
-        """Gives the replica no new work, and waits for what it has; whether it got done."""
+        """Gives the replica no new calls, and waits for its running ones; whether they ended."""
         endpoint = self._named(url)
         endpoint.draining = True
         started = self._clock.elapsed()
         while endpoint.running:
             if self._clock.elapsed() - started > timeout:
                 return False
-            await self._clock.sleep(DRAIN_POLL)
+            await self._clock.sleep(DRAIN_POLL_SECONDS)
         return True
 
     def admit(self, url: str) -> None:
-        """Gives a drained replica work again."""
+        """Gives a drained replica calls again."""
         self._named(url).draining = False
 
     def _named(self, url: str) -> Endpoint:
@@ -320,7 +327,7 @@ async def only_model(url: str, *, api_key: str | None = None) -> str:
     return served[0].id
 
 
-def _kind(dialect: Kind | str) -> Kind:
+def _parse_kind(dialect: Kind | str) -> Kind:
     try:
         return Kind(dialect)
     except ValueError:
@@ -328,8 +335,8 @@ def _kind(dialect: Kind | str) -> Kind:
         raise UsageError(f"no dialect {dialect!r}; there are: {known}") from None
 
 
-def _differ(one: LogprobsMode, other: LogprobsMode) -> bool:
-    return one is not other and LogprobsMode.UNKNOWN not in (one, other)
+def _differ(replica: LogprobsMode, other: LogprobsMode) -> bool:
+    return replica is not other and LogprobsMode.UNKNOWN not in (replica, other)
 
 
 def _rank(family: str, url: str) -> bytes:

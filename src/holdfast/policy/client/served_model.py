@@ -1,4 +1,4 @@
-"""A served model: what `/v1/models` says of it, and what an engine makes of its seeds."""
+"""A model as `/v1/models` describes it, and the effect of its seeds."""
 
 from enum import StrEnum
 
@@ -6,19 +6,19 @@ import msgspec
 
 
 class Seeds(StrEnum):
-    """What an engine makes of a seed."""
+    """The effect of a seed."""
 
     REQUEST = "request"
-    """It begins the noise of a request: only the whole request repeats. vLLM."""
+    """It starts the noise of a request: only a whole request repeats. vLLM."""
     POSITION = "position"
-    """It names the noise of each position, so that a completion that goes on from its tokens gets
-    the same ones as if it had never stopped. The embedded engine; SGLang, if told to."""
+    """It names the noise of each position: a completion that continues from its tokens gets the
+    same tokens as without an interruption. The embedded engine; SGLang with an option."""
     NONE = "none"
     """Nothing."""
 
 
 class ServedModel(msgspec.Struct):
-    """What `/v1/models` says of one model."""
+    """An entry of `/v1/models`."""
 
     id: str
     max_model_len: int | None = None
@@ -26,11 +26,11 @@ class ServedModel(msgspec.Struct):
     root: str | None = None
     owned_by: str | None = None
     seeds: str | None = None
-    """A word of `Seeds`, from an engine that says it."""
+    """A value of `Seeds`, if the engine publishes it."""
     logprobs_mode: str | None = None
-    """A word of `LogprobsMode`, from an engine that says it."""
+    """A value of `LogprobsMode`, if the engine publishes it."""
     renderer: str | None = None
-    """The renderer of its tokens, where no tokenizer's folder names it."""
+    """The renderer of its tokens, for a model without a tokenizer's folder."""
 
 
 class Models(msgspec.Struct):

@@ -6,8 +6,15 @@ There are no token ids in it, so nothing of it can be trained: it is for evaluat
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, Reader, SampleRequest, Unusable, drop_none
-from holdfast.policy.dialects.reading import decoded, ended, only
+from holdfast.policy.dialects.dialect import (
+    InvalidAnswer,
+    Kind,
+    Piece,
+    Reader,
+    SampleRequest,
+    drop_none,
+)
+from holdfast.policy.dialects.reading import check_ended, decode, only_choice
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling, response_format_of
 
@@ -73,9 +80,9 @@ class Chat:
 
     def whole(self, body: bytes) -> Piece:
         # Nobody checks the model's name here: hosted ones answer with that of a snapshot.
-        choice = only(decoded(_decoder, body).choices)
+        choice = only_choice(decode(_decoder, body).choices)
         reason = choice.finish_reason
-        return ended(
+        return check_ended(
             Piece(
                 finish_reason=None if reason is None else _REASONS.get(reason, reason),
                 message=_to_message(choice.message),
@@ -83,7 +90,7 @@ class Chat:
         )
 
     def reader(self) -> Reader:
-        raise Unusable("chat has no tokens that could be kept, so it is never streamed")
+        raise InvalidAnswer("chat has no tokens that could be kept, so it is never streamed")
 
 
 def _tool_choice(sampling: Sampling) -> object:

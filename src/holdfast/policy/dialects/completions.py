@@ -3,15 +3,15 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable, drop_none
+from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
     UsageBody,
     VersionSpanBody,
-    only,
-    spans,
-    unread,
+    only_choice,
+    raw_or_none,
+    version_spans,
 )
 from holdfast.records.sampling import response_format_of
 
@@ -79,18 +79,18 @@ class Completions(Choices[_Answer]):
 
 
 def _read(answer: _Answer) -> Piece:
-    choice, usage = only(answer.choices), answer.usage
+    choice, usage = only_choice(answer.choices), answer.usage
     ids, prompt, versions = choice.token_ids, choice.prompt_token_ids, choice.weight_versions
     if ids is None and choice.text:
-        raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
+        raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
     # By place, and nothing called for nothing: this runs for each token of each stream.
     return Piece(
         ids,
         choice.logprobs.token_logprobs if choice.logprobs else None,
         choice.finish_reason,
         answer.model,
-        None if prompt is NULL else unread(prompt),
-        None if versions is None else spans(versions),
+        None if prompt is NULL else raw_or_none(prompt),
+        None if versions is None else version_spans(versions),
         None,
         None if usage is None else usage.completion_tokens,
         None if usage is None else usage.prompt_tokens,

@@ -101,13 +101,13 @@ Reader = Callable[[bytes], Piece | None]
 """Reads one event of a stream, with what it remembers of those before; None: says nothing."""
 
 
-class Unusable(Exception):
+class InvalidAnswer(Exception):
     """What is wrong with an answer; the evidence is added where the answer is at hand."""
 
     evidence: bytes = b""
 
 
-class EngineSays(Exception):
+class EngineError(Exception):
     """The answer is an error, although its status says 200."""
 
     def __init__(self, message: str, status: int = 500):
@@ -124,7 +124,7 @@ class Dialect(Protocol):
     def body(self, attempt: SampleRequest) -> dict[str, object]: ...
 
     def whole(self, body: bytes) -> Piece:
-        """Raises `Unusable` or `EngineSays`."""
+        """Raises `InvalidAnswer` or `EngineError`."""
         ...
 
     def reader(self) -> Reader: ...

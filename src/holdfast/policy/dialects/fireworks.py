@@ -7,15 +7,15 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable, drop_none
+from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
     UsageBody,
-    check_named,
-    counted,
-    only,
-    unread,
+    add_usage,
+    check_token_ids,
+    only_choice,
+    raw_or_none,
 )
 from holdfast.records.sampling import response_format_of
 
@@ -78,31 +78,31 @@ class Fireworks(Choices[_Answer]):
 
 
 def _read(answer: _Answer) -> Piece:
-    choice = only(answer.choices)
+    choice = only_choice(answer.choices)
     if choice.text and choice.token_ids is None and choice.logprobs is None:
-        raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
+        raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
     content = choice.logprobs.content if choice.logprobs else None
     if content and len({part.sampling_logprob is None for part in content}) > 1:
-        raise Unusable("some of its tokens have no sampling_logprob")
+        raise InvalidAnswer("some of its tokens have no sampling_logprob")
     ids = choice.token_ids
     if content is not None:
         named = [item.token_id for item in content]
         if ids is None and None not in named:
             ids = [entry for entry in named if entry is not None]
         elif ids is not None:
-            check_named(named, ids)
+            check_token_ids(named, ids)
     piece = Piece(
         ids=ids,
-        logprobs=None if content is None else [_logprob(one) for one in content],
+        logprobs=None if content is None else [_logprob(token) for token in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        prompt=unread(choice.prompt_token_ids),
+        prompt=raw_or_none(choice.prompt_token_ids),
     )
-    return counted(piece, answer.usage)
+    return add_usage(piece, answer.usage)
 
 
 def _logprob(token: _Token) -> float:
     value = token.logprob if token.sampling_logprob is None else token.sampling_logprob
     if value is None:
-        raise Unusable("a token has no logprob")
+        raise InvalidAnswer("a token has no logprob")
     return value

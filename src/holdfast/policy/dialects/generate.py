@@ -12,11 +12,11 @@ from holdfast.policy.dialects.reading import (
     Choices,
     UsageBody,
     VersionSpanBody,
-    check_named,
-    counted,
-    only,
-    spans,
-    unread,
+    add_usage,
+    check_token_ids,
+    only_choice,
+    raw_or_none,
+    version_spans,
 )
 from holdfast.policy.policy import Request
 
@@ -94,17 +94,17 @@ def _structured_outputs(request: Request) -> dict[str, object] | None:
 
 
 def _read(answer: _Answer) -> Piece:
-    choice = only(answer.choices)
+    choice = only_choice(answer.choices)
     content = choice.logprobs.content if choice.logprobs else None
     ids = choice.token_ids
     if ids is not None and content is not None:
-        check_named([part.token_id for part in content], ids)
+        check_token_ids([part.token_id for part in content], ids)
     piece = Piece(
         ids=ids,
         logprobs=None if content is None else [item.logprob for item in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        prompt=unread(answer.prompt_token_ids),
-        versions=spans(choice.weight_versions),
+        prompt=raw_or_none(answer.prompt_token_ids),
+        versions=version_spans(choice.weight_versions),
     )
-    return counted(piece, answer.usage)
+    return add_usage(piece, answer.usage)

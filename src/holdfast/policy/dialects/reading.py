@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import UNREADABLE, EngineSays, Piece, Reader, Unusable
+from holdfast.policy.dialects.dialect import UNREADABLE, EngineError, InvalidAnswer, Piece, Reader
 from holdfast.records.step import VersionSpan
 
 Answer = TypeVar("Answer")
@@ -48,14 +48,14 @@ class UsageBody(Struct):
 _UNCOUNTED = UsageBody()
 
 
-def counted(piece: Piece, usage: UsageBody | None) -> Piece:
+def add_usage(piece: Piece, usage: UsageBody | None) -> Piece:
     """With what the engine says of how much it read and wrote."""
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
     return piece
 
 
-def unread(found: Raw) -> Raw | None:
+def raw_or_none(found: Raw) -> Raw | None:
     """A field that is compared as it is; null where it is left out."""
     return None if found == NULL else found
 
@@ -63,7 +63,7 @@ def unread(found: Raw) -> Raw | None:
 _ECHO = b'"prompt_token_ids":'
 
 
-def without_echo(body: bytes, prompt: Raw) -> bytes:
+def remove_echo(body: bytes, prompt: Raw) -> bytes:
     """An answer without the prompt that it repeats, where that is the one that was sent, byte for
     byte: to step over its numbers takes ten times as long as to compare them. Any other stays, to
     be read and judged.
@@ -79,15 +79,15 @@ def without_echo(body: bytes, prompt: Raw) -> bytes:
     return body[:start] + NULL + body[end:] if is_field else body
 
 
-def decoded(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
+def decode(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
         raise_if_error(body)
         # JSON has no NaN, but Python's json writes it, and engines use that.
         if b"NaN" in body or b"Infinity" in body:
-            raise Unusable("a logprob is not finite") from error
-        raise Unusable(f"the answer is malformed ({error})") from error
+            raise InvalidAnswer("a logprob is not finite") from error
+        raise InvalidAnswer(f"the answer is malformed ({error})") from error
 
 
 def raise_if_error(body: bytes) -> None:
@@ -97,36 +97,36 @@ def raise_if_error(body: bytes) -> None:
     except UNREADABLE:
         return
     if isinstance(failed, str):
-        raise EngineSays(failed)
+        raise EngineError(failed)
     code = failed.code if isinstance(failed.code, int) and failed.code >= 400 else 500
-    raise EngineSays(failed.message or "an error without a message", code)
+    raise EngineError(failed.message or "an error without a message", code)
 
 
-def only(choices: Sequence[Choice]) -> Choice:
+def only_choice(choices: Sequence[Choice]) -> Choice:
     if len(choices) != 1:
-        raise Unusable(f"{len(choices)} choices, not 1")
+        raise InvalidAnswer(f"{len(choices)} choices, not 1")
     if choices[0].index:
-        raise Unusable(f"choice {choices[0].index} of an answer that has only choice 0")
+        raise InvalidAnswer(f"choice {choices[0].index} of an answer that has only choice 0")
     return choices[0]
 
 
-def check_named(named: Sequence[int | None], ids: Sequence[int]) -> None:
+def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
     """Where an engine names a token beside its logprob, it is the token of that place. That there
     are as many of them as ids is checked elsewhere."""
     if named != ids and any(
         name not in (None, item) for name, item in zip(named, ids, strict=False)
     ):
-        raise Unusable("its logprobs belong to other tokens than its ids")
+        raise InvalidAnswer("its logprobs belong to other tokens than its ids")
 
 
-def ended(piece: Piece) -> Piece:
+def check_ended(piece: Piece) -> Piece:
     """A whole answer says why it ends; only a stream may break off."""
     if piece.finish_reason is None:
-        raise Unusable("finish_reason None")
+        raise InvalidAnswer("finish_reason None")
     return piece
 
 
-def spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...] | None:
+def version_spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...] | None:
     if found is None:
         return None
     return tuple(VersionSpan(span.version, span.start, span.end) for span in found)
@@ -151,15 +151,15 @@ class Choices(Generic[Body]):
         self._read = read
 
     def whole(self, body: bytes) -> Piece:
-        piece = self._read(decoded(self._decoder, body))
+        piece = self._read(decode(self._decoder, body))
         if piece.ids is None:
-            raise Unusable("it has no token_ids (return_token_ids was asked for)")
-        return ended(piece)
+            raise InvalidAnswer("it has no token_ids (return_token_ids was asked for)")
+        return check_ended(piece)
 
     def event(self, data: bytes) -> Piece:
-        answer = decoded(self._decoder, data)
+        answer = decode(self._decoder, data)
         if not answer.choices:  # The last event of a stream holds the usage and nothing else.
-            return counted(Piece(), answer.usage)
+            return add_usage(Piece(), answer.usage)
         return self._read(answer)
 
     def reader(self) -> Reader:

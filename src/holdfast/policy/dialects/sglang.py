@@ -11,15 +11,21 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.dialects.dialect import (
-    EngineSays,
+    EngineError,
+    InvalidAnswer,
     Kind,
     Piece,
     Reader,
     SampleRequest,
-    Unusable,
     drop_none,
 )
-from holdfast.policy.dialects.reading import VersionSpanBody, check_named, decoded, ended, spans
+from holdfast.policy.dialects.reading import (
+    VersionSpanBody,
+    check_ended,
+    check_token_ids,
+    decode,
+    version_spans,
+)
 from holdfast.records.step import VersionSpan
 
 _Logprob = tuple[float, int, str | None]
@@ -83,7 +89,7 @@ class SGLang:
         }
 
     def whole(self, body: bytes) -> Piece:
-        return ended(_reader()(body))
+        return check_ended(_reader()(body))
 
     def reader(self) -> Reader:
         return _reader()
@@ -91,18 +97,18 @@ class SGLang:
 
 def _reader() -> Callable[[bytes], Piece]:
     taken: list[int] = []
-    told: tuple[VersionSpan, ...] = ()
+    versions: tuple[VersionSpan, ...] = ()
 
     def event(data: bytes) -> Piece:
-        nonlocal told
-        answer = decoded(_decoder, data)
+        nonlocal versions
+        answer = decode(_decoder, data)
         piece = _read(answer, taken)
         taken.extend(piece.ids or ())
         if answer.meta_info.weight_versions is not None:
-            piece.versions = spans(answer.meta_info.weight_versions)
+            piece.versions = version_spans(answer.meta_info.weight_versions)
         elif (version := answer.meta_info.weight_version) and piece.ids:
-            told = _extended(told, version, len(taken))
-            piece.versions = told
+            versions = _extend(versions, version, len(taken))
+            piece.versions = versions
         return piece
 
     return event
@@ -113,17 +119,17 @@ def _read(answer: _Answer, taken: list[int]) -> Piece:
     meta = answer.meta_info
     finish = meta.finish_reason
     if finish is not None and finish.type == "abort" and (finish.status_code or 0) >= 400:
-        raise EngineSays(finish.message or "aborted", finish.status_code or 500)
+        raise EngineError(finish.message or "aborted", finish.status_code or 500)
     if answer.output_ids is None:
-        raise Unusable("it has no output_ids")
+        raise InvalidAnswer("it has no output_ids")
     if meta.output_token_logprobs is None:
-        raise Unusable("it has no output_token_logprobs (return_logprob was asked for)")
+        raise InvalidAnswer("it has no output_token_logprobs (return_logprob was asked for)")
     ids, logprobs = answer.output_ids, meta.output_token_logprobs
     total = _total(meta, ids, taken)
     if len(ids) == total and ids[: len(taken)] != taken:
-        raise Unusable("it repeats other output_ids than it sent before")
-    ids, logprobs = _new(ids, len(taken), total), _new(logprobs, len(taken), total)
-    check_named([logprob[1] for logprob in logprobs], ids)
+        raise InvalidAnswer("it repeats other output_ids than it sent before")
+    ids, logprobs = _new_items(ids, len(taken), total), _new_items(logprobs, len(taken), total)
+    check_token_ids([logprob[1] for logprob in logprobs], ids)
     return Piece(
         ids=ids,
         logprobs=[item[0] for item in logprobs],
@@ -136,21 +142,28 @@ def _read(answer: _Answer, taken: list[int]) -> Piece:
 def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
     if meta.completion_tokens is None:
         if taken:
-            raise Unusable("without completion_tokens nobody knows which of its tokens are new")
+            raise InvalidAnswer(
+                "without completion_tokens nobody knows which of its tokens are new"
+            )
         return len(ids)
     if len(ids) not in (meta.completion_tokens, meta.completion_tokens - len(taken)):
-        told = f"{meta.completion_tokens} tokens by its own count"
-        raise Unusable(f"{len(ids)} output_ids after {len(taken)}, {told}")
+        count = f"{meta.completion_tokens} tokens by its own count"
+        raise InvalidAnswer(f"{len(ids)} output_ids after {len(taken)}, {count}")
     return meta.completion_tokens
 
 
-def _new(items: list[Item], seen: int, total: int) -> list[Item]:
+def _new_items(items: list[Item], seen: int, total: int) -> list[Item]:
     """An event has everything, or only what is new; `total` shows which."""
     return items[seen:] if len(items) == total else items
 
 
-def _extended(spans: tuple[VersionSpan, ...], version: str, end: int) -> tuple[VersionSpan, ...]:
+def _extend(
+    version_spans: tuple[VersionSpan, ...], version: str, end: int
+) -> tuple[VersionSpan, ...]:
     """Each event names the weights of now: they sampled what it adds."""
-    if spans and spans[-1].version == version:
-        return (*spans[:-1], VersionSpan(version, spans[-1].start, end))
-    return (*spans, VersionSpan(version, spans[-1].end if spans else 0, end))
+    if version_spans and version_spans[-1].version == version:
+        return (*version_spans[:-1], VersionSpan(version, version_spans[-1].start, end))
+    return (
+        *version_spans,
+        VersionSpan(version, version_spans[-1].end if version_spans else 0, end),
+    )

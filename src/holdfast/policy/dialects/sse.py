@@ -2,7 +2,7 @@
 
 from holdfast.records.errors import BadAnswer
 
-MAX_EVENT = 1 << 24
+MAX_EVENT_BYTES = 1 << 24
 END = b"[DONE]"
 
 
@@ -23,14 +23,16 @@ class SseParser:
             whole = data[:-1] if held else data
             data = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
         *events, self._rest = data.split(b"\n\n")
-        if len(self._rest) > MAX_EVENT:
-            raise BadAnswer(f"the engine's stream has an event of more than {MAX_EVENT:,} bytes")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise BadAnswer(
+                f"the engine's stream has an event of more than {MAX_EVENT_BYTES:,} bytes"
+            )
         found = []
         for event in events:
             if event[:6] == b"data: " and b"\n" not in event:  # Nearly all of them.
                 found.append(event[6:])
-            elif one := _data(event):
-                found.append(one)
+            elif data_lines := _data(event):
+                found.append(data_lines)
         return found
 
 

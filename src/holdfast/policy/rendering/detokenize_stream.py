@@ -8,15 +8,15 @@ tokens.
 
 from collections.abc import Callable, Sequence
 
-BROKEN = "\ufffd"
+REPLACEMENT = "\ufffd"
 """What a part of a character is decoded to, and so is what never becomes one."""
-MOST_OF_A_CHARACTER = 3
+MAX_PARTIAL_TOKENS = 3
 """Tokens: one for each of its bytes but the last."""
-MOST_HELD = 256
+MAX_HELD_TOKENS = 256
 """Tokens that may come without one of them ending a character."""
 
 
-class Increments:
+class StreamDetokenizer:
     """Of one run of tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]):
@@ -30,16 +30,16 @@ class Increments:
     def take(self, ids: Sequence[int]) -> str:
         """What `ids` add, as far as it is certain."""
         self._held += ids
-        for waiting in range(min(MOST_OF_A_CHARACTER + 1, len(self._held))):
+        for waiting in range(min(MAX_PARTIAL_TOKENS + 1, len(self._held))):
             text = self._text(waiting)
-            if not text.endswith(BROKEN):
-                return self._told(text, waiting)
-        return self._told(self._text(0), 0) if len(self._held) >= MOST_HELD else ""
+            if not text.endswith(REPLACEMENT):
+                return self._advance(text, waiting)
+        return self._advance(self._text(0), 0) if len(self._held) >= MAX_HELD_TOKENS else ""
 
     def _text(self, waiting: int) -> str:
         return self._decode(self._context + self._held[: len(self._held) - waiting])
 
-    def _told(self, text: str, waiting: int) -> str:
+    def _advance(self, text: str, waiting: int) -> str:
         new, end = text[len(self._before) :], len(self._held) - waiting
         self._context, self._held = self._held[:end], self._held[end:]
         self._before = self._decode(self._context)

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from holdfast.policy.rendering.parse_tool_calls import from_attempts, message
-from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
+from holdfast.policy.rendering.parse_tool_calls import assistant_message, from_attempts
+from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
 from holdfast.policy.rendering.structure import Marks, hermes_marks
-from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments, verbatim_arguments
-from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments, quote_arguments
+from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
 from holdfast.records.encoding.tokens import last_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
@@ -87,7 +87,7 @@ class FamilyRenderer:
             return found
         other = copy.copy(self)
         vars(other)["_package"] = self._package_at(effort)
-        if len(self._at_effort) < MOST_LEVELS:
+        if len(self._at_effort) < MAX_LEVELS:
             self._at_effort[effort] = other
         return other
 
@@ -126,14 +126,14 @@ class FamilyRenderer:
     ) -> list[int] | None:
         if not messages:
             return self._speaking_again(prompt, completion, tools)
-        given = self.tail(prompt)
+        tail = self.tail(prompt)
         sampled = list(completion)
         found = self._package.bridge_to_next_turn(
-            given, sampled, self._dicts(messages), tools=list(tools) or None
+            tail, sampled, self._dicts(messages), tools=list(tools) or None
         )
         if found is None:
             return None
-        kept = given + sampled
+        kept = tail + sampled
         # The package cuts what stands after an end of turn; a stream is never cut.
         return found.token_ids[len(kept) :] if found.token_ids[: len(kept)] == kept else None
 
@@ -187,7 +187,7 @@ class FamilyRenderer:
         ids = list(completion)
         if self._header in ids:
             # The package takes it for the end of the prompt's header, and drops what is before it.
-            return message(self.tokenizer.decode(self._said(ids)).strip())
+            return assistant_message(self.tokenizer.decode(self._before_end(ids)).strip())
         try:
             parsed = self._parsed(ids, prompt, tools)
             return from_attempts(
@@ -199,19 +199,19 @@ class FamilyRenderer:
         except Exception:
             # The parser is not ours and the text is the policy's: what breaks it is only text.
             end = ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids
-            return message(self.tokenizer.decode(end))
+            return assistant_message(self.tokenizer.decode(end))
 
     def _parsed(self, ids: list[int], prompt: Sequence[int], tools: Tools) -> Any:
-        given = {"tools": list(tools) or None, "prompt_ids": self.tail(prompt) or None}
-        parsed = self._package.parse_response(ids, **given)
+        arguments = {"tools": list(tools) or None, "prompt_ids": self.tail(prompt) or None}
+        parsed = self._package.parse_response(ids, **arguments)
         if parsed.reasoning_complete or not self._closing:
             return parsed
         # Reasoning that was cut reads as if it ended there: the package keeps spaces around it, or
         # drops what was said before it, which it does not where it is closed.
-        closed = self._package.parse_response([*self._said(ids), *self._closing], **given)
+        closed = self._package.parse_response([*self._before_end(ids), *self._closing], **arguments)
         return closed if closed.reasoning_complete else parsed
 
-    def _said(self, ids: list[int]) -> list[int]:
+    def _before_end(self, ids: list[int]) -> list[int]:
         end = next((at for at, token in enumerate(ids) if token in self.stop_token_ids), len(ids))
         return ids[:end]
 
@@ -233,7 +233,7 @@ class FamilyRenderer:
         return as_dicts(
             messages,
             quoted=str if self.family in _OWN_ENCODER else self.tokenizer.quoted,
-            arguments=verbatim_arguments if self.family in _VERBATIM else decoded_arguments,
+            arguments=quote_arguments if self.family in _VERBATIM else decode_arguments,
             developer=self.family in _DEVELOPER,
         )
 
@@ -255,14 +255,14 @@ def known_models() -> dict[str, str]:
 
 
 def _package() -> Any:
-    return extra("renderers.base", needed_by="a model family")
+    return import_extra("renderers.base", needed_by="a model family")
 
 
 def _package_renderer(
     tokenizer: Tokenizer, family: str, options: dict[str, object], *, keep_reasoning: bool
 ) -> Any:
     base = _package()
-    configs = extra("renderers.configs", needed_by="a model family")
+    configs = import_extra("renderers.configs", needed_by="a model family")
     try:
         config = configs.config_from_name(family)
         if config is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
 from holdfast.records.errors import UsageError
 
 Dicts = Sequence[dict[str, object]]
@@ -30,7 +30,7 @@ class ChatTemplate:
         sources = {"default": source} if isinstance(source, str) else source
         environment = _environment(now)
         self._sources = sources
-        self._compiled = {name: _compiled(environment, text) for name, text in sources.items()}
+        self._compiled = {name: _compile(environment, text) for name, text in sources.items()}
         self.source = sources.get("tool_use") or next(iter(sources.values()))
         self.text = json.dumps(sources, sort_keys=True)
         # A template that knows the tags but not the field reads reasoning in the text.
@@ -38,7 +38,7 @@ class ChatTemplate:
             "enable_thinking", ""
         )
         inline = tagged and "reasoning_content" not in self.source
-        self.shown = _inlined if inline else _aliased
+        self.convert = _inline_reasoning if inline else _alias_reasoning
         if not {"default", "tool_use"} & set(sources):
             raise UsageError(
                 f"the chat templates are named {', '.join(sorted(sources))}; "
@@ -49,7 +49,7 @@ class ChatTemplate:
         """The conversation's text; `opening`: up to where the assistant begins to speak."""
         text: str = self._chosen(tools).render(
             **self._variables,
-            messages=[self.shown(message) for message in messages],
+            messages=[self.convert(message) for message in messages],
             tools=list(tools) or None,
             documents=None,
             add_generation_prompt=opening,
@@ -58,21 +58,21 @@ class ChatTemplate:
 
     def reads(self, variable: str) -> bool:
         """Whether what it writes may depend on a variable that is given to it."""
-        meta = extra("jinja2.meta", needed_by="a chat template")
+        meta = import_extra("jinja2.meta", needed_by="a chat template")
         return all(
             variable in meta.find_undeclared_variables(item.environment.parse(self._sources[name]))
             for name, item in self._compiled.items()
         )
 
-    def given(self, **variables: object) -> "ChatTemplate":
+    def with_variables(self, **variables: object) -> "ChatTemplate":
         """The same template with these variables."""
         other = copy.copy(self)
         vars(other)["_variables"] = {**self._variables, **variables}
         return other
 
     def _chosen(self, tools: Dicts) -> Any:
-        wanted = ("tool_use", "default") if tools else ("default", "tool_use")
-        return next(self._compiled[name] for name in wanted if name in self._compiled)
+        names = ("tool_use", "default") if tools else ("default", "tool_use")
+        return next(self._compiled[name] for name in names if name in self._compiled)
 
 
 def template_of(
@@ -90,20 +90,22 @@ def template_of(
     return ChatTemplate(tokenizer.chat_template, variables=variables, now=now)
 
 
-def errors() -> tuple[type[Exception], ...]:
+def template_errors() -> tuple[type[Exception], ...]:
     """What a template may raise for a conversation that it does not allow."""
-    refused: type[Exception] = extra("jinja2", needed_by="a chat template").TemplateError
-    return (refused, ValueError, TypeError, KeyError, AttributeError)
+    template_error: type[Exception] = import_extra(
+        "jinja2", needed_by="a chat template"
+    ).TemplateError
+    return (template_error, ValueError, TypeError, KeyError, AttributeError)
 
 
-def _aliased(message: dict[str, object]) -> dict[str, object]:
+def _alias_reasoning(message: dict[str, object]) -> dict[str, object]:
     # Templates read reasoning under either name.
     if "reasoning_content" not in message:
         return message
     return {"thinking": message["reasoning_content"], **message}
 
 
-def _inlined(message: dict[str, object]) -> dict[str, object]:
+def _inline_reasoning(message: dict[str, object]) -> dict[str, object]:
     if "reasoning_content" not in message:
         return message
     rest = {key: value for key, value in message.items() if key != "reasoning_content"}
@@ -111,17 +113,17 @@ def _inlined(message: dict[str, object]) -> dict[str, object]:
     return {**rest, "content": f"{thought}{message['content']}"}
 
 
-def _compiled(environment: Any, text: str) -> Any:
+def _compile(environment: Any, text: str) -> Any:
     try:
         return environment.from_string(text)
-    except extra("jinja2", needed_by="a chat template").TemplateSyntaxError as error:
+    except import_extra("jinja2", needed_by="a chat template").TemplateSyntaxError as error:
         raise UsageError(f"the chat template is no Jinja: {error}") from error
 
 
 def _environment(now: Callable[[], datetime]) -> Any:
-    jinja2 = extra("jinja2", needed_by="a chat template")
-    ext = extra("jinja2.ext", needed_by="a chat template")
-    sandbox = extra("jinja2.sandbox", needed_by="a chat template")
+    jinja2 = import_extra("jinja2", needed_by="a chat template")
+    ext = import_extra("jinja2.ext", needed_by="a chat template")
+    sandbox = import_extra("jinja2.sandbox", needed_by="a chat template")
 
     class Generation(ext.Extension):  # type: ignore[misc, name-defined]  # an extra
         """Marks what the assistant says, for trainers that ask; here it only groups."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.policy.rendering.parse_tool_calls import (
+    assistant_message,
     from_attempts,
     hermes,
-    message,
     split_reasoning,
 )
-from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
 
@@ -45,31 +45,31 @@ class CompletionParser:
         self._tools = _package_parser(self.name, tokenizer)
 
     def parse(self, completion: Sequence[int], *, prompt: Sequence[int] = ()) -> Message:
-        ids = self._said(completion)
+        ids = self._before_end(completion)
         text = self._tokenizer.decode(ids)
         reasoning, rest = None, text
         if self.reasons:
             reasoning, rest = split_reasoning(text, opened=self._opened(prompt))
         if self.name == PLAIN:
-            return message(rest, reasoning=reasoning)
+            return assistant_message(rest, reasoning=reasoning)
         if self._tools is None:
             content, calls = hermes(rest)
-            return message(content, reasoning=reasoning, calls=calls)
+            return assistant_message(content, reasoning=reasoning, calls=calls)
         return self._with_package(ids, rest, reasoning)
 
     def is_thinking(self, completion: Sequence[int], prompt: Sequence[int]) -> bool:
         """Whether the completion ends in the middle of reasoning."""
         if not self.reasons:
             return False
-        text = self._tokenizer.decode(self._said(completion))
-        begun = text.lstrip().startswith("<think>") or self._opened(prompt)
-        return begun and "</think>" not in text
+        text = self._tokenizer.decode(self._before_end(completion))
+        is_open = text.lstrip().startswith("<think>") or self._opened(prompt)
+        return is_open and "</think>" not in text
 
     def _with_package(self, ids: list[int], rest: str, reasoning: str | None) -> Message:
         end = self.reasoning_end
         start = ids.index(end) + 1 if reasoning is not None and end in ids else 0
         if reasoning is not None and not start:
-            return message(rest, reasoning=reasoning)
+            return assistant_message(rest, reasoning=reasoning)
         after = ids[start:]
         try:
             content, attempts = self._tools.extract(after)
@@ -81,9 +81,9 @@ class CompletionParser:
             )
         except Exception:
             # The parser is not ours and the text is the policy's: what breaks it is only text.
-            return message(rest, reasoning=reasoning)
+            return assistant_message(rest, reasoning=reasoning)
 
-    def _said(self, completion: Sequence[int]) -> list[int]:
+    def _before_end(self, completion: Sequence[int]) -> list[int]:
         ids = list(completion)
         end = next((at for at, token in enumerate(ids) if token in self._stops), len(ids))
         return ids[:end]
@@ -96,7 +96,7 @@ class CompletionParser:
 def _package_parser(name: str, tokenizer: Tokenizer) -> Any:
     if name in (HERMES, PLAIN):
         return None
-    parsers = extra("renderers.parsers", needed_by=f"tool calls of kind {name!r}")
+    parsers = import_extra("renderers.parsers", needed_by=f"tool calls of kind {name!r}")
     if name not in parsers.TOOL_PARSERS:
         known = ", ".join(sorted([HERMES, PLAIN, *parsers.TOOL_PARSERS]))
         raise UsageError(f"there is no tool call parser {name!r}; there are {known}")

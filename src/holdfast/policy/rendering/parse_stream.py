@@ -18,13 +18,13 @@ from functools import lru_cache, partial
 
 from msgspec import Struct
 
-from holdfast.policy.rendering.detokenize_stream import BROKEN, Increments
+from holdfast.policy.rendering.detokenize_stream import REPLACEMENT, StreamDetokenizer
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.renderer import ByteRenderer, Renderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.records.message import Message
 
-MOST_PARSES = 16
+MAX_PARSES = 16
 _THINK = ("<think>", "</think>")
 _TOOL = ("<tool_call>", "</tool_call>", "｜DSML｜")
 # What stands between channels. Any other markup may be the beginning of a call, and is waited out.
@@ -48,7 +48,7 @@ class Channel(StrEnum):
     CONTENT = "content"
 
 
-Said = tuple[Channel, str]
+ChannelText = tuple[Channel, str]
 
 
 class Grammar(Struct, frozen=True):
@@ -102,40 +102,40 @@ class LiveMessage:
         self._renderer, self._prompt, self._tools = renderer, prompt, tools
         self._signs = _signs((*(() if bare else self._grammar.markers), *stop))
         self._ids: array[int] = array("i")
-        self._text = Increments(self._decode)
+        self._text = StreamDetokenizer(self._decode)
         self._channel: Channel | None = Channel.CONTENT if bare else None
         """The channel of the present text; None: not known yet."""
         self._unplaced = ""
         """The text since the last sign of markup, while it belongs to nothing."""
         self._held = ""
         """Text of the channel that may yet turn out to be something else."""
-        self._told: dict[Channel, list[str]] = {channel: [] for channel in Channel}
+        self._sent: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._parses = 0
-        self._found: list[Said] = []
+        self._found: list[ChannelText] = []
         self._last_marker: str | None = None
         self.is_over = found is None
         """Whether nothing more is sent before the reply is whole."""
 
-    def take(self, ids: Sequence[int]) -> list[Said]:
+    def take(self, ids: Sequence[int]) -> list[ChannelText]:
         """What can be sent now that `ids` have been sampled, too."""
         start = 0
         for at, token in enumerate(ids):
             if self.is_over:
                 break
             if token in self._control:
-                self._plain(ids[start:at])
-                self._met(self._control[token])
+                self._take_text(ids[start:at])
+                self._meet(self._control[token])
                 self._ids.append(token)
-                self._text = Increments(self._decode)
+                self._text = StreamDetokenizer(self._decode)
                 start = at + 1
         if not self.is_over:
-            self._plain(ids[start:])
+            self._take_text(ids[start:])
         found, self._found = self._found, []
         return found
 
     # --- text
 
-    def _plain(self, ids: Sequence[int]) -> None:
+    def _take_text(self, ids: Sequence[int]) -> None:
         if not len(ids) or self.is_over:
             return
         self._ids.extend(ids)
@@ -156,65 +156,69 @@ class LiveMessage:
         else:
             self._held = plain
         if self._channel is not None:
-            self._tell()
+            self._send_certain()
         if sign is not None:
-            self._met(sign[0])
+            self._meet(sign[0])
         return rest
 
-    def _met(self, marker: str) -> None:
+    def _meet(self, marker: str) -> None:
         self._channel, self._unplaced, self._held = None, "", ""
         self._last_marker = marker
         if marker not in _BETWEEN:
             self.is_over = True
 
-    def _tell(self) -> None:
+    def _send_certain(self) -> None:
         assert self._channel is not None, "text has its channel before it is sent"
         # Spaces at the end may be stripped, and so may those before the beginning of a sign.
-        end = len(self._held) - self._signs.begun(self._held)
+        end = len(self._held) - self._signs.open_length(self._held)
         certain = self._held[:end].rstrip()
-        self._say(self._channel, certain)
+        self._send(self._channel, certain)
         self._held = self._held[len(certain) :]
 
-    def _say(self, channel: Channel, text: str) -> None:
+    def _send(self, channel: Channel, text: str) -> None:
         if text:
             self._found.append((channel, text))
-            self._told[channel].append(text)
+            self._sent[channel].append(text)
 
     # --- its channel
 
     def _place(self, *, is_whole: bool) -> None:
         """Finds the channel of the text since the last sign. Only the last text can be placed: of
         an earlier one, the parser says where it went together with what followed."""
-        text = _core(self._unplaced)
+        text = _strip_end(self._unplaced)
         if not text.strip() or not is_whole:
             return
         self._parses += 1
-        if self._parses > MOST_PARSES:
+        if self._parses > MAX_PARSES:
             self.is_over = True
             return
-        said = self._renderer.parse(self._ids, prompt=self._prompt, tools=self._tools)
-        ends = [item for item in Channel if _core(_of(said, item)).endswith(text.strip())]
+        message = self._renderer.parse(self._ids, prompt=self._prompt, tools=self._tools)
+        ends = [
+            item
+            for item in Channel
+            if _strip_end(_channel_text(message, item)).endswith(text.strip())
+        ]
         if len(ends) > 1:
             return  # More text will show it.
-        if not ends or not self._goes_on(said, ends[0]):
+        if not ends or not self._goes_on(message, ends[0]):
             self.is_over = True
             return
         (self._channel,) = ends
         if self._channel is Channel.CONTENT:
-            self._say(Channel.REASONING, self._rest(said, Channel.REASONING))
-        self._held = self._rest(said, self._channel) + self._unplaced[len(text) :]
+            self._send(Channel.REASONING, self._unsent(message, Channel.REASONING))
+        self._held = self._unsent(message, self._channel) + self._unplaced[len(text) :]
         self._unplaced = ""
 
-    def _rest(self, said: Message, channel: Channel) -> str:
+    def _unsent(self, message: Message, channel: Channel) -> str:
         """What the parser found and was not sent."""
-        return _core(_of(said, channel))[len("".join(self._told[channel])) :]
+        return _strip_end(_channel_text(message, channel))[len("".join(self._sent[channel])) :]
 
-    def _goes_on(self, said: Message, channel: Channel) -> bool:
+    def _goes_on(self, message: Message, channel: Channel) -> bool:
         """Whether what the parser found goes on from what was sent, and will whatever comes."""
-        found, told = _of(said, channel), "".join(self._told[channel])
-        if channel is Channel.CONTENT and not self._is_content(found, is_first=not told):
+        found, sent = _channel_text(message, channel), "".join(self._sent[channel])
+        if channel is Channel.CONTENT and not self._is_content(found, is_first=not sent):
             return False
-        return found.startswith(told)
+        return found.startswith(sent)
 
     def _is_content(self, text: str, *, is_first: bool) -> bool:
         grammar = self._grammar
@@ -233,7 +237,7 @@ class _Signs(Struct, frozen=True):
     beginnings: frozenset[str]
     longest: int
 
-    def begun(self, text: str) -> int:
+    def open_length(self, text: str) -> int:
         """How many characters at the end of the text may be the beginning of a sign."""
         for length in range(min(self.longest - 1, len(text)), 0, -1):
             if text[-length:] in self.beginnings:
@@ -255,12 +259,12 @@ def _beginnings(markers: Iterable[str]) -> Iterable[str]:
     return (marker[:length] for marker in markers for length in range(1, len(marker)))
 
 
-def _of(said: Message, channel: Channel) -> str:
-    return said.text if channel is Channel.CONTENT else said.reasoning or ""
+def _channel_text(message: Message, channel: Channel) -> str:
+    return message.text if channel is Channel.CONTENT else message.reasoning or ""
 
 
-def _core(text: str) -> str:
+def _strip_end(text: str) -> str:
     """Without what is stripped from its end, or not yet a character there."""
-    while text != (shorter := text.rstrip().rstrip(BROKEN)):
+    while text != (shorter := text.rstrip().rstrip(REPLACEMENT)):
         text = shorter
     return text

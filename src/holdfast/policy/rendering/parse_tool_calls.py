@@ -70,31 +70,31 @@ def from_attempts(
             calls.append(call)
             continue
         span = attempt.token_span
-        content = _joined(content, text_of(*span) if span else attempt.raw)
-    return message(content, reasoning=reasoning, calls=calls)
+        content = _join(content, text_of(*span) if span else attempt.raw)
+    return assistant_message(content, reasoning=reasoning, calls=calls)
 
 
 def without_calls(found: Message, text: str) -> Message:
     """The message with its calls as text, like the rest. `text`: all that was sampled."""
     if found.reasoning:
         text = text.partition(found.reasoning)[2].lstrip().removeprefix("</think>") or text
-    return message(text.strip(), reasoning=found.reasoning)
+    return assistant_message(text.strip(), reasoning=found.reasoning)
 
 
-def message(
+def assistant_message(
     content: str, *, reasoning: str | None = None, calls: Sequence[ToolCall] = ()
 ) -> Message:
     return Message(
         Role.ASSISTANT,
-        storable(content),
+        make_storable(content),
         tool_calls=tuple(calls),
-        reasoning=storable(reasoning) if reasoning else None,
+        reasoning=make_storable(reasoning) if reasoning else None,
     )
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """JSON can escape half a surrogate pair, which no journal can store."""
-    return text.encode("utf-8", "replace").decode() if _broken(text) else text
+    return text.encode("utf-8", "replace").decode() if _is_broken(text) else text
 
 
 def _from_attempt(attempt: Attempt) -> ToolCall | None:
@@ -113,20 +113,22 @@ def _from_json(text: str) -> ToolCall | None:
 
 
 def _call(name: object, arguments: object, *, identifier: object = None) -> ToolCall | None:
-    if not isinstance(name, str) or _broken(name) or arguments is None:
+    if not isinstance(name, str) or _is_broken(name) or arguments is None:
         return None
-    given = isinstance(identifier, str) and not _broken(identifier)
-    return ToolCall(str(identifier) if given else "", FunctionCall(name, _written(arguments)))
+    has_id = isinstance(identifier, str) and not _is_broken(identifier)
+    return ToolCall(
+        str(identifier) if has_id else "", FunctionCall(name, _encode_arguments(arguments))
+    )
 
 
-def _written(arguments: object) -> str:
+def _encode_arguments(arguments: object) -> str:
     if isinstance(arguments, str):
-        return storable(arguments)
+        return make_storable(arguments)
     text = json.dumps(arguments, ensure_ascii=False)
-    return json.dumps(arguments) if _broken(text) else text
+    return json.dumps(arguments) if _is_broken(text) else text
 
 
-def _broken(text: str) -> bool:
+def _is_broken(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -134,5 +136,5 @@ def _broken(text: str) -> bool:
     return False
 
 
-def _joined(content: str, more: str) -> str:
+def _join(content: str, more: str) -> str:
     return f"{content}\n{more}" if content else more

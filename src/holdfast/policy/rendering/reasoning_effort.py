@@ -11,7 +11,7 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import NO_REASONING
 
-MOST_LEVELS = 16
+MAX_LEVELS = 16
 """Renderings that are kept at hand; no template has as many levels."""
 
 
@@ -39,10 +39,10 @@ def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
         raise
 
 
-def unsupported(why: str, *, told: str = "") -> Unsupported:
-    """`told`: the same without paths, for agents."""
+def unsupported(why: str, *, public_reason: str = "") -> Unsupported:
+    """`public_reason`: the same without paths, for agents."""
     return Unsupported(
         "reasoning_effort",
         f"reasoning_effort cannot be followed: {why}; leave it out",
-        why=told or why,
+        why=public_reason or why,
     )

@@ -84,8 +84,8 @@ class ByteRenderer:
     def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
     ) -> Sequence[int]:
-        shown = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
-        return _code_points(shown + self._said(messages))
+        tools_block = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
+        return _code_points(tools_block + self._conversation(messages))
 
     def bridge(
         self,
@@ -96,7 +96,7 @@ class ByteRenderer:
     ) -> list[int] | None:
         # A completion that was cut by its length never wrote its own end.
         end = "" if completion and completion[-1] == self.END else chr(self.END)
-        return _code_points(end + self._said(messages)).tolist()
+        return _code_points(end + self._conversation(messages)).tolist()
 
     def parse(
         self,
@@ -124,7 +124,7 @@ class ByteRenderer:
     def call_marks(self, name: str) -> Marks:
         return hermes_marks(name, space="")
 
-    def _said(self, messages: Sequence[Message]) -> str:
+    def _conversation(self, messages: Sequence[Message]) -> str:
         """Messages, and the opening of the assistant's next one."""
         return "".join([*map(self._message, messages), self._opening(Role.ASSISTANT)])
 
@@ -136,8 +136,8 @@ class ByteRenderer:
         return self._block(message.role, text)
 
     def _block(self, role: str, text: str) -> str:
-        said = text.encode("utf-8", "surrogatepass").decode("latin-1")
-        return f"{self._opening(role)}{said}{chr(self.END)}"
+        encoded = text.encode("utf-8", "surrogatepass").decode("latin-1")
+        return f"{self._opening(role)}{encoded}{chr(self.END)}"
 
     def _opening(self, role: str) -> str:
         return f"{chr(self.OPEN)}{role}\n"

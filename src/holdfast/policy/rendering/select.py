@@ -80,21 +80,23 @@ def renderer_for(
         found = _installed_models().get(loaded.name_or_path)
     if found is None:
         template = _template(loaded, tool_parser=tool_parser, options=options, date=date)
-        found = None if tool_parser else _fitting(loaded, template, options)
+        found = None if tool_parser else _find_family(loaded, template, options)
         if found is None and not keep_reasoning:
             return template
     if found is None:
-        raise UsageError(_KEPT)
+        raise UsageError(_NO_KEEPING)
     return FamilyRenderer(loaded, found, keep_reasoning=keep_reasoning, options=options)
 
 
-_KEPT = "only a family keeps reasoning that its template drops; name one, or leave keep_reasoning"
+_NO_KEEPING = (
+    "only a family keeps reasoning that its template drops; name one, or leave keep_reasoning"
+)
 
 
 def _check(family: str | None, *, tool_parser: str | None, keep_reasoning: bool) -> None:
     """Nothing that was asked for is quietly left out."""
     if family == TEMPLATE and keep_reasoning:
-        raise UsageError(_KEPT)
+        raise UsageError(_NO_KEEPING)
     if family in (None, TEMPLATE):
         return
     if family not in families():
@@ -129,8 +131,8 @@ def _candidates(tokenizer: Tokenizer) -> list[str]:
     """Families that the folder's own words point to."""
     models = _installed_models()
     kind = str(tokenizer.config.get("model_type", "")).replace("_", "").replace("-", "").lower()
-    given = str(tokenizer.config.get("_name_or_path") or "")
-    names = {given, tokenizer.folder.name, "/".join(tokenizer.folder.parts[-2:])}
+    name = str(tokenizer.config.get("_name_or_path") or "")
+    names = {name, tokenizer.folder.name, "/".join(tokenizer.folder.parts[-2:])}
     found = [
         family
         for model, family in models.items()
@@ -143,16 +145,22 @@ def _plain(family: str) -> str:
     return family.replace("-", "").replace(".", "")
 
 
-def _fitting(
+def _find_family(
     tokenizer: Tokenizer, template: TemplateRenderer, options: Mapping[str, object] | None
 ) -> str | None:
     return next(
-        (candidate for candidate in _candidates(tokenizer) if _fits(candidate, template, options)),
+        (
+            candidate
+            for candidate in _candidates(tokenizer)
+            if _renders_alike(candidate, template, options)
+        ),
         None,
     )
 
 
-def _fits(family: str, template: TemplateRenderer, options: Mapping[str, object] | None) -> bool:
+def _renders_alike(
+    family: str, template: TemplateRenderer, options: Mapping[str, object] | None
+) -> bool:
     try:
         found = FamilyRenderer(template.tokenizer, family, options=options)
         return all(
@@ -172,15 +180,15 @@ _TOOL: dict[str, object] = {
     },
 }
 _CALL = ToolCall("call00001", FunctionCall("look", '{"what": "é"}'))
-_ASKED = [user("Hello."), assistant("Yes?"), user("Look.")]
-_LOOKED = [
-    *_ASKED,
+_CONVERSATION = [user("Hello."), assistant("Yes?"), user("Look.")]
+_TOOL_CONVERSATION = [
+    *_CONVERSATION,
     Message(Role.ASSISTANT, "", tool_calls=(_CALL,), reasoning="Let me see."),
     Message(Role.TOOL, "Nothing.", tool_call_id="call00001", name="look"),
 ]
 _PROBES: tuple[tuple[list[Message], list[dict[str, object]]], ...] = (
-    (_ASKED[:1], []),
-    ([system("Be brief."), *_ASKED], []),
-    (_LOOKED, [_TOOL]),
-    ([system("Be brief."), *_LOOKED, assistant("None."), user("Thanks.")], [_TOOL]),
+    (_CONVERSATION[:1], []),
+    ([system("Be brief."), *_CONVERSATION], []),
+    (_TOOL_CONVERSATION, [_TOOL]),
+    ([system("Be brief."), *_TOOL_CONVERSATION, assistant("None."), user("Thanks.")], [_TOOL]),
 )

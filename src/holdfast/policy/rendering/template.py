@@ -14,12 +14,12 @@ import copy
 import re
 from collections.abc import Mapping, Sequence
 
-from holdfast.policy.rendering.jinja import ChatTemplate, errors
+from holdfast.policy.rendering.jinja import ChatTemplate, template_errors
 from holdfast.policy.rendering.parse import HERMES, CompletionParser
-from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
+from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
 from holdfast.policy.rendering.structure import Marks, hermes_marks
 from holdfast.policy.rendering.template_probe import StandIn, TemplateShape
-from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
 from holdfast.records.encoding.tokens import last_of
 from holdfast.records.errors import UsageError
@@ -32,8 +32,8 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 def _variables(effort: str) -> dict[str, object]:
     """The variables of a template for it: some only know whether a model is to reason at all."""
-    said: dict[str, object] = {"reasoning_effort": effort}
-    return said | {"enable_thinking": False} if effort == NO_REASONING else said
+    variables: dict[str, object] = {"reasoning_effort": effort}
+    return variables | {"enable_thinking": False} if effort == NO_REASONING else variables
 
 
 class TemplateRenderer:
@@ -69,25 +69,25 @@ class TemplateRenderer:
     def with_effort(self, effort: str) -> "TemplateRenderer":
         if (found := self._at_effort.get(effort)) is not None:
             return found
-        given = {
+        variables = {
             name: value for name, value in _variables(effort).items() if self._template.reads(name)
         }
-        if not given:
+        if not variables:
             raise unsupported(
                 f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort",
-                told="its chat template never reads it",
+                public_reason="its chat template never reads it",
             )
-        template = self._template.given(**given)
+        template = self._template.with_variables(**variables)
         other = copy.copy(self)
         vars(other).update(_template=template, _stand_in=StandIn(template, self.tokenizer))
-        if len(self._at_effort) < MOST_LEVELS:
+        if len(self._at_effort) < MAX_LEVELS:
             self._at_effort[effort] = other
         return other
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         try:
             text = self._template.render(self._dicts(messages), tools, opening=True)
-        except errors() as error:
+        except template_errors() as error:
             raise UsageError(
                 f"the chat template of {self.tokenizer.name_or_path} does not render this "
                 f"conversation: {error}"
@@ -141,17 +141,17 @@ class TemplateRenderer:
         messages: Sequence[Message],
         tools: Tools,
     ) -> list[int] | None:
-        said = self.parse(completion, prompt=prompt, tools=tools)
+        reply = self.parse(completion, prompt=prompt, tools=tools)
         new = self._dicts(messages)
         # A name that could be taken for markup is of no use to a template that looks it up.
-        names = (call.name for call in said.tool_calls)
+        names = (call.name for call in reply.tool_calls)
         calls = tuple(name if _NAME.fullmatch(name) else "tool" for name in names)
         thought = self._parser.reasons
         shape = TemplateShape(
-            reasoning=thought, content=bool(said.content) or not calls, calls=calls
+            reasoning=thought, content=bool(reply.content) or not calls, calls=calls
         )
         found = self._stand_in.following(shape, new, tools)
-        if found is not None or not thought or said.reasoning or self._may_reason(prompt):
+        if found is not None or not thought or reply.reasoning or self._may_reason(prompt):
             return found
         # The template drops earlier reasoning here, but there is none to drop.
         plain = TemplateShape(reasoning=False, content=shape.content, calls=calls)
@@ -165,6 +165,6 @@ class TemplateRenderer:
         return as_dicts(
             messages,
             quoted=self.tokenizer.quoted,
-            arguments=decoded_arguments,
+            arguments=decode_arguments,
             developer=self._developer,
         )

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.policy.rendering.jinja import ChatTemplate, Dicts, errors
+from holdfast.policy.rendering.jinja import ChatTemplate, Dicts, template_errors
 from holdfast.policy.rendering.tokenizer import Tokenizer
 
-ASKED = "hfzasked"
-THOUGHT = "hfzthought"
-SAID = "hfzsaid"
-GIVEN = "hfzgiven"
+USER_TEXT = "hfzasked"
+REASONING_TEXT = "hfzthought"
+REPLY_TEXT = "hfzsaid"
+ARGUMENT_TEXT = "hfzgiven"
 
 
 class TemplateShape(Struct, frozen=True):
@@ -22,13 +22,20 @@ class TemplateShape(Struct, frozen=True):
     calls: tuple[str, ...] = ()
 
     def marks(self) -> tuple[str, ...]:
-        given = tuple(f"{GIVEN}{index}" for index in range(len(self.calls)))
-        return (*((THOUGHT,) if self.reasoning else ()), *((SAID,) if self.content else ()), *given)
+        arguments = tuple(f"{ARGUMENT_TEXT}{index}" for index in range(len(self.calls)))
+        return (
+            *((REASONING_TEXT,) if self.reasoning else ()),
+            *((REPLY_TEXT,) if self.content else ()),
+            *arguments,
+        )
 
     def assistant(self, ids: Sequence[str]) -> dict[str, object]:
-        found: dict[str, object] = {"role": "assistant", "content": SAID if self.content else ""}
+        found: dict[str, object] = {
+            "role": "assistant",
+            "content": REPLY_TEXT if self.content else "",
+        }
         if self.reasoning:
-            found["reasoning_content"] = THOUGHT
+            found["reasoning_content"] = REASONING_TEXT
         if self.calls:
             found["tool_calls"] = [
                 _call(name, index, ids[index] if index < len(ids) else f"call{index:05}")
@@ -65,7 +72,7 @@ class StandIn:
             text = self._template.render(
                 [_user(), shape.assistant(ids), *messages], tools, opening=True
             )
-        except errors():
+        except template_errors():
             # The whole conversation may be allowed where the stand-in is not; if it is not
             # either, rendering it says why.
             return None
@@ -81,11 +88,11 @@ class StandIn:
         try:
             text = self._template.render(spoken, tools, opening=True)
             opening = self._opening(spoken, tools) or self._opening(spoken[:1], tools)
-        except errors():
+        except template_errors():
             return None
-        said = text.rfind(SAID)
-        end = text.find(self._ending, said + len(SAID))
-        if said < 0 or end < 0:
+        start = text.rfind(REPLY_TEXT)
+        end = text.find(self._ending, start + len(REPLY_TEXT))
+        if start < 0 or end < 0:
             return None
         after = text[end + len(self._ending) :]
         after = after if after.endswith(opening) else after + opening
@@ -100,18 +107,18 @@ class StandIn:
 
     def _before(self, tools: Dicts) -> str:
         """The prompt before the assistant's turn."""
-        given = json.dumps(list(tools))
+        tools_key = json.dumps(list(tools))
         # Another thread may put its own there at any moment.
-        known = self._known.get(given)
+        known = self._known.get(tools_key)
         if known is None:
             known = self._template.render([_user()], tools, opening=True)
-            self._known = {given: known}
+            self._known = {tools_key: known}
         return known
 
     def _turn(self, shape: TemplateShape, ids: Sequence[str], tools: Dicts) -> str:
         """The assistant's turn when nothing follows it; empty if it is not all there."""
         text = self._template.render([_user(), shape.assistant(ids)], tools, opening=False)
-        span = self._span(text, shape, text.find(ASKED) + len(ASKED))
+        span = self._span(text, shape, text.find(USER_TEXT) + len(USER_TEXT))
         return text[slice(*span)] if span else ""
 
     def _span(self, text: str, shape: TemplateShape, start: int) -> tuple[int, int] | None:
@@ -126,17 +133,17 @@ class StandIn:
         try:
             conversation = [_user(), TemplateShape().assistant(())]
             text = self._template.render(conversation, (), opening=False)
-        except errors():
+        except template_errors():
             return
-        said = text.rfind(SAID) + len(SAID)
-        marker = self._tokenizer.control(text, said)
-        if SAID not in text or marker is None or text[said : marker[0]].strip():
+        start = text.rfind(REPLY_TEXT) + len(REPLY_TEXT)
+        marker = self._tokenizer.control(text, start)
+        if REPLY_TEXT not in text or marker is None or text[start : marker[0]].strip():
             return
         if not self._is_boundary(text, marker[0]):
             return
         self._ending = text[slice(*marker)]
         self.end = self._tokenizer.convert_tokens_to_ids(self._ending)
-        self.closing = self._tokenizer.encode(text[said : marker[1]])
+        self.closing = self._tokenizer.encode(text[start : marker[1]])
 
     def _is_boundary(self, text: str, at: int) -> bool:
         """Whether encoding on either side of the end marker is encoding the whole."""
@@ -145,9 +152,9 @@ class StandIn:
 
 
 def _user() -> dict[str, object]:
-    return {"role": "user", "content": ASKED}
+    return {"role": "user", "content": USER_TEXT}
 
 
 def _call(name: str, index: int, identifier: str) -> dict[str, object]:
-    function = {"name": name, "arguments": {"given": f"{GIVEN}{index}"}}
+    function = {"name": name, "arguments": {"given": f"{ARGUMENT_TEXT}{index}"}}
     return {"id": identifier, "type": "function", "function": function}

@@ -8,20 +8,20 @@ say is the author's own and may hold markup.
 import json
 from collections.abc import Callable, Sequence
 
-from holdfast.policy.rendering.parse_tool_calls import storable
+from holdfast.policy.rendering.parse_tool_calls import make_storable
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, ToolCall
 
 OUTSIDE = (Role.USER, Role.TOOL)
 
-Quoted = Callable[[str], str]
-Arguments = Callable[[str, Quoted], object]
+Quote = Callable[[str], str]
+Arguments = Callable[[str, Quote], object]
 
 
 def as_dicts(
     messages: Sequence[Message],
     *,
-    quoted: Quoted,
+    quoted: Quote,
     arguments: Arguments,
     developer: bool,
 ) -> list[dict[str, object]]:
@@ -33,10 +33,10 @@ def as_dicts(
 
 
 def _as_dict(
-    message: Message, *, quoted: Quoted, arguments: Arguments, developer: bool
+    message: Message, *, quoted: Quote, arguments: Arguments, developer: bool
 ) -> dict[str, object]:
     role = message.role
-    text = storable(_text(message))
+    text = make_storable(_text(message))
     found: dict[str, object] = {
         "role": "system" if role is Role.DEVELOPER and not developer else str(role.value),
         "content": quoted(text) if role in OUTSIDE else text,
@@ -44,43 +44,43 @@ def _as_dict(
     if message.tool_calls:
         found["tool_calls"] = [_call(call, quoted, arguments) for call in message.tool_calls]
     if message.reasoning:
-        found["reasoning_content"] = storable(message.reasoning)
+        found["reasoning_content"] = make_storable(message.reasoning)
     if message.tool_call_id:
         found["tool_call_id"] = message.tool_call_id
     if message.name:
-        found["name"] = quoted(storable(message.name))
+        found["name"] = quoted(make_storable(message.name))
     return found
 
 
-def decoded_arguments(text: str, quoted: Quoted) -> object:
+def decode_arguments(text: str, quoted: Quote) -> object:
     """An object, as chat templates want it; anything else is kept inside one."""
     try:
-        found = _quoted_inside(json.loads(text), quoted)
+        found = _quote_inside(json.loads(text), quoted)
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"arguments": quoted(text)}
 
 
-def verbatim_arguments(text: str, quoted: Quoted) -> object:
+def quote_arguments(text: str, quoted: Quote) -> object:
     """As the model wrote them."""
     return quoted(text)
 
 
-def _quoted_inside(value: object, quoted: Quoted) -> object:
+def _quote_inside(value: object, quoted: Quote) -> object:
     if isinstance(value, str):
-        return quoted(storable(value))
+        return quoted(make_storable(value))
     if isinstance(value, list):
-        return [_quoted_inside(item, quoted) for item in value]
+        return [_quote_inside(item, quoted) for item in value]
     if isinstance(value, dict):
         return {
-            quoted(storable(key)): _quoted_inside(entry, quoted) for key, entry in value.items()
+            quoted(make_storable(key)): _quote_inside(entry, quoted) for key, entry in value.items()
         }
     return value
 
 
-def _call(call: ToolCall, quoted: Quoted, arguments: Arguments) -> dict[str, object]:
-    written = arguments(storable(call.arguments), quoted)
-    function = {"name": quoted(storable(call.name)), "arguments": written}
+def _call(call: ToolCall, quoted: Quote, arguments: Arguments) -> dict[str, object]:
+    written = arguments(make_storable(call.arguments), quoted)
+    function = {"name": quoted(make_storable(call.name)), "arguments": written}
     return {"id": call.id, "type": "function", "function": function}
 
 

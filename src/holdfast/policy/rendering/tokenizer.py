@@ -28,14 +28,22 @@ FILES = (
     "config.json",
     "generation_config.json",
 )
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 
 # A code point that Unicode keeps for such inner use; text that holds one has it doubled.
 SPLIT = "\ufdd0"
 _SPLIT = re.compile(f"(?<!{SPLIT}){SPLIT}(?!{SPLIT})")
 
 
-def extra(module: str, *, needed_by: str) -> Any:
+def import_extra(module: str, *, needed_by: str) -> Any:
     """A module that only an extra installs, imported when it is first needed."""
     try:
         return importlib.import_module(module)
@@ -52,7 +60,7 @@ class Tokenizer:
         self._backend = _backend(folder)
         self.settings = _json(folder / "tokenizer_config.json")
         self.config = _json(folder / "config.json")
-        _complete(self._backend, self.settings)
+        _add_declared_tokens(self._backend, self.settings)
         self.named_tokens = _named_tokens(self.settings, _json(folder / "special_tokens_map.json"))
         self.unk_token_id: int | None = None
         self.unk_token_id = self._id(self.named_tokens.get("unk_token"))
@@ -103,11 +111,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
         skip = bool(options.get("skip_special_tokens", False))
-        given = [ids] if isinstance(ids, int) else list(ids)
-        if len(given) < LARGE:
-            found: str = self._backend.decode(given, skip_special_tokens=skip)
+        tokens = [ids] if isinstance(ids, int) else list(ids)
+        if len(tokens) < LARGE:
+            found: str = self._backend.decode(tokens, skip_special_tokens=skip)
         else:
-            (found,) = self._backend.decode_batch([given], skip_special_tokens=skip)
+            (found,) = self._backend.decode_batch([tokens], skip_special_tokens=skip)
         return found
 
     def quoted(self, text: str) -> str:
@@ -182,7 +190,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 def _download(name: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise UsageError(f"{name} is no folder; give one that holds a tokenizer.json")
-    hub = extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
+    hub = import_extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
     try:
         # Only data is asked for: a repository may hold code, and none of it comes here.
         return Path(hub.snapshot_download(name, allow_patterns=list(FILES)))
@@ -195,28 +203,28 @@ def _download(name: str) -> Path:
 
 
 def _backend(folder: Path) -> Any:
-    tokenizers = extra("tokenizers", needed_by="a model's tokenizer")
+    tokenizers = import_extra("tokenizers", needed_by="a model's tokenizer")
     try:
         return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library raises bare Exceptions
         raise UsageError(f"{folder / 'tokenizer.json'} is no tokenizer: {error}") from error
 
 
-def _complete(backend: Any, settings: dict[str, Any]) -> None:
+def _add_declared_tokens(backend: Any, settings: dict[str, Any]) -> None:
     """Adds the tokens that only tokenizer_config.json names, at the ids that it names."""
-    added_token = extra("tokenizers", needed_by="a model's tokenizer").AddedToken
+    added_token = import_extra("tokenizers", needed_by="a model's tokenizer").AddedToken
     declared = settings.get("added_tokens_decoder") or {}
     for identifier, token in sorted(declared.items(), key=lambda item: int(item[0])):
         if backend.token_to_id(token["content"]) is not None:
             continue
         flags = {flag: bool(token.get(flag, False)) for flag in ("lstrip", "rstrip", "single_word")}
-        one = added_token(
+        added = added_token(
             token["content"],
             normalized=bool(token.get("normalized", False)),
             special=bool(token.get("special", False)),
             **flags,
         )
-        backend.add_special_tokens([one]) if one.special else backend.add_tokens([one])
+        backend.add_special_tokens([added]) if added.special else backend.add_tokens([added])
         if backend.token_to_id(token["content"]) != int(identifier):
             raise UsageError(
                 f"tokenizer_config.json puts {token['content']!r} at {identifier}, "
@@ -239,7 +247,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _named_tokens(*sources: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for source in sources:
-        for name in NAMED:
+        for name in NAMED_TOKENS:
             token = source.get(name)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
