@@ -45,7 +45,7 @@ def test_it_is_fit_for_training(lab: Lab) -> None:
     can = lab.engine.can
     assert told["seeds"].startswith("repeat")
     assert ("goes on" in told["seeds"]) is can.seeds_by_position
-    assert told["weight versions"].startswith("told" if can.tells_versions else "not told")
+    assert told["weight versions"].startswith("reported" if can.tells_versions else "not reported")
     assert told["streaming"].startswith("works: ")
 
 

@@ -3,11 +3,10 @@
 Knows prompts as ids, sampling, retries and the state of an endpoint. Never knows rollouts, tasks
 or the journal, and never turns sampled text back into ids.
 
-- `policy`: Policy: whatever samples tokens from a prompt of tokens.
+- `policy`: Policy, request and completion: a prompt of tokens in, sampled tokens out.
 - `rendering`: From messages to tokens, and from sampled tokens to a message.
-- `client`: Asking an engine: replicas, retries, outages, and the validation of what it answers.
-- `dialects`: The dialects that Holdfast speaks, by name.
-- `retry`: Retrying one HTTP call: how often, how long, and from which shared budget.
-- `off_loop`: Work whose time grows with a prompt: on the event loop while it is short, in a thread
-  when not.
+- `client`: The client of inference engines: replicas, retries, outages, validation.
+- `dialects`: The HTTP interfaces of the engines, by name.
+- `retry`: Retries of one HTTP call: number, delay, and a shared budget.
+- `off_loop`: Work on large prompts in a thread instead of on the event loop.
 """

@@ -1,4 +1,4 @@
-"""Policy: whatever samples tokens from a prompt of tokens."""
+"""Policy, request and completion: a prompt of tokens in, sampled tokens out."""
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,9 +16,9 @@ DEADLINE = "deadline"
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """Tokens of a completion that is not finished, from its token `start` on.
+    """Tokens of an unfinished completion, from its token `start` on.
 
-    The spans count from the completion's first token, whatever `start` is.
+    The spans count from the completion's first token, not from `start`.
     """
 
     start: int = 0
@@ -26,17 +26,17 @@ class Draft(Struct, frozen=True, gc=False):
     logprobs: bytes = b""
     versions: tuple[VersionSpan, ...] = ()
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """Of all tokens up to its last one."""
+    """Of all tokens up to the last one."""
 
 
 class Partial(Struct, frozen=True):
-    """How an unfinished completion is kept: `save` makes new tokens durable."""
+    """Saving an unfinished completion: `save` makes new tokens durable."""
 
     save: Callable[[Draft], Awaitable[None]]
     every: int
     """Tokens between two saves."""
     seconds: float | None = None
-    """Seconds after which fewer are enough; None: a few."""
+    """Seconds after which fewer tokens are saved; None: a default."""
 
 
 class Request(Struct, frozen=True):
@@ -48,21 +48,21 @@ class Request(Struct, frozen=True):
     id: str
     stop_token_ids: tuple[int, ...] = ()
     home: str = ""
-    """Requests of one home share a long prefix, which the same replica has in its cache."""
+    """Requests of one home share a long prefix, which one replica has in its cache."""
     family: str = ""
-    """Homes of one family share a short one: the samples of a task."""
+    """Homes of one family share a short prefix: the samples of a task."""
     draft: Draft = Draft()
-    """What is durable of the completion already: it goes on from there."""
+    """The tokens that are durable already: the completion continues from them."""
     partial: Partial | None = None
     decode: Callable[[Sequence[int]], str] | None = None
-    """Needed where a stop string may lie across the seam between a draft and what follows."""
+    """Needed to find a stop string that begins in the draft and ends after it."""
     messages: tuple[Message, ...] = ()
     """For engines that take no tokens."""
     tools: tuple[dict[str, object], ...] = ()
     structure: str = ""
-    """The structural tag that it is kept to, JSON; "": it may be anything."""
+    """The structural tag that constrains the reply, JSON; "": there is none."""
     seconds: float | None = None
-    """How long a completion that comes in parts may take, outages aside; then it is truncated."""
+    """The time limit of a completion in parts, without outages; then it is truncated."""
 
 
 class Completion(Struct, frozen=True, gc=False):
@@ -76,18 +76,18 @@ class Completion(Struct, frozen=True, gc=False):
     tries: int
     seconds: float
     seams: tuple[int, ...] = ()
-    """The tokens at which it went on after an interruption."""
+    """The tokens at which it continued after an interruption."""
     message: Message | None = None
-    """From an engine that gives no tokens: what it said. Good for evaluation only."""
+    """The reply of an engine without tokens. Good for evaluation only."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
-    """What its engine's logprobs have in them, whatever the sampling."""
+    """The distribution of its engine's logprobs, for any sampling parameters."""
 
 
 class Policy(Protocol):
     model: str
 
     async def check(self) -> None:
-        """Raises before any work is done if the endpoint is down or does not serve the model."""
+        """Raises, before any work, if the endpoint is down or does not serve the model."""
         ...
 
     async def ready(self) -> None:
@@ -96,7 +96,7 @@ class Policy(Protocol):
 
     @property
     def seconds_down(self) -> float:
-        """How long the endpoint has been down so far: time that no deadline counts."""
+        """The time for which the endpoint has been down so far: no deadline counts it."""
         ...
 
     async def sample(self, request: Request) -> Completion:

@@ -1,4 +1,4 @@
-"""Retrying one HTTP call: how often, how long, and from which shared budget."""
+"""Retries of one HTTP call: number, delay, and a shared budget."""
 
 import random
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class RetryPolicy(Struct, frozen=True):
     """How long a stream may send nothing. A stream as a whole has only the deadline."""
 
     def delay(self, failures: int, *, retry_after: float | None = None) -> float:
-        """Full jitter, on top of what the server asked for.
+        """Full jitter, plus the server's own delay.
 
-        Without jitter, all calls that were told the same time would come back in one wave.
+        Without jitter, all calls with the same delay would come back in one wave.
         """
         jitter = random.uniform(0, min(self.cap, self.base * 2 ** min(failures - 1, 30)))
         return jitter + (retry_after or 0.0)
@@ -31,7 +31,7 @@ class RetryPolicy(Struct, frozen=True):
 class RetryBudget:
     """Shared by all calls to an endpoint: retries may be a tenth of the successes, plus a floor.
 
-    Without it, a struggling engine is hit hardest when it can bear it least.
+    Without it, an overloaded engine would get the most calls.
     """
 
     def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
@@ -58,10 +58,8 @@ class RetryBudget:
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Seconds that the server asks us to wait: milliseconds, seconds, or an HTTP date.
-
-    Names of headers in lower case.
-    """
+    """The server's delay in seconds, sent as milliseconds, seconds, or an HTTP date. Names of
+    headers are in lower case."""
     precise = _seconds(headers.get("retry-after-ms", ""), scale=1000)
     if precise is not None:
         return precise
@@ -73,7 +71,7 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
         date = parsedate_to_datetime(value)
     except (TypeError, ValueError):
         return None
-    # A date without a zone is UTC: HTTP knows no other.
+    # A date without a zone is UTC, as in all of HTTP.
     return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
 
 

@@ -128,13 +128,13 @@ async def _versions(policy: EnginePolicy) -> CapabilityFinding:
     versions = [span.version for span in spans if span.source is VersionSource.ENGINE]
     if versions:
         return CapabilityFinding(
-            "weight versions", True, f"told per span of tokens (now {versions[-1]!r})"
+            "weight versions", True, f"reported per span of tokens (now {versions[-1]!r})"
         )
     return CapabilityFinding(
         "weight versions",
         True,
-        "not told: spans are marked as assumed from the last acknowledged update "
-        "(vLLM tells them with --enable-scale-out)",
+        "not reported: spans are marked as assumed from the last acknowledged update "
+        "(vLLM reports them with --enable-scale-out)",
     )
 
 

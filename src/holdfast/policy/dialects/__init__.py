@@ -1,16 +1,14 @@
-"""The dialects that Holdfast speaks, by name.
+"""The HTTP interfaces of the engines, by name.
 
-- `dialect`: Dialect: how one kind of inference engine is asked, and how its answers are read.
-- `prompt_json`: Spelling: prompts as the JSON that engines are sent.
-- `completions`: `/v1/completions` with token-id prompts, as vLLM and the embedded engine speak it.
-- `generate`: vLLM's `/inference/v1/generate`: token in, token out, and the weights that sampled
-  each span.
+- `dialect`: The interface of a dialect: request bodies, and answers as pieces.
+- `prompt_json`: Prompts in JSON, and a cache of them.
+- `completions`: `/v1/completions` with token ids, of vLLM and the embedded engine.
+- `generate`: vLLM's `/inference/v1/generate`, with the version of each span of tokens.
 - `chat`: `/v1/chat/completions` of any OpenAI-compatible server: messages in, a message out.
 - `sglang`: SGLang's `/generate` with `input_ids`.
-- `fireworks`: Fireworks' `/v1/completions`: ids and logprobs side by side in `logprobs.content`.
-- `sse`: Server-sent events: a stream of bytes cut into the data of its events.
-- `reading`: What the dialects read alike.
-- `choices`: What the wires have in common whose answers are a list of choices and a usage.
+- `fireworks`: Fireworks' `/v1/completions`.
+- `sse`: Server-sent events: from bytes to the data of events.
+- `reading`: Decoding and checks that the dialects share.
 """
 
 from holdfast.policy.dialects.chat import Chat

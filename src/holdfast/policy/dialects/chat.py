@@ -1,6 +1,6 @@
 """`/v1/chat/completions` of any OpenAI-compatible server: messages in, a message out.
 
-There are no token ids in it, so nothing of it can be trained: it is for evaluation.
+It has no token ids, so it is for evaluation and not for training.
 """
 
 import msgspec
@@ -79,7 +79,7 @@ class Chat:
         )
 
     def whole(self, body: bytes) -> Piece:
-        # Nobody checks the model's name here: hosted ones answer with that of a snapshot.
+        # The model's name is not checked: hosted models answer with the name of a snapshot.
         choice = only_choice(decode(_decoder, body).choices)
         reason = choice.finish_reason
         return check_ended(
@@ -103,7 +103,7 @@ def _message(message: Message) -> dict[str, object]:
     fields.setdefault("content", "")
     if message.tool_calls:
         fields["content"] = fields["content"] or None
-        # A record leaves out what never varies; the wire wants it.
+        # A record leaves out constant fields; the wire needs them.
         fields["tool_calls"] = [
             {"id": call.id, "type": call.type, "function": msgspec.to_builtins(call.function)}
             for call in message.tool_calls

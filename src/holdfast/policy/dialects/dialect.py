@@ -1,7 +1,7 @@
-"""Dialect: how one kind of inference engine is asked, and how its answers are read.
+"""The interface of a dialect: request bodies for one kind of engine, and its answers as pieces.
 
-A dialect knows the names of fields and nothing else: no sockets, no retries, no validation. What
-it reads is a `Piece`, which `sampled` validates. Nothing in here is ever padded or guessed.
+A dialect knows the names of fields and nothing else: no sockets, no retries, no validation.
+`completion_builder` validates the pieces. Nothing is ever padded or guessed.
 """
 
 from array import array
@@ -17,26 +17,26 @@ from holdfast.records.message import Message
 from holdfast.records.step import VersionSpan
 
 UNREADABLE = (ValueError, RecursionError)
-"""What msgspec raises for JSON that it cannot read: its own errors, bad UTF-8, deep nesting."""
+"""The errors of msgspec for invalid JSON, bad UTF-8 and deep nesting."""
 
 
 class Kind(StrEnum):
     """The dialects, by the names that `--dialect` takes."""
 
     VLLM = "vllm"
-    """`/v1/completions` with token ids, as vLLM and the embedded engine speak it."""
+    """`/v1/completions` with token ids, of vLLM and the embedded engine."""
     VLLM_GENERATE = "vllm-generate"
-    """`/inference/v1/generate`: the only one that says which weights sampled each token."""
+    """`/inference/v1/generate`, with the version of the weights for each token."""
     SGLANG = "sglang"
     """`/generate` with `input_ids`."""
     FIREWORKS = "fireworks"
-    """`/v1/completions` as Fireworks has it."""
+    """`/v1/completions` of Fireworks."""
     CHAT = "chat"
     """`/v1/chat/completions`: no token ids, for evaluation only."""
 
 
 class SampleRequest(Struct, frozen=True):
-    """One try of a request: its prompt goes up to the last token that is already there."""
+    """One try of a request. Its prompt includes the tokens that are sampled already."""
 
     request: Request
     model: str
@@ -56,7 +56,7 @@ class SampleRequest(Struct, frozen=True):
 
     @property
     def stream_options(self) -> dict[str, object]:
-        """The fields with which vLLM and Fireworks are asked for a stream."""
+        """The fields that request a stream of vLLM and Fireworks."""
         return {"stream": True, "stream_options": {"include_usage": True}} if self.stream else {}
 
 
@@ -66,25 +66,25 @@ def drop_none(fields: dict[str, object]) -> dict[str, object]:
 
 
 class Piece(Struct):
-    """What one answer, or one event of a stream, says."""
+    """The content of one answer, or of one event of a stream."""
 
     ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
     finish_reason: str | None = None
     model: str | None = None
     prompt: Sequence[int] | Raw | None = None
-    """The prompt that the engine says it answers; as it was sent, so that it need not be read."""
+    """The prompt that the engine repeats; undecoded, if it need not be decoded."""
     versions: tuple[VersionSpan, ...] | None = None
-    """Spans of everything that this try has sampled so far, counted from its first token."""
+    """Spans of all tokens of this try so far, counted from its first token."""
     message: Message | None = None
     total: int | None = None
-    """How many tokens the engine says that this try has sampled so far."""
+    """The engine's count of the tokens of this try so far."""
     prompt_tokens: int | None = None
-    """How many tokens the engine says that its prompt has."""
+    """The engine's count of the tokens of the prompt."""
 
     @property
     def is_only_tokens(self) -> bool:
-        """Whether it says nothing but tokens, each with its logprob."""
+        """Whether it has nothing but tokens, each with its logprob."""
         ids, logprobs = self.ids, self.logprobs
         return (
             self.finish_reason is None
@@ -98,17 +98,17 @@ class Piece(Struct):
 
 
 Reader = Callable[[bytes], Piece | None]
-"""Reads one event of a stream, with what it remembers of those before; None: says nothing."""
+"""Reads one event of a stream, and may keep state between events; None: an empty event."""
 
 
 class InvalidAnswer(Exception):
-    """What is wrong with an answer; the evidence is added where the answer is at hand."""
+    """A fault of an answer. `evidence`: the data of the wrong event, if it is one of several."""
 
     evidence: bytes = b""
 
 
 class EngineError(Exception):
-    """The answer is an error, although its status says 200."""
+    """The answer is an error, although its status is 200."""
 
     def __init__(self, message: str, status: int = 500):
         super().__init__(message)
@@ -119,12 +119,12 @@ class Dialect(Protocol):
     kind: Kind
     path: str
     has_tokens: bool
-    """Whether it gives ids and logprobs: without them, nothing can be trained."""
+    """Whether it has ids and logprobs: without them, there is no training."""
 
     def body(self, attempt: SampleRequest) -> dict[str, object]: ...
 
     def whole(self, body: bytes) -> Piece:
-        """Raises `InvalidAnswer` or `EngineError`."""
+        """A whole answer. Raises `InvalidAnswer` or `EngineError`."""
         ...
 
     def reader(self) -> Reader: ...

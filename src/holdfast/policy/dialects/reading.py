@@ -1,4 +1,4 @@
-"""What the dialects read alike."""
+"""Decoding and checks that the dialects share."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -49,14 +49,14 @@ _UNCOUNTED = UsageBody()
 
 
 def add_usage(piece: Piece, usage: UsageBody | None) -> Piece:
-    """With what the engine says of how much it read and wrote."""
+    """The piece with the engine's counts of tokens."""
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
     return piece
 
 
 def raw_or_none(found: Raw) -> Raw | None:
-    """A field that is compared as it is; null where it is left out."""
+    """A field that is compared undecoded; None if it is null or missing."""
     return None if found == NULL else found
 
 
@@ -64,11 +64,11 @@ _ECHO = b'"prompt_token_ids":'
 
 
 def remove_echo(body: bytes, prompt: Raw) -> bytes:
-    """An answer without the prompt that it repeats, where that is the one that was sent, byte for
-    byte: to step over its numbers takes ten times as long as to compare them. Any other stays, to
-    be read and judged.
+    """An answer without the prompt that it repeats, if that is the sent one, byte for byte:
+    skipping its numbers takes ten times as long as comparing them. Any other prompt stays, and is
+    checked later.
 
-    What is found is a field, and no part of a string: in there, its quotes would be escaped.
+    The match is a field and not part of a string: there, its quotes would be escaped.
     """
     at = body.find(_ECHO)
     start = at + len(_ECHO)
@@ -91,7 +91,7 @@ def decode(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
 
 
 def raise_if_error(body: bytes) -> None:
-    """An engine that died while it answered says so in a body or an event under status 200."""
+    """Raises `EngineError` for the error of an engine that died after it had sent status 200."""
     try:
         failed = msgspec.json.decode(body, type=_Failed).error
     except UNREADABLE:
@@ -111,8 +111,7 @@ def only_choice(choices: Sequence[Choice]) -> Choice:
 
 
 def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
-    """Where an engine names a token beside its logprob, it is the token of that place. That there
-    are as many of them as ids is checked elsewhere."""
+    """Checks the ids beside logprobs, where an engine sends them. Their number is checked later."""
     if named != ids and any(
         name not in (None, item) for name, item in zip(named, ids, strict=False)
     ):
@@ -120,7 +119,7 @@ def check_token_ids(named: Sequence[int | None], ids: Sequence[int]) -> None:
 
 
 def check_ended(piece: Piece) -> Piece:
-    """A whole answer says why it ends; only a stream may break off."""
+    """The piece. Raises `InvalidAnswer` for a whole answer without a finish reason."""
     if piece.finish_reason is None:
         raise InvalidAnswer("finish_reason None")
     return piece
@@ -144,7 +143,7 @@ Body = TypeVar("Body", bound=ChoicesBody)
 
 
 class Choices(Generic[Body]):
-    """Reads whole answers and events alike; `read` knows the names of the fields."""
+    """Reads answers and events that have choices and a usage; `read` knows the field names."""
 
     def __init__(self, decoder: "msgspec.json.Decoder[Body]", read: Callable[[Body], Piece]):
         self._decoder = decoder

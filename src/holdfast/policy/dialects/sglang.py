@@ -1,7 +1,7 @@
 """SGLang's `/generate` with `input_ids`.
 
-The events of its stream repeat everything from the first token on, unless the server was started
-to send only what is new: both are read. It does not name the model in its answers.
+The events of its stream repeat all tokens, or have only the new ones, as the server is started:
+both are read. Its answers do not name the model.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class _Meta(Struct):
     output_token_logprobs: list[_Logprob] | None = None
     weight_version: str | None = None
     weight_versions: list[VersionSpanBody] | None = None
-    """Of everything so far; older servers name only the weights of now."""
+    """Of all tokens so far; older servers name only the current weights."""
 
 
 class _Answer(Struct):
@@ -115,7 +115,7 @@ def _reader() -> Callable[[bytes], Piece]:
 
 
 def _read(answer: _Answer, taken: list[int]) -> Piece:
-    """What is new after the tokens that were `taken` before."""
+    """The new tokens after those that were `taken` before."""
     meta = answer.meta_info
     finish = meta.finish_reason
     if finish is not None and finish.type == "abort" and (finish.status_code or 0) >= 400:
@@ -153,14 +153,14 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new_items(items: list[Item], seen: int, total: int) -> list[Item]:
-    """An event has everything, or only what is new; `total` shows which."""
+    """An event has all items, or only the new ones; `total` shows which."""
     return items[seen:] if len(items) == total else items
 
 
 def _extend(
     version_spans: tuple[VersionSpan, ...], version: str, end: int
 ) -> tuple[VersionSpan, ...]:
-    """Each event names the weights of now: they sampled what it adds."""
+    """Each event names the current weights: they sampled its new tokens."""
     if version_spans and version_spans[-1].version == version:
         return (*version_spans[:-1], VersionSpan(version, version_spans[-1].start, end))
     return (

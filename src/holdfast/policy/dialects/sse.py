@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of bytes cut into the data of its events."""
+"""Server-sent events: from bytes to the data of events."""
 
 from holdfast.records.errors import BadAnswer
 
@@ -7,7 +7,7 @@ END = b"[DONE]"
 
 
 class SseParser:
-    """Keeps what is not yet a whole event. Comments and other fields are dropped."""
+    """Keeps the beginning of an event until it is whole. Drops comments and other fields."""
 
     __slots__ = ("_rest",)
 

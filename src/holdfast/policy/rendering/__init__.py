@@ -19,8 +19,7 @@
   at all.
 - `reasoning_effort`: Reasoning effort: how long a model is to think, where its template has a word
   for it.
-- `parse_stream`: LiveMessage: what can be told of a reply while it is sampled.
-- `detokenize_stream`: Increments: the text of tokens that come bit by bit, for a cost that does not
-  grow with them.
-- `structure`: Structure: a reply that is kept to tool calls in the markup of its model's family.
+- `parse_stream`: LiveMessage: the part of a reply that can be sent while it is sampled.
+- `detokenize_stream`: Detokenization of a stream, at a cost that does not grow with its length.
+- `structure`: Structural tags: a reply constrained to tool calls in the family's markup.
 """

@@ -1,15 +1,14 @@
-"""Increments: the text of tokens that come bit by bit, for a cost that does not grow with them.
+"""Detokenization of a stream, at a cost that does not grow with its length.
 
-Tokens do not end where characters do, and how one is written may depend on the one before it. So
-what is new is what a few more tokens add to the text of those before; tokens at the end that are
-only a part of a character wait for the rest of it. All increments together are the text of all
-tokens.
+Tokens do not end where characters do, and the text of a token may depend on the one before it. So
+new text is what a few more tokens add to the text of those before; tokens at the end that are only
+a part of a character wait for the rest of it. All new texts together are the text of all tokens.
 """
 
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"
-"""What a part of a character is decoded to, and so is what never becomes one."""
+"""The decoded text of a partial or invalid character."""
 MAX_PARTIAL_TOKENS = 3
 """Tokens: one for each of its bytes but the last."""
 MAX_HELD_TOKENS = 256
@@ -17,18 +16,18 @@ MAX_HELD_TOKENS = 256
 
 
 class StreamDetokenizer:
-    """Of one run of tokens."""
+    """The text of one run of tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]):
         self._decode = decode
         self._context: list[int] = []
-        """Those of the last increment."""
+        """The tokens of the last new text."""
         self._before = ""
         """Their text."""
         self._held: list[int] = []
 
     def take(self, ids: Sequence[int]) -> str:
-        """What `ids` add, as far as it is certain."""
+        """The new text after `ids`, as far as it is certain."""
         self._held += ids
         for waiting in range(min(MAX_PARTIAL_TOKENS + 1, len(self._held))):
             text = self._text(waiting)

@@ -15,15 +15,13 @@ from typing import Any
 
 from holdfast.policy.rendering.parse_tool_calls import assistant_message, from_attempts
 from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
-from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
 from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments, quote_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
 from holdfast.records.encoding.tokens import last_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
 from holdfast.records.sampling import NO_REASONING
-
-Tools = Sequence[dict[str, object]]
 
 # These write a call's arguments as they are given; the others have to take them apart.
 _VERBATIM = frozenset(

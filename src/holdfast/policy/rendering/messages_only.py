@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.policy.rendering.structure import Tools
 from holdfast.records.message import Message, Role
 
 
@@ -11,7 +12,7 @@ class MessagesOnly:
     name = "messages"
     stop_token_ids: tuple[int, ...] = ()
 
-    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
+    def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         return []
 
     def bridge(
@@ -19,16 +20,12 @@ class MessagesOnly:
         prompt: Sequence[int],
         completion: Sequence[int],
         messages: Sequence[Message],
-        tools: Sequence[dict[str, object]],
+        tools: Tools,
     ) -> list[int] | None:
         return []
 
     def parse(
-        self,
-        completion: Sequence[int],
-        *,
-        prompt: Sequence[int] = (),
-        tools: Sequence[dict[str, object]] = (),
+        self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
         return Message(Role.ASSISTANT, "")
 

@@ -1,13 +1,13 @@
-"""LiveMessage: what can be sent of a reply while it is sampled.
+"""LiveMessage: the part of a reply that can be sent while it is sampled.
 
-The end of a reply decides what its beginning means: markup that closes makes a call of what looked
-like text, and the ends of a text may be stripped. What is told here is what no end can change: text
-up to the first sign of markup, without the spaces at its end. Where markup may be followed by more
-of it (the end of reasoning), the renderer's own parser says what the text then belongs to.
+The end of a reply decides what its beginning means: closing markup turns a text into a call, and
+spaces at the end may be stripped. This module sends only what no end can change: text up to the
+first sign of markup, without the spaces at its end. Where text may follow markup (the end of
+reasoning), the renderer's own parser decides which channel the text belongs to.
 
-Invariant: what is told of a channel, put together, is a beginning of what the renderer's `parse`
-finds in that channel when the reply is whole. The cost of a batch of tokens grows with the batch,
-but for a bounded number of times at which everything is parsed.
+Invariant: the sent text of a channel is a beginning of the text that the renderer's `parse` finds
+there when the reply is whole. The cost of a batch of tokens grows with the batch only, except for a
+bounded number of full parses.
 """
 
 import re
@@ -27,7 +27,7 @@ from holdfast.records.message import Message
 MAX_PARSES = 16
 _THINK = ("<think>", "</think>")
 _TOOL = ("<tool_call>", "</tool_call>", "｜DSML｜")
-# What stands between channels. Any other markup may be the beginning of a call, and is waited out.
+# Markup between channels. Other markup may begin a call: nothing is sent after it.
 _BETWEEN = frozenset(
     (
         *_THINK,
@@ -52,12 +52,12 @@ ChannelText = tuple[Channel, str]
 
 
 class Grammar(Struct, frozen=True):
-    """What separates the parts of a renderer's replies."""
+    """The markup between the parts of a renderer's replies."""
 
     control: dict[int, str]
     """Tokens that are no text."""
     markers: tuple[str, ...]
-    """What they are, and what counts as markup in whatever encoding."""
+    """Their texts, and texts that are markup in any encoding."""
     whole_is_a_call: bool = False
     content_after: str | None = None
     """The only markup after which text is content."""
@@ -94,7 +94,7 @@ class LiveMessage:
         stop: Sequence[str] = (),
         bare: bool = False,
     ):
-        """`bare`: whatever the reply looks like, it is text, up to a stop string."""
+        """`bare`: the whole reply is text, up to a stop string."""
         found = grammar_of(renderer)
         self._grammar = found or Grammar({}, ())
         self._control = {} if bare else self._grammar.control
@@ -106,9 +106,9 @@ class LiveMessage:
         self._channel: Channel | None = Channel.CONTENT if bare else None
         """The channel of the present text; None: not known yet."""
         self._unplaced = ""
-        """The text since the last sign of markup, while it belongs to nothing."""
+        """The text since the last sign of markup, while its channel is unknown."""
         self._held = ""
-        """Text of the channel that may yet turn out to be something else."""
+        """Text of the channel that may still become markup."""
         self._sent: dict[Channel, list[str]] = {channel: [] for channel in Channel}
         self._parses = 0
         self._found: list[ChannelText] = []
@@ -117,7 +117,7 @@ class LiveMessage:
         """Whether nothing more is sent before the reply is whole."""
 
     def take(self, ids: Sequence[int]) -> list[ChannelText]:
-        """What can be sent now that `ids` have been sampled, too."""
+        """The text that can be sent after `ids` have been sampled, too."""
         start = 0
         for at, token in enumerate(ids):
             if self.is_over:
@@ -144,7 +144,7 @@ class LiveMessage:
             text = self._more(text)
 
     def _more(self, text: str) -> str:
-        """Takes text up to the first sign of markup; what is left of it."""
+        """Takes text up to the first sign of markup; returns the rest."""
         before = self._held if self._channel else self._unplaced
         whole = before + text
         # A sign may have begun in what was there before, but it did not end there.
@@ -183,8 +183,8 @@ class LiveMessage:
     # --- its channel
 
     def _place(self, *, is_whole: bool) -> None:
-        """Finds the channel of the text since the last sign. Only the last text can be placed: of
-        an earlier one, the parser says where it went together with what followed."""
+        """Finds the channel of the text since the last sign. Only the last text can be placed: the
+        parser does not separate an earlier one from the text after it."""
         text = _strip_end(self._unplaced)
         if not text.strip() or not is_whole:
             return
@@ -210,11 +210,11 @@ class LiveMessage:
         self._unplaced = ""
 
     def _unsent(self, message: Message, channel: Channel) -> str:
-        """What the parser found and was not sent."""
+        """The parsed text that was not sent."""
         return _strip_end(_channel_text(message, channel))[len("".join(self._sent[channel])) :]
 
     def _goes_on(self, message: Message, channel: Channel) -> bool:
-        """Whether what the parser found goes on from what was sent, and will whatever comes."""
+        """Whether the parsed text continues the sent one, and always will."""
         found, sent = _channel_text(message, channel), "".join(self._sent[channel])
         if channel is Channel.CONTENT and not self._is_content(found, is_first=not sent):
             return False
@@ -224,14 +224,14 @@ class LiveMessage:
         grammar = self._grammar
         if grammar.content_after not in (None, self._last_marker):
             return False
-        # Before calls, spaces are stripped which are kept where there are none.
+        # Spaces are stripped before calls, and kept in a reply without calls.
         return not is_first or not (
             text[:1].isspace() or (grammar.whole_is_a_call and text.startswith("{"))
         )
 
 
 class _Signs(Struct, frozen=True):
-    """What ends plain text."""
+    """The ends of plain text."""
 
     whole: re.Pattern[str]
     beginnings: frozenset[str]
@@ -264,7 +264,7 @@ def _channel_text(message: Message, channel: Channel) -> str:
 
 
 def _strip_end(text: str) -> str:
-    """Without what is stripped from its end, or not yet a character there."""
+    """Without spaces and partial characters at the end."""
     while text != (shorter := text.rstrip().rstrip(REPLACEMENT)):
         text = shorter
     return text

@@ -61,7 +61,7 @@ def from_attempts(
 ) -> Message:
     """The message of what the package parsed; an attempt that is no call goes back into the text.
 
-    A call with a name whose arguments are no JSON is a call: the model is told by the tool.
+    A call with a name is a call even if its arguments are no JSON: the tool reports that.
     """
     calls: list[ToolCall] = []
     for attempt in attempts:

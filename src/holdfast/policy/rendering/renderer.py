@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.policy.rendering.parse_tool_calls import hermes
-from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
 from holdfast.records.encoding.tokens import TYPE_IDS
 from holdfast.records.message import Message, Role
 
@@ -26,9 +26,7 @@ class Renderer(Protocol):
     """Part of a run's identity: other rendering is another run."""
     stop_token_ids: tuple[int, ...]
 
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
-    ) -> Sequence[int]:
+    def render(self, messages: Sequence[Message], tools: Tools) -> Sequence[int]:
         """A whole conversation, ready for the assistant to speak. Where the ids are at hand as a
         new `array("i")`, that is the cheapest to give."""
         ...
@@ -38,7 +36,7 @@ class Renderer(Protocol):
         prompt: Sequence[int],
         completion: Sequence[int],
         messages: Sequence[Message],
-        tools: Sequence[dict[str, object]],
+        tools: Tools,
     ) -> list[int] | None:
         """Only the ids that follow prompt + completion; None if only a full rendering will do.
 
@@ -47,11 +45,7 @@ class Renderer(Protocol):
         ...
 
     def parse(
-        self,
-        completion: Sequence[int],
-        *,
-        prompt: Sequence[int] = (),
-        tools: Sequence[dict[str, object]] = (),
+        self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
         """The assistant's message. Tool calls have no ids yet; malformed ones stay text.
 
@@ -81,9 +75,7 @@ class ByteRenderer:
     reasons = False
     """Its replies hold no reasoning apart from their text."""
 
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
-    ) -> Sequence[int]:
+    def render(self, messages: Sequence[Message], tools: Tools) -> Sequence[int]:
         tools_block = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
         return _code_points(tools_block + self._conversation(messages))
 
@@ -92,18 +84,14 @@ class ByteRenderer:
         prompt: Sequence[int],
         completion: Sequence[int],
         messages: Sequence[Message],
-        tools: Sequence[dict[str, object]],
+        tools: Tools,
     ) -> list[int] | None:
         # A completion that was cut by its length never wrote its own end.
         end = "" if completion and completion[-1] == self.END else chr(self.END)
         return _code_points(end + self._conversation(messages)).tolist()
 
     def parse(
-        self,
-        completion: Sequence[int],
-        *,
-        prompt: Sequence[int] = (),
-        tools: Sequence[dict[str, object]] = (),
+        self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
         text = self.decode(completion)
         rest, calls = hermes(text)

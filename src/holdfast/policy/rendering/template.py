@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.policy.rendering.jinja import ChatTemplate, template_errors
 from holdfast.policy.rendering.parse import HERMES, CompletionParser
 from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
-from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
 from holdfast.policy.rendering.template_probe import StandIn, TemplateShape
 from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
@@ -26,7 +26,6 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import NO_REASONING
 
-Tools = Sequence[dict[str, object]]
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
