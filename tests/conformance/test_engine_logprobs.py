@@ -28,7 +28,7 @@ def test_its_logprobs_are_of_the_distribution_that_is_sampled_from(engine: Engin
     async def main() -> tuple[LogprobsMode, LogprobsMode]:
         async with policy_for(engine) as policy:
             (endpoint,) = policy.endpoints
-            found = await measured(endpoint.ask, endpoint.dialect, endpoint.model)
+            found = await measured(endpoint.send, endpoint.dialect, endpoint.model)
             return policy.logprobs_mode, found
 
     assert asyncio.run(main()) == (LogprobsMode.PROCESSED, LogprobsMode.PROCESSED)

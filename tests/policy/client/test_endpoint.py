@@ -326,7 +326,7 @@ def test_a_policy_and_its_siblings_tell_of_their_replicas() -> None:
         told: list[str] = []
         async with Canned() as server:
             server.always("/v1/models", models()).always(PATH, plain(VLLM, [65]))
-            async with policy_at(server, tell=told.append) as policy:
+            async with policy_at(server, notify=told.append) as policy:
                 await outage(policy, server, told)
                 told.clear()
                 sibling = policy.sibling([server.url], MODEL)
