@@ -14,9 +14,9 @@ from holdfast.policy.dialects.dialect import (
     SampleRequest,
     drop_none,
 )
-from holdfast.policy.dialects.reading import check_ended, decode, only_choice
+from holdfast.policy.dialects.reading import check_ended, decode, only_choice, openai_fields
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
-from holdfast.records.sampling import Sampling, response_format_of
+from holdfast.records.sampling import Sampling
 
 _REASONS = {"tool_calls": "stop", "function_call": "stop", "content_filter": "stop"}
 
@@ -61,20 +61,12 @@ class Chat:
         sampling = request.sampling
         return drop_none(
             {
-                "model": attempt.model,
+                **openai_fields(attempt),
                 "messages": [_message(message) for message in request.messages],
-                "max_tokens": attempt.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
                 "tools": list(request.tools) or None,
-                "stop": list(sampling.stop) or None,
-                "seed": attempt.seed,
-                "response_format": response_format_of(sampling),
                 "reasoning_effort": sampling.reasoning_effort,
-                "top_k": sampling.top_k or None,
                 "tool_choice": _tool_choice(sampling) or None,
                 "parallel_tool_calls": None if sampling.parallel_tool_calls else False,
-                "thinking_token_budget": sampling.thinking_token_budget,
             }
         )
 

@@ -10,10 +10,10 @@ from holdfast.policy.dialects.reading import (
     UsageBody,
     VersionSpanBody,
     only_choice,
+    openai_fields,
     raw_or_none,
     version_spans,
 )
-from holdfast.records.sampling import response_format_of
 
 
 class _Logprobs(Struct):
@@ -55,11 +55,8 @@ class Completions(Choices[_Answer]):
         structure = request.structure
         return drop_none(
             {
-                "model": attempt.model,
+                **openai_fields(attempt),
                 "prompt": attempt.prompt_json,
-                "max_tokens": attempt.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
                 # A request without these gets them from the model's generation_config.json: vLLM
                 # would sample from another distribution.
                 "top_k": sampling.top_k or -1,
@@ -67,12 +64,8 @@ class Completions(Choices[_Answer]):
                 "repetition_penalty": 1.0,
                 "logprobs": 0,
                 "return_token_ids": True,
-                "stop": list(sampling.stop) or None,
                 "stop_token_ids": list(request.stop_token_ids) or None,
-                "seed": attempt.seed,
-                "response_format": response_format_of(sampling),
                 "structured_outputs": {"structural_tag": structure} if structure else None,
-                "thinking_token_budget": sampling.thinking_token_budget,
                 **attempt.stream_options,
             }
         )

@@ -15,9 +15,9 @@ from holdfast.policy.dialects.reading import (
     add_usage,
     check_token_ids,
     only_choice,
+    openai_fields,
     raw_or_none,
 )
-from holdfast.records.sampling import response_format_of
 
 
 class _Token(Struct):
@@ -57,21 +57,12 @@ class Fireworks(Choices[_Answer]):
         super().__init__(_decoder, _read)
 
     def body(self, attempt: SampleRequest) -> dict[str, object]:
-        request = attempt.request
-        sampling = request.sampling
         return drop_none(
             {
-                "model": attempt.model,
+                **openai_fields(attempt),
                 "prompt": attempt.prompt_json,
-                "max_tokens": attempt.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k or None,
                 "logprobs": True,
                 "return_token_ids": True,
-                "stop": list(sampling.stop) or None,
-                "seed": attempt.seed,
-                "response_format": response_format_of(sampling),
                 **attempt.stream_options,
             }
         )

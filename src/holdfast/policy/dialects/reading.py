@@ -6,7 +6,15 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import UNREADABLE, EngineError, InvalidAnswer, Piece, Reader
+from holdfast.policy.dialects.dialect import (
+    UNREADABLE,
+    EngineError,
+    InvalidAnswer,
+    Piece,
+    Reader,
+    SampleRequest,
+)
+from holdfast.records.sampling import response_format_of
 from holdfast.records.step import VersionSpan
 
 Answer = TypeVar("Answer")
@@ -129,6 +137,22 @@ def version_spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...
     if found is None:
         return None
     return tuple(VersionSpan(span.version, span.start, span.end) for span in found)
+
+
+def openai_fields(attempt: SampleRequest) -> dict[str, object]:
+    """The fields of OpenAI's requests; None: the request does not have it."""
+    sampling = attempt.request.sampling
+    return {
+        "model": attempt.model,
+        "max_tokens": attempt.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or None,
+        "stop": list(sampling.stop) or None,
+        "seed": attempt.seed,
+        "response_format": response_format_of(sampling),
+        "thinking_token_budget": sampling.thinking_token_budget,
+    }
 
 
 class ChoicesBody(Protocol):

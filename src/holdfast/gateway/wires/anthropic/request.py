@@ -40,29 +40,35 @@ _UNSUPPORTED = (
 )
 
 
-class TextBlock(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class _Block(Struct, tag_field="type", forbid_unknown_fields=True, frozen=True):
+    """A content block, or the source of an image."""
+
+
+class _Turn(Struct, tag_field="role", forbid_unknown_fields=True, frozen=True):
+    """A message of a request."""
+
+
+class TextBlock(_Block, tag="text"):
     text: str
     cache_control: object = None
     citations: list[object] | None = None
 
 
-class Base64Image(Struct, tag="base64", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class Base64Image(_Block, tag="base64"):
     media_type: Annotated[str, Meta(pattern=r"^image/[a-z0-9.+-]+$")]
     data: Name
 
 
-class UrlImage(Struct, tag="url", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class UrlImage(_Block, tag="url"):
     url: Name
 
 
-class ImageBlock(Struct, tag="image", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class ImageBlock(_Block, tag="image"):
     source: Base64Image | UrlImage
     cache_control: object = None
 
 
-class ToolUseBlock(
-    Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True, frozen=True
-):
+class ToolUseBlock(_Block, tag="tool_use"):
     id: Name
     name: Name
     input: dict[str, object]
@@ -71,9 +77,7 @@ class ToolUseBlock(
     toolset_name: None = None
 
 
-class ToolResultBlock(
-    Struct, tag="tool_result", tag_field="type", forbid_unknown_fields=True, frozen=True
-):
+class ToolResultBlock(_Block, tag="tool_result"):
     tool_use_id: Name
     content: str | list[TextBlock | ImageBlock] | None = None
     is_error: bool | None = None
@@ -81,33 +85,29 @@ class ToolResultBlock(
     toolset_name: None = None
 
 
-class Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class Thinking(_Block, tag="thinking"):
     thinking: str
     signature: str | None = None
 
 
-class Redacted(
-    Struct, tag="redacted_thinking", tag_field="type", forbid_unknown_fields=True, frozen=True
-):
+class Redacted(_Block, tag="redacted_thinking"):
     data: str
 
 
 AssistantContent = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
 
 
-class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
+class UserTurn(_Turn, tag="user"):
     content: str | list[TextBlock | ImageBlock | ToolResultBlock]
     cache_control: object = None
 
 
-class AssistantTurn(
-    Struct, tag="assistant", tag_field="role", forbid_unknown_fields=True, frozen=True
-):
+class AssistantTurn(_Turn, tag="assistant"):
     content: AssistantContent
     cache_control: object = None
 
 
-class SystemTurn(Struct, tag="system", tag_field="role", forbid_unknown_fields=True, frozen=True):
+class SystemTurn(_Turn, tag="system"):
     content: str | list[TextBlock]
     cache_control: object = None
 

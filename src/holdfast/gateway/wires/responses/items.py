@@ -47,27 +47,31 @@ ONLY_OWN = (
 # --- items. Fields of type `object` do not change a sample.
 
 
-class _InputText(Struct, tag="input_text", tag_field="type", forbid_unknown_fields=True):
+class _Tagged(Struct, tag_field="type", forbid_unknown_fields=True):
+    """An item, or a part of one."""
+
+
+class _InputText(_Tagged, tag="input_text"):
     text: str
     prompt_cache_breakpoint: object = None
 
 
-class _OutputText(Struct, tag="output_text", tag_field="type", forbid_unknown_fields=True):
+class _OutputText(_Tagged, tag="output_text"):
     text: str
     annotations: object = None
     logprobs: object = None
     parsed: object = None
 
 
-class _Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True):
+class _Text(_Tagged, tag="text"):
     text: str
 
 
-class _Refusal(Struct, tag="refusal", tag_field="type", forbid_unknown_fields=True):
+class _Refusal(_Tagged, tag="refusal"):
     refusal: str
 
 
-class _Image(Struct, tag="input_image", tag_field="type", forbid_unknown_fields=True):
+class _Image(_Tagged, tag="input_image"):
     image_url: str | None = None
     detail: str | None = None
     file_id: str | None = None
@@ -91,7 +95,7 @@ class _Thought(Struct, forbid_unknown_fields=True):
     text: str
 
 
-class _MessageItem(Struct, tag="message", tag_field="type", forbid_unknown_fields=True):
+class _MessageItem(_Tagged, tag="message"):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
     id: str | None = None
@@ -99,7 +103,7 @@ class _MessageItem(Struct, tag="message", tag_field="type", forbid_unknown_field
     phase: object = None
 
 
-class _CallItem(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True):
+class _CallItem(_Tagged, tag="function_call"):
     call_id: Text
     name: str
     arguments: str
@@ -111,7 +115,7 @@ class _CallItem(Struct, tag="function_call", tag_field="type", forbid_unknown_fi
     parsed_arguments: object = None
 
 
-class _ResultItem(Struct, tag="function_call_output", tag_field="type", forbid_unknown_fields=True):
+class _ResultItem(_Tagged, tag="function_call_output"):
     call_id: Text
     output: _Content
     id: str | None = None
@@ -122,7 +126,7 @@ class _ResultItem(Struct, tag="function_call_output", tag_field="type", forbid_u
     created_by: object = None
 
 
-class _ReasoningItem(Struct, tag="reasoning", tag_field="type", forbid_unknown_fields=True):
+class _ReasoningItem(_Tagged, tag="reasoning"):
     summary: list[_Thought] | None = None
     content: list[_Thought] | None = None
     id: str | None = None
