@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
-    """The function's result or exception; it runs in a thread if `size` is `LARGE` or more."""
+    """The function's result; it runs in a thread from a `size` of `LARGE` on."""
     if size < LARGE:
         return function()
     threads = _threads(os.getpid())

@@ -48,27 +48,27 @@ class _Turn(Struct, tag_field="role", forbid_unknown_fields=True, frozen=True):
     """A message of a request."""
 
 
-class TextBlock(_Block, tag="text"):
+class TextBlock(_Block, tag="text", frozen=True):
     text: str
     cache_control: object = None
     citations: list[object] | None = None
 
 
-class Base64Image(_Block, tag="base64"):
+class Base64Image(_Block, tag="base64", frozen=True):
     media_type: Annotated[str, Meta(pattern=r"^image/[a-z0-9.+-]+$")]
     data: Name
 
 
-class UrlImage(_Block, tag="url"):
+class UrlImage(_Block, tag="url", frozen=True):
     url: Name
 
 
-class ImageBlock(_Block, tag="image"):
+class ImageBlock(_Block, tag="image", frozen=True):
     source: Base64Image | UrlImage
     cache_control: object = None
 
 
-class ToolUseBlock(_Block, tag="tool_use"):
+class ToolUseBlock(_Block, tag="tool_use", frozen=True):
     id: Name
     name: Name
     input: dict[str, object]
@@ -77,7 +77,7 @@ class ToolUseBlock(_Block, tag="tool_use"):
     toolset_name: None = None
 
 
-class ToolResultBlock(_Block, tag="tool_result"):
+class ToolResultBlock(_Block, tag="tool_result", frozen=True):
     tool_use_id: Name
     content: str | list[TextBlock | ImageBlock] | None = None
     is_error: bool | None = None
@@ -85,29 +85,29 @@ class ToolResultBlock(_Block, tag="tool_result"):
     toolset_name: None = None
 
 
-class Thinking(_Block, tag="thinking"):
+class Thinking(_Block, tag="thinking", frozen=True):
     thinking: str
     signature: str | None = None
 
 
-class Redacted(_Block, tag="redacted_thinking"):
+class Redacted(_Block, tag="redacted_thinking", frozen=True):
     data: str
 
 
 AssistantContent = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
 
 
-class UserTurn(_Turn, tag="user"):
+class UserTurn(_Turn, tag="user", frozen=True):
     content: str | list[TextBlock | ImageBlock | ToolResultBlock]
     cache_control: object = None
 
 
-class AssistantTurn(_Turn, tag="assistant"):
+class AssistantTurn(_Turn, tag="assistant", frozen=True):
     content: AssistantContent
     cache_control: object = None
 
 
-class SystemTurn(_Turn, tag="system"):
+class SystemTurn(_Turn, tag="system", frozen=True):
     content: str | list[TextBlock]
     cache_control: object = None
 
