@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.policy.client.logprobs_probe import measured
+from holdfast.policy.client.logprobs_probe import measure_logprobs_mode
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
@@ -28,7 +28,7 @@ def test_its_logprobs_are_of_the_distribution_that_is_sampled_from(engine: Engin
     async def main() -> tuple[LogprobsMode, LogprobsMode]:
         async with policy_for(engine) as policy:
             (endpoint,) = policy.endpoints
-            found = await measured(endpoint.send, endpoint.dialect, endpoint.model)
+            found = await measure_logprobs_mode(endpoint.send, endpoint.dialect, endpoint.model)
             return policy.logprobs_mode, found
 
     assert asyncio.run(main()) == (LogprobsMode.PROCESSED, LogprobsMode.PROCESSED)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.policy.dialects.prompt_json import encode_prompt
-from holdfast.policy.off_loop import LARGE
+from holdfast.policy.off_loop import MIN_THREAD_SIZE
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.encoding.tokens import ids_of, last_of
@@ -72,8 +72,8 @@ def test_others_get_on_while_a_text_is_encoded_and_decoded(tokenizer: Tokenizer)
 def test_a_text_of_any_size_has_the_ids_that_the_library_gives_it(
     tokenizer: Tokenizer, beyond: int, piece: str
 ) -> None:
-    text = (words(10) + piece * 7) * (LARGE // 200) + piece * beyond
-    assert len(text) > LARGE
+    text = (words(10) + piece * 7) * (MIN_THREAD_SIZE // 200) + piece * beyond
+    assert len(text) > MIN_THREAD_SIZE
     assert tokenizer.encode(text) == tokenizer._backend.encode(text, add_special_tokens=False).ids
     assert tokenizer.encode_whole(text) == tokenizer._backend.encode(text).ids
 

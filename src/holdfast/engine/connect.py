@@ -99,11 +99,11 @@ async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Co
 
 async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
     """Raises where the engine is down, does not serve the model, or does not speak the dialect."""
-    from holdfast.policy.client.discovery import check_spoken
+    from holdfast.policy.client.discovery import check_dialect
 
     await policy.check()
     if dialect is not None:
-        await check_spoken(
+        await check_dialect(
             [endpoint for endpoint in policy.endpoints if endpoint.introduce is None]
         )
 

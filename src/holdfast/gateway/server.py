@@ -305,20 +305,20 @@ class Gateway:
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
-        tokens = await prompt_tokens(bound.trajectory, messages.count_ask(body))
-        return await context.response.send(messages.count_answer(tokens))
+        tokens = await prompt_tokens(bound.trajectory, messages.parse_count_request(body))
+        return await context.response.send(messages.format_count(tokens))
 
     async def _models(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         model = self._model or bound.trajectory.session.speaker.policy.model
         name = context.path.removeprefix(_MODELS).removeprefix("/")
-        body = models.every([model], created=self._created)
+        body = models.format_models([model], created=self._created)
         if name:
-            body = models.one(name, [model], created=self._created)
+            body = models.format_model(name, [model], created=self._created)
         if context.is_anthropic and name:
-            body = messages.model_answer(model, created=self._created)
+            body = messages.format_model(model, created=self._created)
         elif context.is_anthropic:
-            body = messages.models_answer([model], created=self._created)
+            body = messages.format_models([model], created=self._created)
         return await context.response.send(body)
 
     async def _complete(self, context: RequestContext) -> web.StreamResponse:

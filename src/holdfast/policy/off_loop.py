@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TypeVar
 
-LARGE = 1 << 15
+MIN_THREAD_SIZE = 1 << 15
 """Characters or tokens. A tokenizer takes about a second for each million of characters."""
 MAX_THREADS = 4
 """Each one may need hundreds of bytes for every token of a prompt."""
@@ -21,8 +21,8 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
-    """The function's result; it runs in a thread from a `size` of `LARGE` on."""
-    if size < LARGE:
+    """The function's result; it runs in a thread from a `size` of `MIN_THREAD_SIZE` on."""
+    if size < MIN_THREAD_SIZE:
         return function()
     threads = _threads(os.getpid())
     return await asyncio.get_running_loop().run_in_executor(threads, function)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.evaluation.stats.comparison import biggest_changes, compare, comparison_text
+from holdfast.evaluation.stats.comparison import biggest_changes, compare, format_comparison
 from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
@@ -25,7 +25,7 @@ def test_the_difference_is_told_with_its_error_and_chance():
     assert (found.paired.wins, found.paired.losses, found.paired.ties) == (4, 0, 6)
     # Of 16 patterns of four equal signs, two are as far from 0.
     assert found.paired.p_value == pytest.approx(0.125)
-    lines = comparison_text(found).splitlines()
+    lines = format_comparison(found).splitlines()
     assert lines[0] == "A a: 0.5000   B b: 0.9000   on 10 tasks of both"
     assert lines[1].startswith("  B - A: +0.4000 ± 0.1633 (SE), 95% [+0.1000, +0.7000], p = 0.125")
     assert lines[2] == "  B is higher on 4, lower on 0, the same on 6; sign test p = 0.125"
@@ -41,12 +41,12 @@ def test_the_biggest_changes_come_first():
     other = graded("b", {"x": 0.2, "y": 0.4, "z": 0.0, "same": 0.3})
     found = compare(one, other)
     assert [name for name, _ in biggest_changes(found.paired)] == ["z", "x", "y"]
-    text = comparison_text(found)
+    text = format_comparison(found)
     assert "  biggest changes\n    -1.0000  z\n    +0.2000  x\n    -0.1000  y" in text
     many = compare(
         graded("a", {f"t{i}": 0 for i in range(30)}), graded("b", {f"t{i}": 1 for i in range(30)})
     )
-    assert "… and 20 other tasks that changed" in comparison_text(many)
+    assert "… and 20 other tasks that changed" in format_comparison(many)
 
 
 def test_a_metric_is_compared_instead_of_the_score():
@@ -54,7 +54,7 @@ def test_a_metric_is_compared_instead_of_the_score():
     b = results({"x": [scored(0.0, metrics={"m": 2.0})], "y": [scored(0.0, metrics={"m": 5.0})]})
     found = compare(a, b, metric="m")
     assert found.paired.difference == pytest.approx(1.5)
-    assert "(m)" in comparison_text(found)
+    assert "(m)" in format_comparison(found)
     with pytest.raises(UsageError, match="run 'run' has no metric 'n'; it has m"):
         compare(a, b, metric="n")
 
@@ -62,7 +62,7 @@ def test_a_metric_is_compared_instead_of_the_score():
 def test_what_is_left_out_is_told():
     a = results({"x": [scored(1.0)], "y": [failed()], "only-a": [scored(1.0)]}, name="a")
     b = results({"x": [scored(0.5)], "y": [running()], "only-b": [scored(1.0)]}, name="b")
-    text = comparison_text(compare(a, b))
+    text = format_comparison(compare(a, b))
     assert "left out: 1 task that only A has: only-a" in text
     assert "left out: 1 task that only B has: only-b" in text
     assert "A lacks 1 score of 3 rows (1 failed for good, 0 not settled)" in text
@@ -82,7 +82,7 @@ def test_what_differs_in_the_runs_is_told():
         "seed": ("None", "7"),
         "rollout": ("solve", "solve other"),
     }
-    text = comparison_text(found)
+    text = format_comparison(found)
     assert "    model: model → larger" in text
     assert "    rollout: another rollout, or another version of its code" in text
 
@@ -115,6 +115,6 @@ def test_where_nothing_can_be_compared_it_says_why(other, words):
 
 def test_control_characters_in_ids_are_shown():
     evil = "\x1b[2Jt"
-    text = comparison_text(compare(graded("a\n", {evil: 1.0}), graded("b", {evil: 0.0})))
+    text = format_comparison(compare(graded("a\n", {evil: 1.0}), graded("b", {evil: 0.0})))
     assert "\x1b" not in text
     assert "\\x1b[2Jt" in text

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.evaluation.stats.results import Settled, results_of
+from holdfast.evaluation.stats.results import SettledRows, results_of
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.history import History
 from support.evaluation.graded_runs import retried, running, scored, truncated, with_tools, write
@@ -25,7 +25,7 @@ def both(told, *, but=()):
     journal was read for the latter."""
 
     async def main():
-        journal, settled = Counting(), Settled()
+        journal, settled = Counting(), SettledRows()
         run = await write(journal, spec(samples=len(told)), {"a": list(told)})
         async for listed, records in journal.histories(run):
             if listed.key.sample not in but:
@@ -62,7 +62,7 @@ def test_what_was_settled_elsewhere_is_read():
 
 def test_what_has_gone_on_since_is_read():
     async def main():
-        journal, settled = Counting(), Settled()
+        journal, settled = Counting(), SettledRows()
         run = await write(journal, spec(samples=1), {"a": [scored(1.0)]})
         async for listed, records in journal.histories(run):
             settled.note(listed.key, History(records[:-1]))

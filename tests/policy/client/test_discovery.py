@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.policy.client.discovery import check_spoken
+from holdfast.policy.client.discovery import check_dialect
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
@@ -157,7 +157,7 @@ def spoken(kind: Kind, **said: Answer) -> list[Any]:
             for path, answer in said.items():
                 server.always("/" + path.replace("__", "/"), answer)
             await policy.check()
-            await check_spoken(policy.endpoints)
+            await check_dialect(policy.endpoints)
             return server.bodies(PATHS[kind])
 
     return run(main())

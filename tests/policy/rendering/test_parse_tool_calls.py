@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
-from holdfast.policy.rendering.parse_tool_calls import hermes, without_calls
+from holdfast.policy.rendering.parse_tool_calls import parse_hermes, without_calls
 from holdfast.records.message import Message, Role, user
 from support.gateway.counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
 from support.gateway.streams import ThinkingBytes
@@ -94,7 +94,7 @@ def test_a_rollout_that_shows_no_tools_is_given_text_and_goes_on_from_its_tokens
 
 
 def test_reasoning_stays_apart_from_a_text_that_looks_like_a_call():
-    found = Message(Role.ASSISTANT, "So:", tool_calls=hermes(CALL)[1], reasoning="Hm.")
+    found = Message(Role.ASSISTANT, "So:", tool_calls=parse_hermes(CALL)[1], reasoning="Hm.")
     for text in (f"<think>\nHm.\n</think>\n\n{SAID}", f"Hm.\n</think>\n\n{SAID}"):
         assert without_calls(found, text) == Message(Role.ASSISTANT, SAID, reasoning="Hm.")
 

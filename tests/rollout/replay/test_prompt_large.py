@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import GenerationRequest
-from holdfast.policy.off_loop import LARGE
+from holdfast.policy.off_loop import MIN_THREAD_SIZE
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, user
 from holdfast.records.task import Task
@@ -17,7 +17,7 @@ from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.session import Session
 from support.rollout.stage import Oracle, Play
 
-LARGE_TEXT = "large " * LARGE
+LARGE_TEXT = "large " * MIN_THREAD_SIZE
 PATIENCE = 60
 """Seconds after which a test that should fail does; none waits so long that passes."""
 
@@ -34,7 +34,7 @@ class Watched(ByteRenderer):
     def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
     ) -> Sequence[int]:
-        if any(len(one.text) >= LARGE for one in messages):
+        if any(len(one.text) >= MIN_THREAD_SIZE for one in messages):
             self.large.append(threading.current_thread())
             self.begun.set()
             assert self.may_end.wait(PATIENCE), "nobody else got on meanwhile"
@@ -43,7 +43,9 @@ class Watched(ByteRenderer):
         return super().render(messages, tools)
 
     def parse(self, completion, *, prompt=(), tools=()) -> Message:
-        (self.large if len(prompt) >= LARGE else self.small).append(threading.current_thread())
+        (self.large if len(prompt) >= MIN_THREAD_SIZE else self.small).append(
+            threading.current_thread()
+        )
         return super().parse(completion, prompt=prompt, tools=tools)
 
 

@@ -7,7 +7,7 @@ from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.rendering.parse_tool_calls import hermes, split_reasoning
+from holdfast.policy.rendering.parse_tool_calls import parse_hermes, split_reasoning
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.message import Message, Role, user
@@ -27,7 +27,7 @@ class ThinkingBytes(ByteRenderer):
 
     def parse(self, completion, *, prompt=(), tools=()):
         reasoning, rest = split_reasoning(self.decode(completion), opened=False)
-        text, calls = hermes(rest)
+        text, calls = parse_hermes(rest)
         return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning)
 
 

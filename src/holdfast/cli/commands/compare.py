@@ -9,7 +9,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
 from holdfast.evaluation.extra import needed_by
 from holdfast.evaluation.stats.comparison import compare as compared
-from holdfast.evaluation.stats.comparison import comparison_text
+from holdfast.evaluation.stats.comparison import format_comparison
 from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
@@ -26,7 +26,7 @@ async def _compare(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found)
     else:
-        print(visible(comparison_text(found)))
+        print(visible(format_comparison(found)))
     return Exit.OK
 
 

@@ -183,7 +183,7 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
     left = [
         task
         for task in asyncio.all_tasks() - own
-        if not task.get_name().startswith(circuit_breaker.PROBE)
+        if not task.get_name().startswith(circuit_breaker.PROBE_TASK_PREFIX)
     ]
     if found := await end_tasks(left):
         names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])

@@ -22,7 +22,7 @@ PACKAGE, MODELS = "eval_protocol", "eval_protocol.models"
 _OURS = tuple(model for model in vars(models).values() if isinstance(model, type(BaseModel)))
 
 
-def meet_theirs() -> bool:
+def adopt_models() -> bool:
     """Makes our models subclasses of eval-protocol's. False if those are not imported."""
     module = sys.modules.get(MODELS)
     if module is None:
@@ -32,7 +32,7 @@ def meet_theirs() -> bool:
     return True
 
 
-def import_theirs(function: Callable[..., object]) -> None:
+def import_models(function: Callable[..., object]) -> None:
     """Imports eval-protocol's models, if the text of the function's file names the package. Called
     before anything is scored."""
     if PACKAGE not in _text_of(function):
@@ -41,7 +41,7 @@ def import_theirs(function: Callable[..., object]) -> None:
         importlib.import_module(MODELS)
     except ModuleNotFoundError:  # Named only in a comment; a real import fails by itself.
         return
-    meet_theirs()
+    adopt_models()
 
 
 def _adopt(ours: type, module: ModuleType) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.evaluation.definition.definition import Definition, Variant, variants_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.rows.eval_protocol import import_theirs
+from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.records.errors import ScoringStopped, UsageError
 
@@ -26,7 +26,7 @@ class Evaluation:
     def __call__(self, *positional: object, **arguments: object) -> object:
         """Judges what it is given; without a row, runs all of it and raises where it fails."""
         function, rows = self._definition.function, self._definition.mode.argument
-        import_theirs(function)
+        import_models(function)
         if rows in arguments:
             return _awaitable(function(*positional, **arguments))
         names = [argument.name for argument in self._definition.arguments]

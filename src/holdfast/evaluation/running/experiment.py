@@ -28,7 +28,7 @@ from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
 from holdfast.evaluation.processors.basic import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.rows.convert import task_of
-from holdfast.evaluation.rows.eval_protocol import import_theirs
+from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.connect import addresses, connect_setting
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.providers import POLICY, names_of
@@ -44,7 +44,7 @@ from holdfast.evaluation.running.scorer_row import RowMaker
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
-from holdfast.evaluation.stats.results import Settled, results_of
+from holdfast.evaluation.stats.results import SettledRows, results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
@@ -87,7 +87,7 @@ class _Work(Struct):
     settings: Settings
     stop: Stop
     notes: list[str] = []
-    settled: Settled = field(default_factory=Settled)
+    settled: SettledRows = field(default_factory=SettledRows)
     decode: Decode | None = None
     """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
 
@@ -334,7 +334,7 @@ def _with_params(processor: RolloutProcessor, setting: Setting) -> RolloutProces
 def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     experiment = work.experiment
     definition, variant = experiment.definition, experiment.variant
-    import_theirs(definition.function)
+    import_models(definition.function)
     maker = RowMaker(
         definition,
         {

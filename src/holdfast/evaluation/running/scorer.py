@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
-from holdfast.evaluation.rows.eval_protocol import meet_theirs
+from holdfast.evaluation.rows.eval_protocol import adopt_models
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import ScoringStopped, UsageError
@@ -114,7 +114,7 @@ async def _later(found: Awaitable[object], name: str) -> Score:
 @contextmanager
 def _judging() -> Iterator[None]:
     """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
-    is_met = meet_theirs()
+    is_met = adopt_models()
     try:
         yield
     except BaseException as error:
@@ -123,7 +123,7 @@ def _judging() -> Iterator[None]:
         if isinstance(error, _raised_by("fail")):
             raise AssertionError(str(error)) from error
         raise
-    if not is_met and meet_theirs():
+    if not is_met and adopt_models():
         raise UsageError(
             "eval_protocol was first imported while rows were judged, so that its functions may "
             "have taken this row for a foreign one: import it at the top of the evaluation's file"

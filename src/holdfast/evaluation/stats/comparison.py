@@ -121,7 +121,7 @@ def _format_value(name: str, value: object) -> str:
 # --- for people
 
 
-def comparison_text(found: Comparison) -> str:
+def format_comparison(found: Comparison) -> str:
     pairs = found.paired
     lines = [_format_head(found), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
     for name, side, only in (("A", found.a, pairs.only_a), ("B", found.b, pairs.only_b)):

@@ -122,7 +122,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return runs
 
 
-class Settled:
+class SettledRows:
     """Rows settled in this process, which need not be read again from the journal."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ async def results_of(
     *,
     num_runs: int = 1,
     source: str = "",
-    settled: Settled | None = None,
+    settled: SettledRows | None = None,
 ) -> Results:
     """Reads the run once. Raises `JournalCorrupt`, with the trajectory's name, for a bad record.
 

@@ -70,7 +70,7 @@ class _Connection(web.RequestHandler):
             reason = "this is no HTTP request" if status < 500 else "the gateway failed"
         _log.info("rejected a connection with %d: %s", status, type(exc).__name__)
         response = web.Response(
-            body=errors.encoded(RequestRejected(status, reason)),
+            body=errors.format_error(RequestRejected(status, reason)),
             status=status,
             content_type="application/json",
             headers={"Server": SERVER},

@@ -68,7 +68,7 @@ class RequestContext:
     def format_error(self, rejection: RequestRejected) -> bytes:
         if self.wire is not None:
             return self.wire.format_error(rejection)
-        encode = errors.refusal if self.is_anthropic else openai_errors.encoded
+        encode = errors.format_error if self.is_anthropic else openai_errors.format_error
         return encode(rejection)
 
     async def body(self) -> bytes:

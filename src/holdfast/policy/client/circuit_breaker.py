@@ -20,7 +20,7 @@ PROBE_BASE_SECONDS = 0.25
 PROBE_MAX_SECONDS = 5.0
 COOL_BASE_SECONDS = 1.0
 COOL_MAX_SECONDS = 30.0
-PROBE = "probe "
+PROBE_TASK_PREFIX = "probe "
 """The beginning of the names of its tasks."""
 
 
@@ -128,7 +128,9 @@ class CircuitBreaker:
         """Stops all calls until a probe succeeds; the first probe is `after` seconds from now."""
         if self._open.is_set() and not self._reason_down:
             self._open.clear()
-            self._prober = asyncio.create_task(self._reopen(after), name=PROBE + self._name)
+            self._prober = asyncio.create_task(
+                self._reopen(after), name=PROBE_TASK_PREFIX + self._name
+            )
 
     async def _reopen(self, after: float) -> None:
         since, probes, why = self._clock.elapsed(), 0, None

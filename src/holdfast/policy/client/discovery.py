@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from holdfast.policy.client.endpoint import Denied, Endpoint
-from holdfast.policy.client.logprobs_probe import measured
+from holdfast.policy.client.logprobs_probe import measure_logprobs_mode
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
@@ -57,7 +57,7 @@ async def logprobs_mode_of(
     if described.logprobs_mode in tuple(LogprobsMode):
         return LogprobsMode(described.logprobs_mode)
     post = partial(endpoint.send, seconds=seconds)
-    return await measured(post, endpoint.dialect, endpoint.model)
+    return await measure_logprobs_mode(post, endpoint.dialect, endpoint.model)
 
 
 def _seeds(described: ServedModel) -> Seeds:
@@ -98,7 +98,7 @@ def _is_plain(error: BaseException) -> bool:
     )
 
 
-async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
+async def check_dialect(endpoints: Sequence[Endpoint]) -> None:
     """Raises `PolicyRefused` if an engine does not have the path of the user's dialect. For
     endpoints that are up, after `discover`.
 

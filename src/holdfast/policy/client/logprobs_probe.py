@@ -40,7 +40,7 @@ SAME_RATIO = 0.75
 CERTAIN_RATIO = 0.25
 
 
-async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
+async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
     """UNKNOWN if the engine's answers do not show it, or do not come in time."""
     for prompt in PROMPTS:
         samples = [_sample(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]

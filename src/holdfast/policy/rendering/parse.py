@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.policy.rendering.parse_tool_calls import (
     assistant_message,
     from_attempts,
-    hermes,
+    parse_hermes,
     split_reasoning,
 )
 from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
@@ -53,7 +53,7 @@ class CompletionParser:
         if self.name == PLAIN:
             return assistant_message(rest, reasoning=reasoning)
         if self._tools is None:
-            content, calls = hermes(rest)
+            content, calls = parse_hermes(rest)
             return assistant_message(content, reasoning=reasoning, calls=calls)
         return self._with_package(ids, rest, reasoning)
 

@@ -26,7 +26,7 @@ class Attempt(Protocol):
     id: str | None
 
 
-def hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+def parse_hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
     """Splits text into what is said and the calls: JSON between `<tool_call>` and its end."""
     found = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
     calls = tuple(call for _, call in found if call is not None)

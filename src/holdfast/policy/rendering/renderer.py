@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.policy.rendering.parse_tool_calls import hermes
+from holdfast.policy.rendering.parse_tool_calls import parse_hermes
 from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
 from holdfast.records.encoding.tokens import TYPE_IDS
 from holdfast.records.message import Message, Role
@@ -94,7 +94,7 @@ class ByteRenderer:
         self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
         text = self.decode(completion)
-        rest, calls = hermes(text)
+        rest, calls = parse_hermes(text)
         return Message(Role.ASSISTANT, rest, tool_calls=calls)
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:

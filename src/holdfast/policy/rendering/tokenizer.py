@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.policy.off_loop import LARGE
+from holdfast.policy.off_loop import MIN_THREAD_SIZE
 from holdfast.records.errors import UsageError
 
 INSTALL = "pip install '.[renderers]' (in the clone)"
@@ -101,7 +101,7 @@ class Tokenizer:
         return self._ids(text)
 
     def _ids(self, text: str, **options: bool) -> list[int]:
-        if len(text) < LARGE:
+        if len(text) < MIN_THREAD_SIZE:
             found: list[int] = self._backend.encode(text, **options).ids
         else:
             # Encoding a batch leaves the interpreter to other threads; encoding a text does not.
@@ -112,7 +112,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
         skip = bool(options.get("skip_special_tokens", False))
         tokens = [ids] if isinstance(ids, int) else list(ids)
-        if len(tokens) < LARGE:
+        if len(tokens) < MIN_THREAD_SIZE:
             found: str = self._backend.decode(tokens, skip_special_tokens=skip)
         else:
             (found,) = self._backend.decode_batch([tokens], skip_special_tokens=skip)

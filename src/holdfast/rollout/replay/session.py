@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.journal.journal import Lease
-from holdfast.policy.off_loop import LARGE, off_loop
+from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
 from holdfast.records.step import Generated, Record, Step
@@ -73,7 +73,7 @@ class Session:
         state.check_running()
         if recorded is not None:
             # Comparing two large prompts takes time.
-            size = LARGE if isinstance(recorded, Generated) else 0
+            size = MIN_THREAD_SIZE if isinstance(recorded, Generated) else 0
             await log.fork(path, await off_loop(partial(describe, recorded), size=size))
         await self.go_live()
         return None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
-from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, count_ask
+from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, parse_count_request
 
 WIRE = AnthropicMessages()
 HELLO = {"role": "user", "content": "Hello"}
@@ -162,7 +162,7 @@ def test_a_message_stays_short_whatever_is_sent() -> None:
 
 def test_counting_takes_no_sampling() -> None:
     with pytest.raises(RequestRejected, match="max_tokens: Extra inputs are not permitted"):
-        count_ask(json.dumps(BODY).encode())
+        parse_count_request(json.dumps(BODY).encode())
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ _likely = _bodies.map(lambda body: {**BODY, **body})
 
 def _holds(body: bytes) -> None:
     """It is understood, and can be recorded; or it is refused, and the refusal can be told."""
-    for reader in (WIRE.parse, count_ask):
+    for reader in (WIRE.parse, parse_count_request):
         found = _read(reader, body)
         if isinstance(found, RequestRejected):
             assert 400 <= found.status < 500

@@ -17,10 +17,10 @@ from holdfast.gateway.protocol.messages import (
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
-    count_answer,
-    count_ask,
-    model_answer,
-    models_answer,
+    format_count,
+    format_model,
+    format_models,
+    parse_count_request,
 )
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user
 from support.gateway.wire_server import WireHost
@@ -47,10 +47,10 @@ def host(answer: Callable[[GenerationRequest], Answer]) -> WireHost:
     plain = {
         "/v1/messages/count_tokens": lambda _, body: (
             200,
-            count_answer(len(count_ask(body).messages)),
+            format_count(len(parse_count_request(body).messages)),
         ),
-        "/v1/models": lambda *_: (200, models_answer(["policy", "other"])),
-        "/v1/models/policy": lambda *_: (200, model_answer("policy")),
+        "/v1/models": lambda *_: (200, format_models(["policy", "other"])),
+        "/v1/models/policy": lambda *_: (200, format_model("policy")),
     }
     return WireHost({"/v1/messages": AnthropicMessages()}, answer=answer, plain=plain)
 

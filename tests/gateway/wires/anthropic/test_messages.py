@@ -7,10 +7,10 @@ import pytest
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
-    count_answer,
-    count_ask,
-    model_answer,
-    models_answer,
+    format_count,
+    format_model,
+    format_models,
+    parse_count_request,
 )
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
@@ -287,22 +287,25 @@ def test_the_same_answer_has_the_same_bytes() -> None:
 def test_counting_reads_the_same_conversation() -> None:
     tools = [{"name": "look", "input_schema": {}}]
     body = {"model": "m", "messages": [HELLO], "system": "Be.", "tools": tools}
-    found, asked = count_ask(json.dumps(body).encode()), ask(HELLO, system="Be.", tools=tools)
+    found, asked = (
+        parse_count_request(json.dumps(body).encode()),
+        ask(HELLO, system="Be.", tools=tools),
+    )
     assert (found.messages, found.tools) == (asked.messages, asked.tools)
-    assert json.loads(count_answer(12)) == {"input_tokens": 12}
+    assert json.loads(format_count(12)) == {"input_tokens": 12}
 
 
 def test_counting_may_end_with_the_assistant() -> None:
     body = {"model": "m", "messages": [HELLO, {"role": "assistant", "content": "Hi"}]}
-    assert count_ask(json.dumps(body).encode()).messages[-1] == assistant("Hi")
+    assert parse_count_request(json.dumps(body).encode()).messages[-1] == assistant("Hi")
 
 
 def test_models_are_one_page() -> None:
-    found = json.loads(models_answer(["a", "b"], created=86400))
+    found = json.loads(format_models(["a", "b"], created=86400))
     assert (found["first_id"], found["last_id"], found["has_more"]) == ("a", "b", False)
-    assert found["data"][0] == json.loads(model_answer("a", created=86400))
+    assert found["data"][0] == json.loads(format_model("a", created=86400))
     assert found["data"][0]["created_at"] == "1970-01-02T00:00:00Z"
-    assert json.loads(models_answer([]))["first_id"] is None
+    assert json.loads(format_models([]))["first_id"] is None
 
 
 def _text(text: str) -> dict[str, object]:

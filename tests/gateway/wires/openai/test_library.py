@@ -33,10 +33,10 @@ def models(path: str, _: bytes) -> tuple[int, bytes]:
     name = path.removeprefix("/v1/models").removeprefix("/")
     try:
         if not name:
-            return 200, openai_models.every(["m", "org/m-2"], created=5)
-        return 200, openai_models.one(name, ["m", "org/m-2"], created=5)
+            return 200, openai_models.format_models(["m", "org/m-2"], created=5)
+        return 200, openai_models.format_model(name, ["m", "org/m-2"], created=5)
     except RequestRejected as refused:
-        return refused.status, errors.encoded(refused)
+        return refused.status, errors.format_error(refused)
 
 
 def with_client(

@@ -31,7 +31,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
 
 
-def refusal(rejection: RequestRejected) -> bytes:
+def format_error(rejection: RequestRejected) -> bytes:
     """The body of an error. A `kind` of another provider gives way to the status."""
     error: dict[str, object] = {"type": _type(rejection), "message": _message(rejection)}
     if rejection.code:

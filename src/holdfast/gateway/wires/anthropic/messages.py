@@ -69,10 +69,10 @@ class AnthropicMessages:
         return _PING
 
     def format_error(self, rejection: RequestRejected) -> bytes:
-        return errors.refusal(rejection)
+        return errors.format_error(rejection)
 
 
-def count_ask(body: bytes) -> GenerationRequest:
+def parse_count_request(body: bytes) -> GenerationRequest:
     """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
     parsed = request.parse_count_request(body)
     return GenerationRequest(
@@ -84,11 +84,11 @@ def count_ask(body: bytes) -> GenerationRequest:
     )
 
 
-def count_answer(tokens: int) -> bytes:
+def format_count(tokens: int) -> bytes:
     return _encode({"input_tokens": tokens})
 
 
-def models_answer(models: Sequence[str], *, created: int = 0) -> bytes:
+def format_models(models: Sequence[str], *, created: int = 0) -> bytes:
     """All models on one page."""
     return _encode(
         {
@@ -100,7 +100,7 @@ def models_answer(models: Sequence[str], *, created: int = 0) -> bytes:
     )
 
 
-def model_answer(model: str, *, created: int = 0) -> bytes:
+def format_model(model: str, *, created: int = 0) -> bytes:
     return _encode(_model(model, created))
 
 

@@ -69,7 +69,7 @@ class MessageStream:
         return found
 
     def error(self, rejection: RequestRejected) -> bytes:
-        return sse.event("error", errors.refusal(rejection))
+        return sse.event("error", errors.format_error(rejection))
 
     def _begin(self, opening: Opening) -> Iterator[bytes]:
         if self._sent.is_open:

@@ -17,7 +17,7 @@ _MAX_CHARS = 200
 """Names and values come from outside: no error is longer for them."""
 
 
-def encoded(rejection: RequestRejected) -> bytes:
+def format_error(rejection: RequestRejected) -> bytes:
     """The body of an error."""
     error = {
         "message": rejection.message,

@@ -7,13 +7,13 @@ import msgspec
 from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 
-def every(names: Sequence[str], *, created: int) -> bytes:
+def format_models(names: Sequence[str], *, created: int) -> bytes:
     """The body of `GET /v1/models`."""
     listed = [_model(name, created=created) for name in names]
     return msgspec.json.encode({"object": "list", "data": listed})
 
 
-def one(name: str, names: Sequence[str], *, created: int) -> bytes:
+def format_model(name: str, names: Sequence[str], *, created: int) -> bytes:
     """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for a name that is not
     among `names`."""
     if name not in names:

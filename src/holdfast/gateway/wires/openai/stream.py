@@ -40,7 +40,7 @@ class OpenAIWire(ABC):
         return sse.KEEP_ALIVE
 
     def format_error(self, rejection: RequestRejected) -> bytes:
-        return errors.encoded(rejection)
+        return errors.format_error(rejection)
 
 
 class CompletionStream(ABC):
@@ -83,7 +83,7 @@ class CompletionStream(ABC):
         return [*events, sse.DONE]
 
     def error(self, rejection: RequestRejected) -> bytes:
-        return sse.data(errors.encoded(rejection))
+        return sse.data(errors.format_error(rejection))
 
     def _pieces(
         self, choice: AnswerChoice, text: str, sent: sse.SentText
