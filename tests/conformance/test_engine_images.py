@@ -28,6 +28,8 @@ ELSEWHERE = "http://127.0.0.1:9/cat.png?signature=s3cr3t-s1gnature"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[VllmServer]:
+    if VLLM_PYTHON not in os.environ:
+        pytest.skip(f"{VLLM_PYTHON} names no Python with vLLM (make vllm)")
     server = VllmServer(Path(os.environ[VLLM_PYTHON]), lambda: TINY, longest=LONGEST)
     server.start()
     yield server

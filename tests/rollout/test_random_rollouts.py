@@ -67,7 +67,7 @@ class World(Environment):
     async def step(self, action: str) -> Observation:
         await dawdle()
         self.done += 1
-        return Observation(f"{action} {self.done} {await self.internal_routes()}", 1.0)
+        return Observation(f"{action} {self.done} {await self.inner()}", 1.0)
 
     def snapshot(self) -> bytes:
         return bytes([self.done])

@@ -67,7 +67,7 @@ def test_evaluate_runs_it_all_and_says_what_came_of_it(engine: FakeEngine, place
     assert outcome.verdict.scored == 4
     with pytest.raises(EvaluationFailed, match=r"score 1.5 is below the threshold of 2"):
         outcome.check()
-    assert outcome.run.endswith("test_outside_pytest.judged")
+    assert outcome.run.endswith("test_call.judged")
     again = judged.evaluate(policy=engine.url, journal=str(place / "here.db"))  # type: ignore[attr-defined]
     assert again.score == 1.5
     assert "was finished already" in again.told[0]
