@@ -73,6 +73,7 @@ def test_the_public_names_are_these():
         "OnDivergence", "Shortfall", "UsageError",
         "BlackBoxRolloutProcessor", "ExternalRolloutProcessor", "FreshWorld",
         "RemoteRolloutProcessor", "WorkspaceWorld",
+        "train", "TrainingSettings", "Objective",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

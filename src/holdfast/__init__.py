@@ -90,6 +90,9 @@ if TYPE_CHECKING:
     from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
+    from holdfast.training.objective.objective import Objective as Objective
+    from holdfast.training.run.train import train as train
+    from holdfast.training.settings import TrainingSettings as TrainingSettings
 
 __version__ = "0.1.0"
 
@@ -109,6 +112,7 @@ _WHERE = {
     "HoldfastError": "holdfast.records.errors",
     "Limits": "holdfast.rollout.replay.budget",
     "Message": "holdfast.records.message",
+    "Objective": "holdfast.training.objective.objective",
     "Observation": "holdfast.rollout.episodes.environment",
     "OnDivergence": "holdfast.rollout.replay.run_context",
     "Recovery": "holdfast.rollout.episodes.environment",
@@ -131,6 +135,7 @@ _WHERE = {
     "ToolCall": "holdfast.records.message",
     "ToolSaysNo": "holdfast.records.errors",
     "TrainingRolloutProcessor": "holdfast.rollout.processors.training",
+    "TrainingSettings": "holdfast.training.settings",
     "TrajectoryView": "holdfast.records.view",
     "UsageError": "holdfast.records.errors",
     "Speaker": "holdfast.rollout.replay.speaker",
@@ -144,6 +149,7 @@ _WHERE = {
     "samples": "holdfast.engine.export.read",
     "system": "holdfast.records.message",
     "tool": "holdfast.rollout.tools.tool",
+    "train": "holdfast.training.run.train",
     "trajectories": "holdfast.engine.export.read",
     "user": "holdfast.records.message",
 }
@@ -163,6 +169,7 @@ __all__ = [
     "HoldfastError",
     "Limits",
     "Message",
+    "Objective",
     "Observation",
     "OnDivergence",
     "Recovery",
@@ -186,6 +193,7 @@ __all__ = [
     "ToolCall",
     "ToolSaysNo",
     "TrainingRolloutProcessor",
+    "TrainingSettings",
     "TrajectoryView",
     "UsageError",
     "Voice",
@@ -198,6 +206,7 @@ __all__ = [
     "samples",
     "system",
     "tool",
+    "train",
     "trajectories",
     "user",
 ]

@@ -43,7 +43,7 @@ def entry() -> None:
     if sys.__stderr__ is not None:
         # A crash in native code ends the process: the lines that it was in are all there is to say.
         faulthandler.enable(sys.__stderr__)
-    if sys.argv[1:2] in (["run"], ["gateway"]):
+    if sys.argv[1:2] in (["run"], ["train"], ["gateway"]):
         _close_to_other_processes()
     sys.exit(main(sys.argv[1:]))
 

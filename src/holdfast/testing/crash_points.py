@@ -32,6 +32,14 @@ POINTS = {
     "gateway.told": "gateway.told",
     "gateway.refused": "gateway.refused",
     "gateway.finished": "gateway.finished",
+    "train.batch": "train.batch",
+    "train.stepped": "train.stepped",
+    "checkpoint.file": "checkpoint.file",
+    "checkpoint.written": "checkpoint.written",
+    "checkpoint.renamed": "checkpoint.renamed",
+    "train.committed": "train.committed",
+    "weights.written": "weights.written",
+    "train.published": "train.published",
 }
 
 

@@ -111,7 +111,7 @@ def _divisors(
     if scale is Scale.GROUP_MEAN:
         return [statistics.fmean(group) if group else 0.0 for group in valid]
     if scale is Scale.BATCH_DEVIATION:
-        spread = _deviation([one for group in centred for one in group])
+        spread = _deviation([value for group in centred for value in group])
         return [spread + EPSILON] * len(valid)
     return [1.0] * len(valid)
 

@@ -45,8 +45,6 @@ class TrainerState(Struct, frozen=True):
     digest: str
     """Of these weights."""
     skipped_updates: int = 0
-    admitted: int = 0
-    """How many tasks had been admitted to the run."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -63,7 +61,10 @@ class _Entry(Struct, frozen=True):
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Writes `folder`/step-N and removes all but the newest `keep` whole ones. The path."""
+    """Writes `folder`/step-N and removes all but the newest `keep` up to it. The path.
+
+    Later ones are removed, too: training went on from an earlier one because they were damaged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{_PREFIX}{checkpoint.state.step:08d}"
     aside = folder / f"{_ASIDE}{name}"
@@ -77,7 +78,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     os.rename(aside, final)
     _sync(folder)
     crashpoint.reach("checkpoint.renamed")
-    _remove_old(folder, keep=keep)
+    _remove_old(folder, final, keep=keep)
     return final
 
 
@@ -140,8 +141,10 @@ def _all(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name.startswith(_PREFIX))
 
 
-def _remove_old(folder: Path, *, keep: int) -> None:
-    for path in _all(folder)[:-keep]:
+def _remove_old(folder: Path, newest: Path, *, keep: int) -> None:
+    listed = _all(folder)
+    end = listed.index(newest) + 1
+    for path in [*listed[: max(end - keep, 0)], *listed[end:]]:
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.iterdir():
         if path.name.startswith(_ASIDE):

@@ -8,6 +8,7 @@ from msgspec import Struct, structs, to_builtins
 
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Objective
 
@@ -142,6 +143,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         check_whole("keep_checkpoints", self.keep_checkpoints, least=1)
         check_whole("eval_every", self.eval_every, least=1)
         check_whole("eval_samples", self.eval_samples, least=1)
+        if self.reference is not None and not self.trainer.objective.kl.coefficient:
+            raise UsageError("a reference model is given, but the KL coefficient is 0")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype!r} is none of {', '.join(DTYPES)}")
         if self.samples == 1 and self.trainer.objective.estimator.needs_groups:
@@ -149,6 +152,12 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
                 "samples=1 with a baseline of the group gives advantages of zero: sample 2 or more "
                 "of each task, or use the loss reinforce++"
             )
+
+    @property
+    def group_policy(self) -> GroupPolicy:
+        """Which groups are trained: with a baseline of the group, one valid member is too few."""
+        needed = 2 if self.trainer.objective.estimator.needs_groups else 1
+        return GroupPolicy(at_least=needed)
 
     @property
     def identity(self) -> dict[str, object]:

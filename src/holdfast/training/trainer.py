@@ -107,8 +107,10 @@ class Trainer:
         sequences = self._sequences(groups)
         diagnostics, loss, skipped, norms = Diagnostics(), 0.0, 0, []
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
-        for work in self._passes(sequences):
-            loss += self._backward(work, diagnostics)
+        passes = self._passes(sequences)
+        for work in passes:
+            # The weights are of the whole step, of which each update has its share.
+            loss += self._backward(work, diagnostics, scale=len(passes))
             norm, is_done = self.optimizer.update(rate)
             norms.append(norm)
             skipped += not is_done
@@ -148,7 +150,7 @@ class Trainer:
     def _reward_penalties(self, groups: Sequence[TrainingGroup]) -> list[list[float]]:
         """The divergence from the reference over each trajectory, times the coefficient."""
         kl = self.settings.objective.kl
-        plain = sequences_of(groups, Objective())
+        plain = sequences_of(groups, Objective(), max_tokens=self.settings.row_tokens)
         work = self._packed(plain)
         self._fill(work.reference, work.rows, work.sequences, self._reference_logprobs)
         sums = [0.0] * len(plain)
@@ -198,9 +200,8 @@ class Trainer:
             rows = pack(tokens, budget=self.settings.row_tokens, share=self.settings.share_prefixes)
         return _Pass(sequences, rows)
 
-    def _backward(self, work: _Pass, diagnostics: Diagnostics) -> float:
+    def _backward(self, work: _Pass, diagnostics: Diagnostics, *, scale: int) -> float:
         """Accumulates the gradients of an update; its loss."""
-        scale = self.settings.updates
         total = 0.0
         for number, row in enumerate(work.rows):
             logprobs, entropy = self.network.logprobs(row, self._temperatures(work.sequences, row))

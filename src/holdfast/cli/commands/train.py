@@ -1,7 +1,6 @@
 """`holdfast train`: everything is checked before anything is sampled or written."""
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from holdfast.cli.setup.connect import api_key
 from holdfast.cli.setup.user_code import (
     load_module,
     processor_of,
@@ -21,13 +21,14 @@ from holdfast.cli.setup.user_code import (
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, visible
+from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
-from holdfast.engine.options import API_KEY
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, open_journal
+from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
@@ -167,17 +168,22 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
         samples=settings.samples,
         sampling=Sampling(args.max_tokens, args.temperature),
         seed=settings.seed,
-        settings=settings_of(vars(args)),
+        group=settings.group_policy,
+        settings=settings_of({**vars(args), "join": False}),
     )
 
 
 async def _train(
     args: argparse.Namespace, plan: RunPlan, settings: TrainingSettings, held_out: list[Task]
 ) -> int:
-    from holdfast.training.run.metrics import open_tracker
-    from holdfast.training.run.train import TINY, train_plan
+    from holdfast.training.run.metrics import check_tracker, open_tracker
+    from holdfast.training.run.train import TINY, check_model, train_plan
 
+    for name in args.track:
+        check_tracker(name)
     resume = redact(shlex.join(["holdfast", *sys.argv[1:]]))
+    model, address = Path(args.model) if args.model else TINY, _address(args)
+    check_model(model)
     stop = Stop()
     signals = Signals(stop, resume=resume)
     signals.watch()
@@ -189,12 +195,11 @@ async def _train(
             settings,
             journal=journal,
             out=out,
-            model=Path(args.model) if args.model else TINY,
-            policy=args.policy or (),
-            api_key=os.environ.get(API_KEY),
+            model=model,
+            address=address,
             eval_tasks=held_out,
             loss=_own_loss(args),
-            trackers=[open_tracker(name, run=args.run, folder=out) for name in args.track],
+            open_trackers=lambda: [open_tracker(n, run=args.run, folder=out) for n in args.track],
             report=notify if args.json else _print_line,
             stop=stop,
         )
@@ -209,6 +214,19 @@ async def _train(
     if not args.json:
         print(f"trained {report.steps} steps; the model is in {visible(str(report.model))}")
     return Exit.OK
+
+
+def _address(args: argparse.Namespace) -> EngineAddress:
+    return EngineAddress(
+        urls=tuple(args.policy or ()),
+        api_key=api_key(args),
+        dialect=args.dialect,
+        retry=RetryPolicy(
+            args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
+        ),
+        patience=args.patience,
+        remedy="serve the model that is trained alone",
+    )
 
 
 def _print_line(line: str) -> None:

@@ -1,6 +1,7 @@
 """The options of `holdfast train`."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.engine import options
@@ -119,12 +120,13 @@ def add_train(commands: Any) -> None:
     _group(train, "what is sampled", SAMPLED)
     _group(train, "the machine", MACHINE)
     _group(train, "what is kept and shown", KEPT)
-    _group(train, "budgets of rollouts", options.BUDGETS)
+    budgets = [o for o in options.BUDGETS if o is not options.FAIL_ON_PERMANENT_FAILURE]
+    _group(train, "budgets of rollouts", budgets)
     _group(train, "deadlines of rollouts, in seconds", options.DEADLINES)
     train.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def _group(parser: argparse.ArgumentParser, title: str, listed: "tuple[Option, ...]") -> None:
+def _group(parser: argparse.ArgumentParser, title: str, listed: Sequence[Option]) -> None:
     group = parser.add_argument_group(title)
     for option in listed:
         option.add_to(group)

@@ -52,6 +52,7 @@ class Network:
             self.module.gradient_checkpointing_enable({"use_reentrant": False})
             self.module.enable_input_require_grads()
         self.module.train()
+        _without_dropout(self.module)
         if self.module.get_output_embeddings() is None:
             raise UsageError(f"{folder} has no output head: it is no causal LM")
         self._decoder = self._plain.get_decoder()
@@ -184,6 +185,15 @@ def _load(folder: Path, dtype: torch.dtype) -> Any:
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         first = next(iter(str(error).splitlines()), "")
         raise UsageError(f"{folder} cannot be trained: {first}") from error
+
+
+def _without_dropout(module: Any) -> None:
+    """The engine samples without it: ratios would compare two distributions."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if isinstance(getattr(part, "attention_dropout", None), float):
+            part.attention_dropout = 0.0
 
 
 def _with_adapter(module: Any, lora: Lora) -> Any:

@@ -1,5 +1,6 @@
 """A training run: rollouts, steps, checkpoints and weights, from one command.
 
+- `folder`: where everything of a training is kept, by one process at a time
 - `batches`: tasks are admitted, and whole batches of settled groups come back
 - `weights`: a version of the weights as a folder, and its way into the engine
 - `serving`: the embedded engine, which serves the weights in force whenever it starts

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.engine.export.export import history_of
 from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import HoldfastError
+from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import samples_of
@@ -27,20 +27,33 @@ WAIT_SECONDS = 1.0
 """After which a consumer looks whether something is missing; what is settled wakes it at once."""
 
 
+FUTILE_DRAWS = 4
+"""How often the groups of a step may be drawn anew because none is valid."""
+
+
 class NothingRewarded(HoldfastError):
     """No trajectory of a step has a reward: there is nothing to learn from."""
+
+
+class NothingValid(HoldfastError):
+    """Rollouts fail one after the other: no batch will ever be whole."""
 
 
 class StepBatch(Struct, frozen=True):
     """The groups of one step, in the order of their tasks."""
 
     groups: tuple[TrainingGroup, ...]
-    drawn: int
-    """Groups that were sampled for it, with those that were dismissed."""
+    dismissed: tuple[TrainingGroup, ...]
+    """Those that were uninformative, and replaced as far as the bound allowed."""
     trajectories: int
     """Members of all of these groups."""
     failed: int
     """Members without a valid outcome; in no loss and no baseline."""
+
+    @property
+    def drawn(self) -> int:
+        """Groups that were sampled for it."""
+        return len(self.groups) + len(self.dismissed)
 
     @property
     def informative(self) -> int:
@@ -48,7 +61,10 @@ class StepBatch(Struct, frozen=True):
 
     @property
     def rewards(self) -> list[float]:
-        return [r for group in self.groups for r in group.rewards if r is not None]
+        """Of everything that was sampled: those of the informative groups alone would say nothing
+        of the policy."""
+        groups = (*self.groups, *self.dismissed)
+        return [r for group in groups for r in group.rewards if r is not None]
 
 
 class Batches:
@@ -93,24 +109,39 @@ class Batches:
                 self._consumer, [group.task for group in equal], reason=Dismissal.UNINFORMATIVE
             )
             dismissed += equal
-            if len(dismissed) + len(groups) - len(equal) >= self._groups * self._max_draws:
-                groups = [group for group in groups if group not in equal]
+            groups = [group for group in groups if is_informative(group.rewards)]
+            if len(dismissed) + len(groups) >= self._groups * self._max_draws:
                 break
-        return StepBatch(tuple(groups), len(groups) + len(dismissed), counted[0], counted[1])
+        return StepBatch(tuple(groups), tuple(dismissed), counted[0], counted[1])
 
     async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]]:
         """In the order of tasks: what was settled first is a matter of timing."""
-        wait = 0.0
+        wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
             batch = await self._next(step, wait=wait)
             if batch.groups:
                 return sorted(batch.groups, key=lambda members: members[0].ordinal)
             wait = WAIT_SECONDS
+            if batch.ended:
+                raise UsageError(
+                    f"run {self._consumer.run.spec.name!r} is sealed, and has nothing for step "
+                    f"{step}: give another --run"
+                )
             if progress.settled == progress.planned:
+                drawn += batch.missing
+                self._check_draws(drawn, progress.failed)
                 await self._admit(
                     batch.missing, progress.planned // self._consumer.run.spec.samples
                 )
+
+    def _check_draws(self, drawn: int, failed: int) -> None:
+        if drawn > self._groups * (1 + FUTILE_DRAWS):
+            name = self._consumer.run.spec.name
+            raise NothingValid(
+                f"run {name!r}: {drawn - self._groups} groups in a row had too few valid members "
+                f"({failed} trajectories failed); `holdfast report {name}` says why"
+            )
 
     async def _next(self, step: int, *, wait: float) -> Batch:
         return await self._journal.next_batch(self._consumer, step, groups=self._groups, wait=wait)
@@ -134,7 +165,7 @@ class Batches:
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
     """Raises where nothing was scored: training would go on for ever without a gradient."""
-    if batch.groups and not batch.rewards:
+    if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "
             "(`def score(trajectory)` beside the rollout, or --scorer), or return the reward"

@@ -13,21 +13,26 @@ from holdfast.records.history import History
 from holdfast.records.task import Task, tasks_digest
 
 
+class EvaluationStopped(HoldfastError):
+    """It ended before every task was settled."""
+
+
 async def evaluate(
     plan: RunPlan,
     tasks: Sequence[Task],
     step: int,
+    version: str,
     *,
     journal: Journal,
     connection: Connection,
     samples: int,
     report: Callable[[str], None],
 ) -> float | None:
-    """The mean reward on `tasks` with the weights after `step`; an evaluation that was interrupted
-    goes on. None for one that fails, which is reported: training goes on."""
+    """The mean reward on `tasks` with the weights `version` after `step`; an evaluation that was
+    interrupted goes on. None for one that fails, which is reported: training goes on."""
     spec = structs.replace(
         plan.spec,
-        name=f"{plan.spec.name}.held-out-{step}",
+        name=f"{plan.spec.name}.held-out.{version}",
         samples=samples,
         tasks=tasks_digest(tasks),
     )
@@ -40,6 +45,8 @@ async def evaluate(
         )
         if ending.fatal is not None:
             raise ending.fatal
+        if ending.stopped:
+            raise EvaluationStopped(ending.stopped)
         rewards = [History(records).reward async for _, records in journal.histories(run)]
     except HoldfastError as error:
         report(f"the evaluation after step {step} failed, and training goes on: {error}")

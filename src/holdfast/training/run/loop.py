@@ -8,12 +8,14 @@ generated again.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from msgspec import Struct
+from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
@@ -22,23 +24,22 @@ from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import weights
 from holdfast.training.run.batches import Batches, StepBatch, check_rewarded
+from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS
 from holdfast.training.run.metrics import TrainingMetrics, step_line
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
 
-CHECKPOINTS, WEIGHTS = "checkpoints", "weights"
 Result = TypeVar("Result")
 Publish = Callable[[WeightFolder], Awaitable[None]]
-Evaluate = Callable[[int], Awaitable[float | None]]
-"""On held-out tasks, after a step; None where it failed, which was reported."""
+Evaluate = Callable[[int, str], Awaitable[float | None]]
+"""On held-out tasks, after a step, with a version; None where it failed, which was reported."""
 
 
 class Restored(Struct, frozen=True):
     """Where training goes on."""
 
     step: int
-    version: str
     notes: tuple[str, ...]
     """What is to be said of checkpoints that were passed over."""
 
@@ -59,7 +60,7 @@ class TrainingState:
         another model, run or settings."""
         found = checkpoint.newest(self._folder / CHECKPOINTS)
         if found is None:
-            return Restored(0, "", ())
+            return Restored(0, ())
         saved, problems = found
         state = saved.state
         where = f"the checkpoint of step {state.step} in {self._folder}"
@@ -74,14 +75,22 @@ class TrainingState:
         self.trainer.optimizer.restore(saved.tensors["weights"], saved.tensors["optimizer"])
         self.trainer.step_number = state.step
         self.trainer.skipped_updates = state.skipped_updates
-        torch.set_rng_state(saved.tensors["random"]["cpu"])
+        _set_random_state(saved.tensors["random"])
         notes = tuple(f"{problem}; the one before it is used" for problem in problems)
-        return Restored(state.step, state.version, notes)
+        return Restored(state.step, notes)
 
     def _changes(self, state: TrainerState) -> str:
         now = self._settings.identity
         changed = [name for name in now if state.settings.get(name) != now[name]]
         return ", ".join(changed) + "; go on with the same, or give another --out and --run"
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Of the first checkpoint and of two versions of the weights."""
+        trained = sum(t.numel() * t.element_size() for t in self.trainer.optimizer.weights.values())
+        module = self.trainer.network.module
+        model: int = sum(p.numel() * p.element_size() for p in module.parameters())
+        return 3 * trained + 2 * model  # Weights and two moments.
 
     def save(self) -> None:
         assert self.version is not None, "weights have a name before they are saved"
@@ -98,7 +107,7 @@ class TrainingState:
         tensors = {
             "weights": optimizer.weights,
             "optimizer": optimizer.state(),
-            "random": {"cpu": torch.get_rng_state()},
+            "random": _random_state(),
         }
         checkpoint.save(
             self._folder / CHECKPOINTS,
@@ -168,6 +177,7 @@ class TrainingLoop:
                 await in_thread(self._state.save)
                 await self._journal.commit(self._consumer, step)
                 crashpoint.reach("train.committed")
+            await self._journal.renew(self._consumer)  # Engines may be another trainer's by now.
             await self._publish(version)
             crashpoint.reach("train.published")
             self._report(step_line(step, numbers))
@@ -184,7 +194,8 @@ class TrainingLoop:
     async def _evaluate_due(self, step: int) -> None:
         if self._evaluate is None or not self._is_due(step, self._settings.eval_every):
             return
-        reward = await self._evaluate(step)
+        assert self._state.version is not None, "the engines serve it"
+        reward = await self._evaluate(step, self._state.version.name)
         if reward is not None:
             self._metrics.write(step, {"eval_reward": reward})
             self._report(f"step {step:<4}  held out {reward:.3f}")
@@ -197,9 +208,26 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait({running})
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({running})
         _ = running.cancelled() or running.exception()
         raise
+
+
+def _random_state() -> dict[str, Tensor]:
+    found = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states = torch.cuda.get_rng_state_all()
+        found |= {f"cuda:{number}": state for number, state in enumerate(states)}
+    return found
+
+
+def _set_random_state(states: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    for number in range(torch.cuda.device_count()):
+        if (state := states.get(f"cuda:{number}")) is not None:
+            torch.cuda.set_rng_state(state, number)
 
 
 def _numbers(batch: StepBatch, result: StepResult, *, seconds: float) -> dict[str, float]:

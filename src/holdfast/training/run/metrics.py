@@ -1,9 +1,11 @@
 """The numbers of each step: `metrics.jsonl`, a line on the terminal, and trackers where wanted.
 
-The file has one line for each step that the newest checkpoint or the running process has trained:
-what a resumed run trains again is written again in its place.
+The file has the steps that the newest checkpoint or the running process has trained: what a resumed
+run trains again is written again in its place. An evaluation is a line of its own until the file is
+written anew, at the next start or at the end; lines of one step belong together.
 """
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +31,13 @@ class TrainingMetrics:
         self._trackers = trackers
 
     def rewind(self, step: int) -> None:
-        """Drops the lines after `step`."""
+        """Drops the lines after `step`; of each other step, one line is left."""
         kept = [{"step": at, **line} for at, line in self.lines().items() if at <= step]
         aside = self._path.with_suffix(".partial")
-        aside.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        with aside.open("w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
@@ -63,9 +68,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     found = []
     for line in path.read_text().split("\n"):
         try:
-            found.append(json.loads(line))
+            value = json.loads(line)
         except ValueError:
             continue
+        if isinstance(value, dict) and isinstance(value.get("step"), int):
+            found.append(value)
     return found
 
 
@@ -86,19 +93,22 @@ def step_line(step: int, numbers: Mapping[str, float]) -> str:
     return "  ".join([*parts, f"{numbers['seconds']:.0f} s"])
 
 
-def open_tracker(name: str, *, run: str, folder: Path) -> Tracker:
+def check_tracker(name: str) -> None:
     """Raises `UsageError` for one that is unknown or not installed."""
+    if name not in TRACKERS:
+        raise UsageError(f"no tracker is called {name!r}; there are {', '.join(TRACKERS)}")
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(f"the tracker {name} is not installed: pip install {name}")
+
+
+def open_tracker(name: str, *, run: str, folder: Path) -> Tracker:
+    """A tracker that was checked. It may write into `folder`, and speak to its server."""
     makers: dict[str, Callable[..., Tracker]] = {
         "wandb": _WandbLike,
         "trackio": _WandbLike,
         "tensorboard": _Tensorboard,
     }
-    if name not in makers:
-        raise UsageError(f"no tracker is called {name!r}; there are {', '.join(TRACKERS)}")
-    try:
-        return makers[name](name, run=run, folder=folder)
-    except ImportError as error:
-        raise UsageError(f"the tracker {name} is not installed: pip install {name}") from error
+    return makers[name](name, run=run, folder=folder)
 
 
 class _WandbLike:

@@ -6,7 +6,7 @@ child process, serves the weights in force.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,24 @@ from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
+from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.training import extra
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.run.batches import Batches
 from holdfast.training.run.curve import draw
 from holdfast.training.run.evaluation import evaluate
-from holdfast.training.run.loop import Evaluate, Publish, TrainingLoop, TrainingState, in_thread
+from holdfast.training.run.folder import CURVE, check_disk, use_folder
+from holdfast.training.run.loop import (
+    Evaluate,
+    Publish,
+    Restored,
+    TrainingLoop,
+    TrainingState,
+    in_thread,
+)
 from holdfast.training.run.metrics import Tracker, TrainingMetrics
 from holdfast.training.run.serving import MODEL, TrainingEngine
 from holdfast.training.run.weights import WeightFolder, push
@@ -42,8 +52,6 @@ from holdfast.training.settings import TrainingSettings
 from holdfast.training.trainer import Loss, Trainer
 
 CONSUMER = "trainer"
-LEASE_SECONDS = 30.0
-CURVE = "curve.svg"
 TINY = Path(__file__).parents[2] / "embedded" / "tiny"
 
 
@@ -89,7 +97,10 @@ async def train(
     that serve the model and take weights from disk; none: the embedded engine. Raises `UsageError`
     for bad input before anything is sampled or written.
     """
+    extra.require()
     settings = settings or TrainingSettings()
+    if loss is not None and not settings.loss:
+        settings = structs.replace(settings, loss=fingerprinted(loss)[0])
     plan = plan_run(
         name,
         tasks=as_tasks(tasks),
@@ -100,6 +111,7 @@ async def train(
         samples=settings.samples,
         sampling=sampling,
         seed=settings.seed,
+        group=settings.group_policy,
         settings=rollout_settings,
     )
     return await train_plan(
@@ -108,11 +120,10 @@ async def train(
         journal=journal,
         out=Path(out),
         model=Path(model) if model else TINY,
-        policy=policy,
-        api_key=api_key,
+        address=EngineAddress(urls=tuple(policy), api_key=api_key),
         eval_tasks=as_tasks(eval_tasks),
         loss=loss,
-        trackers=trackers,
+        open_trackers=lambda: trackers,
         report=report,
         stop=stop or Stop(),
     )
@@ -125,16 +136,16 @@ async def train_plan(
     journal: Journal,
     out: Path,
     model: Path,
-    policy: Sequence[str],
-    api_key: str | None,
+    address: EngineAddress,
     eval_tasks: Sequence[Task],
     loss: Loss | None,
-    trackers: Sequence[Tracker],
+    open_trackers: Callable[[], Sequence[Tracker]],
     report: Callable[[str], None],
     stop: Stop,
 ) -> TrainingReport:
-    """`train` for a run that is planned already."""
+    """`train` for a run that is planned already. Trackers are opened when everything is checked."""
     check_sampling(plan.spec.sampling)
+    check_model(model)
     stream = EpochStream(plan.tasks, seed=settings.seed)
     work = _Training(
         plan,
@@ -143,17 +154,18 @@ async def train_plan(
         journal=journal,
         folder=out,
         model=model,
-        urls=policy,
-        api_key=api_key,
+        address=address,
         report=report,
         stop=stop,
     )
-    prepare_folder(out)
-    metrics = TrainingMetrics(out, trackers=trackers)
-    try:
-        return await work.run(metrics, eval_tasks, loss)
-    finally:
-        metrics.close()
+    with use_folder(out):
+        return await work.run(open_trackers, eval_tasks, loss)
+
+
+def check_model(folder: Path) -> None:
+    """Raises for what is no model on this disk."""
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} is no Hugging Face folder: it has no config.json")
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -166,18 +178,15 @@ def check_sampling(sampling: Sampling) -> None:
         raise UsageError("training needs a temperature above 0: at 0 nothing is explored")
 
 
-def prepare_folder(folder: Path) -> None:
-    """Raises for one that holds something else."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --out is a folder")
-    ours = ("checkpoints", "weights", "metrics.", CURVE, "tensorboard", "wandb", ".")
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if other := [name for name in names if not name.startswith(ours)]:
+def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
+    """Raises where the engine's logprobs would not be those of the distribution that is sampled."""
+    mode = mode_with(policy.logprobs_mode, sampling)
+    if mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise UsageError(
-            f"{folder} holds something else ({', '.join(other[:3])}): give an empty folder, or one "
-            "that `holdfast train` made"
+            f"the logprobs of {policy.endpoints[0].name} are {mode}: at "
+            f"{distribution_of(sampling)} they are not of the distribution that is sampled from; "
+            f"start it so ({PROCESSING}), or give --temperature 1"
         )
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 class _Training:
@@ -192,8 +201,7 @@ class _Training:
         journal: Journal,
         folder: Path,
         model: Path,
-        urls: Sequence[str],
-        api_key: str | None,
+        address: EngineAddress,
         report: Callable[[str], None],
         stop: Stop,
     ):
@@ -206,40 +214,71 @@ class _Training:
         self._journal = journal
         self._folder = folder
         self._model = model
-        self._urls = tuple(urls)
-        self._api_key = api_key
+        self._address = address
         self._report = report
         self._stop = stop
 
     async def run(
-        self, metrics: TrainingMetrics, held_out: Sequence[Task], loss: Loss | None
+        self,
+        open_trackers: Callable[[], Sequence[Tracker]],
+        held_out: Sequence[Task],
+        loss: Loss | None,
     ) -> TrainingReport:
         state = await in_thread(self._load, loss)
         restored = await in_thread(state.restore)
+        if not restored.step:
+            check_disk(self._folder, state.bytes_on_disk)
+        async with self._running_engines() as running:
+            run = await self._open(restored)
+            async with self._subscribed(run) as consumer:
+                await self._rewind(consumer, restored)
+                metrics = TrainingMetrics(self._folder, trackers=open_trackers())
+                try:
+                    metrics.rewind(restored.step)
+                    stopped = await self._train(state, consumer, metrics, held_out, running)
+                    return self._result(state, metrics, stopped)
+                finally:
+                    metrics.close()
+
+    async def _train(
+        self,
+        state: TrainingState,
+        consumer: Consumer,
+        metrics: TrainingMetrics,
+        held_out: Sequence[Task],
+        running: Connection | None,
+    ) -> str:
+        """Why it stopped early; "" when it did not."""
+        done = state.trainer.step_number
+        version = await state.name_weights(self._journal, consumer)
+        async with self._served(version, running) as (connection, publish):
+            loop = TrainingLoop(
+                state,
+                self._batches(consumer),
+                self._settings,
+                journal=self._journal,
+                consumer=consumer,
+                publish=publish,
+                evaluate=self._evaluation(connection, held_out),
+                metrics=metrics,
+                report=self._report,
+            )
+            return await self._beside_rollouts(consumer, connection, loop.work(done))
+
+    async def _rewind(self, consumer: Consumer, restored: Restored) -> None:
+        """The restored checkpoint is the truth: the ledger is brought to it, forward, too, when the
+        kill came between the checkpoint and its commit."""
         for note in restored.notes:
             self._report(note)
-        metrics.rewind(restored.step)
-        run = await self._open()
-        async with self._subscribed(run) as consumer:
-            if restored.step:  # A kill may have come between the checkpoint and its commit.
-                await self._journal.commit(consumer, restored.step)
-            await self._journal.rewind(consumer, restored.step)
-            version = await state.name_weights(self._journal, consumer)
-            async with self._served(version) as (connection, publish):
-                loop = TrainingLoop(
-                    state,
-                    self._batches(consumer),
-                    self._settings,
-                    journal=self._journal,
-                    consumer=consumer,
-                    publish=publish,
-                    evaluate=self._evaluation(connection, held_out),
-                    metrics=metrics,
-                    report=self._report,
-                )
-                work = loop.work(restored.step)
-                stopped = await self._beside_rollouts(run, consumer, connection, work)
-        return self._result(state, metrics, stopped)
+        await self._journal.rewind(consumer, restored.step)
+        if restored.step:
+            await self._journal.commit(consumer, restored.step)
+        if (consumer.committed or 0) > restored.step:
+            self._report(
+                f"run {consumer.run.spec.name!r} was trained up to step {consumer.committed}, and "
+                f"{self._folder} has step {restored.step}: the steps between are trained again "
+                "from the recorded rollouts"
+            )
 
     def _load(self, loss: Loss | None) -> TrainingState:
         settings = self._settings
@@ -259,9 +298,14 @@ class _Training:
         name = self._plan.spec.name
         return TrainingState(trainer, settings, folder=self._folder, run=name)
 
-    async def _open(self) -> Run:
+    async def _open(self, restored: Restored) -> Run:
         spec = self._plan.spec
         run = await self._journal.find_run(spec.name)
+        if run is None and restored.step:
+            raise UsageError(
+                f"{self._folder} has step {restored.step} of run {spec.name!r}, which this journal "
+                "does not know: give the journal that it was trained with, or another --out"
+            )
         if run is None:
             return await self._journal.create_run(spec, (), sealed=False)
         if differences := run.spec.differences(spec):
@@ -282,7 +326,7 @@ class _Training:
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
         """The second trainer of a run is refused."""
         consumer = await self._journal.subscribe(
-            run, CONSUMER, this_process(), lease_seconds=LEASE_SECONDS
+            run, CONSUMER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
         try:
             yield consumer
@@ -290,55 +334,71 @@ class _Training:
             await self._journal.unsubscribe(consumer)
 
     @asynccontextmanager
-    async def _served(self, version: WeightFolder) -> AsyncIterator[tuple[Connection, Publish]]:
+    async def _running_engines(self) -> AsyncIterator[Connection | None]:
+        """Those that run already are checked before anything is written."""
+        if not self._address.urls:
+            yield None
+            return
+        async with self._connected(self._address) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _served(
+        self, version: WeightFolder, running: Connection | None
+    ) -> AsyncIterator[tuple[Connection, Publish]]:
         """A policy that samples with `version`, and the way by which it gets another one."""
-        if self._urls:
-            async with self._connected(self._urls) as connection:
-                publish = partial(push, _engines(connection), api_key=self._api_key)
-                await publish(version)
-                yield connection, publish
+        if running is not None:
+            publish = partial(push, _engines(running), api_key=self._address.api_key)
+            await publish(version)
+            yield running, publish
             return
         engine = TrainingEngine(version, report=self._report)
-        async with engine.serve(), self._connected((engine.url,)) as connection:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(engine.serve())
+            address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
+            connection = await stack.enter_async_context(self._connected(address))
             _engines(connection).acknowledge(version.name)
             yield connection, partial(engine.publish, _engines(connection))
 
     @asynccontextmanager
-    async def _connected(self, urls: Sequence[str]) -> AsyncIterator[Connection]:
-        models = () if self._urls else (MODEL,)
-        address = EngineAddress(urls=tuple(urls), models=models, api_key=self._api_key)
+    async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:
         engines = EmbeddedEngines(self._report)
         async with connect(
             address, engines=engines, notify=self._report, renderer=self._renderer
         ) as connection:
             if not _engines(connection).has_tokens:
                 raise UsageError(
-                    f"{urls[0]} gives messages without token ids: there is nothing to train on; "
-                    "`holdfast policy check URL` says which engines are fit for training"
+                    f"{address.urls[0]} gives messages without token ids: nothing of it can be "
+                    "trained; `holdfast policy check URL` says which engines are fit for training"
                 )
+            check_logprobs(_engines(connection), self._plan.spec.sampling)
             yield connection
 
     async def _beside_rollouts(
         self,
-        run: Run,
         consumer: Consumer,
         connection: Connection,
         work: Coroutine[Any, Any, None],
     ) -> str:
         """Trains while the engine rolls out; why it stopped early, "" when it did not."""
+        run, is_sealed = consumer.run, False
         rollouts = self._plan.engine(run, self._journal, connection, stop=self._stop)
         training = asyncio.create_task(work, name="training")
         rolling = asyncio.create_task(rollouts.work(), name="rollouts")
         renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
         try:
             await self._stop.wait_or(training, rolling, renewing)
-            if training.done() and not training.cancelled() and training.exception() is None:
+            if _succeeded(rolling) and not self._stop.requested:
+                # Of a sealed run nothing is rolled out; what is recorded may still be trained.
+                await self._stop.wait_or(training, renewing)
+            if _succeeded(training):
                 await self._journal.seal(run)
+                is_sealed = True
         finally:
             for task in (training, renewing):
                 task.cancel()
             await asyncio.wait({training, renewing})
-            if not (training.done() and _succeeded(training)):
+            if not is_sealed:
                 self._stop.request("the trainer has ended")
             ending = await rolling
         if ending.fatal is not None:
@@ -346,11 +406,11 @@ class _Training:
         for task in (renewing, training):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
-        return "" if _succeeded(training) else ending.stopped
+        return "" if is_sealed else self._stop.reason
 
     async def _renew(self, consumer: Consumer) -> None:
         while True:
-            await asyncio.sleep(LEASE_SECONDS / 3)
+            await asyncio.sleep(consumer.lease_seconds / 3)
             await self._journal.renew(consumer)
 
     def _evaluation(self, connection: Connection, tasks: Sequence[Task]) -> Evaluate | None:
@@ -370,12 +430,13 @@ class _Training:
         self, state: TrainingState, metrics: TrainingMetrics, stopped: str
     ) -> TrainingReport:
         lines = metrics.lines()
+        metrics.rewind(max(lines, default=0))
         rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}
         held_out = {s: line["eval_reward"] for s, line in lines.items() if "eval_reward" in line}
         curves = {"training": list(rewards.items()), "held out": list(held_out.items())}
         title = f"{self._plan.spec.name}: mean reward"
-        shown = {name: line for name, line in curves.items() if line}
-        (self._folder / CURVE).write_text(draw(shown, title=title, axis="step"))
+        drawn = {name: line for name, line in curves.items() if line}
+        (self._folder / CURVE).write_text(draw(drawn, title=title, axis="step"))
         assert state.version is not None
         return TrainingReport(
             run=self._plan.spec.name,
@@ -387,7 +448,7 @@ class _Training:
         )
 
 
-def _succeeded(task: "asyncio.Task[None]") -> bool:
+def _succeeded(task: "asyncio.Task[Any]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 

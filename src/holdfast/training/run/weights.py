@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import torch
 from msgspec import Struct
 from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import HoldfastError
 from holdfast.training.model.network import Network, no_progress_bars
 
@@ -42,7 +45,7 @@ class WeightFolder(Struct, frozen=True):
 
 
 def digest_of(tensors: "dict[str, Tensor]") -> str:
-    """Of names, shapes, types and bytes: the same for the same weights, whoever wrote them."""
+    """Of names, shapes, types and bytes: the same for the same weights."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
@@ -83,22 +86,25 @@ def _save(network: Network, folder: Path) -> None:
     if network.lora is None:
         network.module.save_pretrained(folder, safe_serialization=True)
         return
-    network.module.merge_adapter()
-    try:
-        plain: Any = network.module.get_base_model()
-        plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
-    finally:
-        network.module.unmerge_adapter()
+    plain: Any = network.module.get_base_model()
+    plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
 
 
+@torch.no_grad()
 def merged_state(network: Network) -> dict[str, Tensor]:
-    """The weights under the names of the plain model; the adapter has to be merged in."""
-    state = network.module.get_base_model().state_dict()
-    return {
+    """The weights under the names of the plain model, the adapter added to copies of them: taken
+    out again (peft's unmerge), it would leave its rounding in the model at every step."""
+    plain: Any = network.module.get_base_model()
+    state = {
         name.replace(".base_layer", ""): tensor
-        for name, tensor in state.items()
+        for name, tensor in plain.state_dict().items()
         if ".lora_" not in name
     }
+    for name, layer in plain.named_modules():
+        for adapter in getattr(layer, "lora_A", {}):
+            weight = state[f"{name}.weight"]
+            state[f"{name}.weight"] = weight + layer.get_delta_weight(adapter).to(weight.dtype)
+    return state
 
 
 def remove_old(parent: Path, keep: Sequence[str]) -> None:
@@ -113,19 +119,33 @@ async def push(policy: EnginePolicy, version: WeightFolder, *, api_key: str | No
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=UPDATE_SECONDS)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        urls = [endpoint.url for endpoint in policy.endpoints]
-        await asyncio.gather(*(_update(session, url, version) for url in urls))
+        await asyncio.gather(*(_update(session, each, version) for each in policy.endpoints))
     policy.acknowledge(version.name)
 
 
-async def _update(session: aiohttp.ClientSession, url: str, version: WeightFolder) -> None:
-    body = {"path": str(version.path.resolve()), "version": version.name}
+async def _update(
+    session: aiohttp.ClientSession, endpoint: Endpoint, version: WeightFolder
+) -> None:
+    url, path = endpoint.url, str(version.path.resolve())
+    if endpoint.dialect.kind is Kind.SGLANG:
+        body = {"model_path": path, "weight_version": version.name}
+    else:
+        body = {"path": path, "version": version.name}
     try:
         async with session.post(f"{url}/update_weights_from_disk", json=body) as response:
             text = await response.text()
-            if response.status != 200:
-                raise WeightsNotTaken(
-                    f"{url} did not take the weights {version.name}: {response.status} {text[:300]}"
-                )
     except (aiohttp.ClientError, TimeoutError) as error:
         raise WeightsNotTaken(f"{url} did not take the weights {version.name}: {error}") from error
+    if response.status != 200 or not _is_success(text):
+        raise WeightsNotTaken(
+            f"{url} did not take the weights {version.name}: {response.status} {text[:300]}"
+        )
+
+
+def _is_success(text: str) -> bool:
+    """SGLang answers 200 to some updates that failed."""
+    try:
+        answer = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return True
+    return not isinstance(answer, dict) or answer.get("success", True) is True

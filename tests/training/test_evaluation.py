@@ -1,0 +1,115 @@
+"""Evaluations of a training: runs of their own; one that fails does not end the training."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from holdfast.engine.connect import connect_policy
+from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import as_tasks
+from holdfast.rollout.processors.processor import as_processor
+from holdfast.testing import FakeEngine
+from holdfast.training.run.evaluation import evaluate
+
+HELD_OUT = as_tasks([{"id": name, "prompt": "?", "ground_truth": name} for name in "abcd"])
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+
+
+def score(trajectory):
+    return float(trajectory.task.id in "abc")
+
+
+def planned(scorer=score):
+    plan = plan_run(
+        "first",
+        tasks=HELD_OUT[:1],
+        processor=as_processor(solve),
+        rollout=("solve", None),
+        scorer=None if scorer is None else Scorer(scorer),
+        scorer_code=NO_CODE if scorer is None else ("score", None),
+        samples=8,
+        sampling=Sampling(max_tokens=4),
+        seed=1,
+    )
+    return structs.replace(plan, spec=structs.replace(plan.spec, model="fake", renderer="bytes"))
+
+
+@asynccontextmanager
+async def connected(engine):
+    policy = EnginePolicy(engine.url, engine.model)
+    try:
+        yield await connect_policy(policy)
+    finally:
+        await policy.aclose()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with FakeEngine(mean_length=3) as found:
+        yield found
+
+
+def evaluated(engine, journal, plan, *, said, tasks=HELD_OUT, version="step-3"):
+    async def body():
+        async with connected(engine) as connection:
+            return await evaluate(
+                plan,
+                tasks,
+                3,
+                version,
+                journal=journal,
+                connection=connection,
+                samples=2,
+                report=said.append,
+            )
+
+    return asyncio.run(body())
+
+
+def test_it_is_a_run_of_its_own_and_repeating_it_samples_nothing(engine):
+    journal, said = MemoryJournal(), []
+    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    (run,) = asyncio.run(journal.runs())
+    assert (run.name, run.tasks, run.samples) == ("first.held-out.step-3", 4, 2)
+    engine.reset()
+    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    assert len(asyncio.run(journal.runs())) == 1
+    assert evaluated(engine, journal, planned(), said=said, version="step-3.2") == 0.75
+    assert len(asyncio.run(journal.runs())) == 2, "other weights are another evaluation"
+    assert said == []
+
+
+def test_one_that_fails_is_reported_and_none(engine):
+    journal, said = MemoryJournal(), []
+    evaluated(engine, journal, planned(), said=said)
+    assert evaluated(engine, journal, planned(), said=said, tasks=HELD_OUT[:2]) is None
+    assert len(said) == 1
+    assert "the evaluation after step 3 failed, and training goes on" in said[0]
+
+
+def test_one_without_rewards_is_reported_and_none(engine):
+    said = []
+    assert evaluated(engine, MemoryJournal(), planned(None), said=said) is None
+    assert said == ["the evaluation after step 3 has no rewards, and training goes on"]
+
+
+def test_one_that_stopped_early_gives_no_number(engine):
+    """A mean over what happened to be done would be a point of the curve that is wrong."""
+    said = []
+    plan = planned()
+    settings = structs.replace(plan.settings, run_deadline=1e-9)
+    assert (
+        evaluated(engine, MemoryJournal(), structs.replace(plan, settings=settings), said=said)
+        is None
+    )
+    assert "deadline" in said[0]

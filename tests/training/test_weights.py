@@ -1,0 +1,147 @@
+"""Versions of the weights: a name never stands for other bytes, and a folder is what is trained."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+from aiohttp import web
+
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.errors import LeaseLost
+from holdfast.training.model.network import Lora, Network
+from holdfast.training.run import weights
+from holdfast.training.run.train import TINY
+from holdfast.training.run.weights import WeightFolder, WeightsNotTaken
+from support.records import consuming, spec
+
+
+def test_a_name_never_stands_for_other_bytes():
+    async def body():
+        journal = MemoryJournal()
+        run = await journal.create_run(spec(), (), sealed=False)
+        consumer = await consuming(journal, run)
+
+        async def publish(digest):
+            name = await weights.choose_name(journal, consumer, 3, digest)
+            await journal.publish_version(run, name, step=3, digest=digest, consumer=consumer)
+            return name
+
+        assert [await publish(digest) for digest in "aabcba"] == [
+            *("step-3", "step-3", "step-3.2", "step-3.3", "step-3.2", "step-3"),
+        ]
+        await journal.unsubscribe(consumer)
+        with pytest.raises(LeaseLost):
+            await publish("d")
+
+    asyncio.run(body())
+
+
+def test_a_digest_is_of_names_shapes_types_and_bytes():
+    one = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
+    same = {"b": torch.ones(1), "a": torch.zeros(3, 2).T.contiguous().reshape(2, 3)}
+    others = [
+        {"a": torch.zeros(3, 2), "b": torch.ones(1)},
+        {"a": torch.zeros(2, 3).double(), "b": torch.ones(1)},
+        {"a": torch.zeros(2, 3), "c": torch.ones(1)},
+        {"a": torch.zeros(2, 3), "b": torch.ones(1) + 1e-7},
+    ]
+    assert weights.digest_of(one) == weights.digest_of(same)
+    assert len({weights.digest_of(found) for found in [one, *others]}) == 5
+
+
+def logits_of(network, ids=(5, 6, 7, 8)):
+    with torch.no_grad():
+        network.module.set_attn_implementation("sdpa")
+        return network.module(torch.tensor([ids])).logits
+
+
+def test_a_folder_is_a_model_with_its_tokenizer_and_a_second_one_replaces_it(tmp_path):
+    network = Network(TINY)
+    weights.write_folder(tmp_path, "step-1", network)
+    with torch.no_grad():
+        next(iter(network.parameters.values())).add_(0.5)
+    path = weights.write_folder(tmp_path, "step-1", network)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= {
+        file.name for file in path.iterdir()
+    }
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
+    torch.testing.assert_close(logits_of(Network(path)), logits_of(network), rtol=0, atol=0)
+
+
+def test_an_adapter_is_merged_into_the_folder_and_the_network_keeps_its_bits(tmp_path):
+    pytest.importorskip("peft", reason="the extra `train`")
+    network = Network(TINY, lora=Lora(4))
+    with torch.no_grad():
+        for parameter in network.parameters.values():
+            parameter.copy_(torch.randn_like(parameter) / 10)
+    before = {name: tensor.clone() for name, tensor in network.module.state_dict().items()}
+    path = weights.write_folder(tmp_path, "step-1", network)
+    after = network.module.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    merged, plain = Network(path), Network(TINY)
+    assert set(merged.parameters) == set(plain.parameters)
+    torch.testing.assert_close(logits_of(merged), logits_of(network), atol=2e-4, rtol=1e-4)
+    assert (logits_of(merged) - logits_of(plain)).abs().max() > 0.1
+
+
+def test_old_folders_are_removed(tmp_path):
+    for name in ("step-1", "step-2", ".partial-step-3", "step-4"):
+        (tmp_path / name).mkdir()
+    weights.remove_old(tmp_path, ["step-2", "step-4"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-4"]
+
+
+@asynccontextmanager
+async def answering(status, body):
+    """An engine that answers an update so; the bodies that it got."""
+    got = []
+
+    async def update(request):
+        got.append(await request.json())
+        return web.Response(status=status, text=body)
+
+    app = web.Application()
+    app.router.add_post("/update_weights_from_disk", update)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", got
+    finally:
+        await runner.cleanup()
+
+
+NAMES = {"vllm": ("path", "version"), "sglang": ("model_path", "weight_version")}
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize(
+    ("status", "body", "taken"),
+    [
+        (200, '{"success": true}', True),
+        (200, "done", True),
+        (200, '{"success": false, "message": "no such folder"}', False),
+        (400, '{"error": "no such folder"}', False),
+    ],
+)
+def test_a_version_is_acknowledged_when_the_engine_says_that_it_has_it(
+    tmp_path, status, body, taken, dialect
+):
+    async def scenario():
+        async with answering(status, body) as (url, got):
+            policy = EnginePolicy(url, "policy", dialect=dialect)
+            version = WeightFolder("step-1", tmp_path, "digest")
+            if taken:
+                await weights.push(policy, version)
+            else:
+                with pytest.raises(WeightsNotTaken, match=r"step-1: .*no such folder"):
+                    await weights.push(policy, version)
+            await policy.aclose()
+            assert (policy.endpoints[0].expected_version == "step-1") is taken
+            path, name = NAMES[dialect]
+            assert got == [{path: str(tmp_path), name: "step-1"}]
+
+    asyncio.run(scenario())
