@@ -273,9 +273,8 @@ def test_updates_share_the_step_and_their_sum_is_its_loss():
 
 
 def _group():
-    from holdfast.records.samples.sample import samples_of
-
     from holdfast.records.history import History
+    from holdfast.records.samples.sample import samples_of
     from holdfast.training.batch import TrainedTrajectory, TrainingGroup
     from support.records import finished, generated, started
 

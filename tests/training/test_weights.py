@@ -94,12 +94,14 @@ def test_old_folders_are_removed(tmp_path):
 
 
 @asynccontextmanager
-async def answering(status, body):
-    """An engine that answers an update so; the bodies that it got."""
+async def answering(status, body, *, down=0):
+    """An engine that answers an update so, after it was down so often; the bodies that it got."""
     got = []
 
     async def update(request):
         got.append(await request.json())
+        if len(got) <= down:
+            request.transport.abort()
         return web.Response(status=status, text=body)
 
     app = web.Application()
@@ -135,13 +137,30 @@ def test_a_version_is_acknowledged_when_the_engine_says_that_it_has_it(
             policy = EnginePolicy(url, "policy", dialect=dialect)
             version = WeightFolder("step-1", tmp_path, "digest")
             if taken:
-                await weights.push(policy, version)
+                await weights.push(policy, version, patience=60.0)
             else:
                 with pytest.raises(WeightsNotTaken, match=r"step-1: .*no such folder"):
-                    await weights.push(policy, version)
+                    await weights.push(policy, version, patience=60.0)
             await policy.aclose()
             assert (policy.endpoints[0].expected_version == "step-1") is taken
             path, name = NAMES[dialect]
             assert got == [{path: str(tmp_path), name: "step-1"}]
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_is_down_is_waited_for_within_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "RETRY_SECONDS", 0.01)
+
+    async def scenario():
+        async with answering(200, "{}", down=3) as (url, got):
+            policy = EnginePolicy(url, "policy")
+            version = WeightFolder("step-1", tmp_path, "digest")
+            with pytest.raises(WeightsNotTaken, match="did not take the weights step-1"):
+                await weights.push(policy, version, patience=0.0)
+            assert (len(got), policy.endpoints[0].expected_version) == (1, None)
+            await weights.push(policy, version, patience=60.0)
+            assert (len(got), policy.endpoints[0].expected_version) == (4, "step-1")
+            await policy.aclose()
 
     asyncio.run(scenario())

@@ -20,7 +20,6 @@ class TrainingEngine:
     that is in force, so that no trajectory meets another."""
 
     def __init__(self, version: WeightFolder, *, report: Callable[[str], None]):
-        self._version = version
         self._report = report
         self._engine = EmbeddedEngine(version.path, options=_options(version.name), report=report)
 
@@ -43,21 +42,13 @@ class TrainingEngine:
             await asyncio.gather(keeper, return_exceptions=True)
             await asyncio.to_thread(self._engine.stop)
 
-    async def publish(self, policy: EnginePolicy, version: WeightFolder) -> None:
-        """Returns when the engine says that it has the version. One that dies meanwhile is back
-        with it."""
-        self._version = version
+    async def publish(
+        self, policy: EnginePolicy, version: WeightFolder, *, patience: float
+    ) -> None:
+        """Returns when the engine says that it has the version. One that dies meanwhile comes back
+        with it, and is waited for."""
         self._engine.serve_instead(version.path, options=_options(version.name))
-        while True:
-            try:
-                await weights.push(policy, version)
-            except weights.WeightsNotTaken as error:
-                if self._engine.running:
-                    raise
-                self._report(f"{error}; it is started again with them")
-                await asyncio.sleep(RESTART_SECONDS)
-            else:
-                return
+        await weights.push(policy, version, patience=patience)
 
     async def _keep_alive(self) -> None:
         """A dead engine is an outage like any other: calls wait until it is back, and go on."""

@@ -348,7 +348,12 @@ class _Training:
     ) -> AsyncIterator[tuple[Connection, Publish]]:
         """A policy that samples with `version`, and the way by which it gets another one."""
         if running is not None:
-            publish = partial(push, _engines(running), api_key=self._address.api_key)
+            publish = partial(
+                push,
+                _engines(running),
+                patience=self._address.patience,
+                api_key=self._address.api_key,
+            )
             await publish(version)
             yield running, publish
             return
@@ -358,7 +363,8 @@ class _Training:
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
             connection = await stack.enter_async_context(self._connected(address))
             _engines(connection).acknowledge(version.name)
-            yield connection, partial(engine.publish, _engines(connection))
+            patience = self._address.patience
+            yield connection, partial(engine.publish, _engines(connection), patience=patience)
 
     @asynccontextmanager
     async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:

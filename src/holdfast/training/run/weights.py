@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ KEEP_VERSIONS = 2
 _ASIDE = ".partial-"
 _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation_config.json")
 UPDATE_SECONDS = 600.0
+"""For one update: a large model takes minutes to read."""
+RETRY_SECONDS = 0.5
 
 
 class WeightsNotTaken(HoldfastError):
@@ -114,28 +117,44 @@ def remove_old(parent: Path, keep: Sequence[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-async def push(policy: EnginePolicy, version: WeightFolder, *, api_key: str | None = None) -> None:
-    """Every engine loads the version, or `WeightsNotTaken`. Then the policy knows it."""
+async def push(
+    policy: EnginePolicy,
+    version: WeightFolder,
+    *,
+    patience: float,
+    api_key: str | None = None,
+) -> None:
+    """Every engine loads the version, or `WeightsNotTaken`. Then the policy knows it. An engine
+    that is down is waited for, up to `patience` seconds."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=UPDATE_SECONDS)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        await asyncio.gather(*(_update(session, each, version) for each in policy.endpoints))
+        await asyncio.gather(
+            *(_update(session, each, version, patience=patience) for each in policy.endpoints)
+        )
     policy.acknowledge(version.name)
 
 
 async def _update(
-    session: aiohttp.ClientSession, endpoint: Endpoint, version: WeightFolder
+    session: aiohttp.ClientSession, endpoint: Endpoint, version: WeightFolder, *, patience: float
 ) -> None:
     url, path = endpoint.url, str(version.path.resolve())
     if endpoint.dialect.kind is Kind.SGLANG:
         body = {"model_path": path, "weight_version": version.name}
     else:
         body = {"path": path, "version": version.name}
-    try:
-        async with session.post(f"{url}/update_weights_from_disk", json=body) as response:
-            text = await response.text()
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise WeightsNotTaken(f"{url} did not take the weights {version.name}: {error}") from error
+    until = time.monotonic() + patience
+    while True:
+        try:
+            async with session.post(f"{url}/update_weights_from_disk", json=body) as response:
+                text = await response.text()
+            break
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
+                raise WeightsNotTaken(
+                    f"{url} did not take the weights {version.name}: {error!r}"
+                ) from error
+        await asyncio.sleep(RETRY_SECONDS)
     if response.status != 200 or not _is_success(text):
         raise WeightsNotTaken(
             f"{url} did not take the weights {version.name}: {response.status} {text[:300]}"
