@@ -108,6 +108,32 @@ def test_an_engine_that_is_killed_in_a_step_changes_nothing(undisturbed, tmp_pat
     assert_same(training, undisturbed)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("step 1 ", id="in a step"),
+        pytest.param("step 2 ", id="in an evaluation", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_stop_with_care_says_how_to_go_on_and_changes_nothing(undisturbed, tmp_path, line):
+    training = Training(tmp_path)
+    process = training.start()
+    assert process.stdout is not None
+    for found in process.stdout:
+        if found.startswith(line):
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "stopped: received SIGINT" in err
+    assert "to go on: " in err
+    assert "Traceback" not in err
+    code, _, err = training.train()
+    assert code == 0, err
+    assert_same(training, undisturbed)
+
+
 # --- two trainers
 
 FREEZE = '''
