@@ -100,6 +100,7 @@ def _rows(budget: int, seed: int, *, shared: bool) -> "tuple[PackedRow, list[Tok
     while True:
         length = min(max(int(chance.lognormvariate(6.2, 0.9)), 64), 4096)
         if shared:
+            length = min(length, budget // 18)
             prompt = [chance.randrange(VOCABULARY) for _ in range(length)]
             new = [
                 TokenSequence(

@@ -17,6 +17,9 @@ from holdfast.rollout.tools.tool import Tool, tool
 loaded = time.time_ns()
 isolated = functools.partial(tool, isolated=True)
 
+MAX_DESCRIPTOR = 1024
+"""Above those that a test process has open."""
+
 
 @dataclass
 class Point:
@@ -142,13 +145,13 @@ def noise() -> str:
 
 @isolated()
 def hang_up() -> None:
-    os.closerange(3, 256)
+    os.closerange(3, MAX_DESCRIPTOR)
     time.sleep(60)
 
 
 @isolated()
 def garbage() -> None:
-    for number in range(3, 32):
+    for number in range(3, MAX_DESCRIPTOR):
         try:
             os.write(number, b"\xff" * 64)
         except OSError:

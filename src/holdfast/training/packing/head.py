@@ -11,6 +11,7 @@ from torch import Tensor
 
 CHUNK_LOGITS = 2**26
 """Logits that exist at a time: 256 MiB in float32."""
+GPU_CHUNK_LOGITS = 2**28
 
 
 def token_logprobs(
@@ -41,64 +42,79 @@ class _Head(torch.autograd.Function):
         temperature: Tensor,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(targets), device=hidden.device)
-        entropies = torch.empty_like(logprobs)
-        normalizers = torch.empty_like(logprobs)
-        for part in _chunks(len(targets), weight.shape[0]):
-            logits = _logits(hidden[part], weight, bias, temperature[part])
-            normalizer = logits.logsumexp(-1)
-            picked = logits.gather(-1, targets[part, None])[:, 0]
-            probabilities = (logits - normalizer[:, None]).exp_()
-            normalizers[part] = normalizer
-            logprobs[part] = picked - normalizer
-            entropies[part] = normalizer - (probabilities.mul_(logits)).sum(-1)
+        entropies, normalizers = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        for part in _chunks(len(targets), weight):
+            logits = hidden[part] @ weight.T
+            logprobs[part], entropies[part], normalizers[part] = _score(
+                logits, bias, targets[part], temperature[part]
+            )
         ctx.save_for_backward(hidden, weight, bias, targets, temperature, normalizers, entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, temperature, normalizers, entropies = ctx.saved_tensors
-        of_logprobs, of_entropies = gradients
-        hidden_gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        weight_gradient = (
-            torch.zeros(weight.shape, device=weight.device) if ctx.needs_input_grad[1] else None
-        )
-        bias_gradient = (
-            torch.zeros(weight.shape[0], device=weight.device)
-            if bias is not None and ctx.needs_input_grad[2]
-            else None
-        )
-        for part in _chunks(len(targets), weight.shape[0]):
-            logits = _logits(hidden[part], weight, bias, temperature[part])
-            log_probabilities = logits.sub_(normalizers[part, None])
-            probabilities = log_probabilities.exp()
-            # d logprob = onehot - p;  d entropy = -p (log p + entropy)
-            slope = log_probabilities.add_(entropies[part, None]).mul_(-of_entropies[part, None])
-            slope = slope.sub_(of_logprobs[part, None]).mul_(probabilities)
-            slope.scatter_add_(-1, targets[part, None], of_logprobs[part, None])
-            slope.div_(temperature[part, None])
-            cast = slope.to(weight.dtype)
-            if hidden_gradient is not None:
-                hidden_gradient[part] = cast @ weight
-            if weight_gradient is not None:
-                weight_gradient.add_(cast.T @ hidden[part])
-            if bias_gradient is not None:
-                bias_gradient.add_(slope.sum(0))
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        of_hidden = torch.empty_like(hidden) if wants_hidden else None
+        of_weight = torch.zeros(weight.shape, device=weight.device) if wants_weight else None
+        of_bias = torch.zeros(len(weight), device=weight.device) if wants_bias else None
+        for part in _chunks(len(targets), weight):
+            logits = hidden[part] @ weight.T
+            values = (targets, temperature, normalizers, entropies, *gradients)
+            found = _slope(logits, bias, *(value[part] for value in values))
+            if of_hidden is not None:
+                of_hidden[part] = found @ weight
+            if of_weight is not None:
+                of_weight.add_(found.T @ hidden[part])
+            if of_bias is not None:
+                of_bias.add_(found.sum(0))
         return (
-            hidden_gradient,
-            None if weight_gradient is None else weight_gradient.to(weight.dtype),
-            None if bias_gradient is None or bias is None else bias_gradient.to(bias.dtype),
+            of_hidden,
+            None if of_weight is None else of_weight.to(weight.dtype),
+            None if of_bias is None else of_bias.to(bias.dtype),
             None,
             None,
         )
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
-    logits = (hidden @ weight.T).float()
-    if bias is not None:
-        logits = logits.add_(bias.float())
-    return logits.div_(temperature[:, None])
+def _score(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(logprobs, entropies, normalizers) of a chunk."""
+    scaled = _scale(logits, bias, temperature)
+    normalizer = scaled.logsumexp(-1)
+    picked = scaled.gather(-1, targets[:, None])[:, 0]
+    expected = ((scaled - normalizer[:, None]).exp() * scaled).sum(-1)
+    return picked - normalizer, normalizer - expected, normalizer
 
 
-def _chunks(tokens: int, vocabulary: int) -> list[slice]:
-    size = max(CHUNK_LOGITS // vocabulary, 1)
+def _slope(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: Tensor,
+    normalizers: Tensor,
+    entropies: Tensor,
+    of_logprobs: Tensor,
+    of_entropies: Tensor,
+) -> Tensor:
+    """The gradient of a chunk's logits, in their type.
+
+    d logprob = onehot - p;  d entropy = -p (log p + entropy)
+    """
+    log_p = _scale(logits, bias, temperature) - normalizers[:, None]
+    slope = -(log_p + entropies[:, None]) * of_entropies[:, None] - of_logprobs[:, None]
+    slope = slope * log_p.exp()
+    is_target = torch.arange(logits.shape[1], device=logits.device)[None] == targets[:, None]
+    slope = slope + torch.where(is_target, of_logprobs[:, None], 0.0)
+    return (slope / temperature[:, None]).to(logits.dtype)
+
+
+def _scale(logits: Tensor, bias: Tensor | None, temperature: Tensor) -> Tensor:
+    scaled = logits.float() if bias is None else logits.float() + bias.float()
+    return scaled / temperature[:, None]
+
+
+def _chunks(tokens: int, weight: Tensor) -> list[slice]:
+    size = max((GPU_CHUNK_LOGITS if weight.is_cuda else CHUNK_LOGITS) // len(weight), 1)
     return [slice(start, start + size) for start in range(0, tokens, size)]
