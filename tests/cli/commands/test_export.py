@@ -143,7 +143,9 @@ def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(la
     lab.engine.set_faults(Fault(FaultKind.HANG, matching="slow/1"))
     process = start(*lab.words("--samples", 2, "--quiet", "--grace", 0), cwd=lab.place)
     try:
-        while json.loads(lab.holdfast("runs", "--json").out or "[{}]")[0].get("settled") != 3:
+        while (json.loads(lab.holdfast("runs", "--json").out or "[]") or [{}])[0].get(
+            "settled"
+        ) != 3:
             assert process.poll() is None
         done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
         assert json.loads(done.out)["unsettled"] == 1
