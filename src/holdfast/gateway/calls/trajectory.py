@@ -88,7 +88,7 @@ class AgentTrajectory:
         self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
         """Of streams."""
-        self._visited: set[str] = set()
+        self._kept_paths: set[str] = set()
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())
         self._schemas = ToolSchemas(session.blobs, recorded)
@@ -188,7 +188,7 @@ class AgentTrajectory:
         called = calls.get(pending.id.find_in(calls))
         if called is not None:
             for path in called.choices:
-                self._visit(path)
+                self._keep(path)
         else:
             called = await self._sample_or_fail(pending)
         return build_answer(self.session, called, request, bare=bool(prompts_of(request)))
@@ -250,7 +250,7 @@ class AgentTrajectory:
             *(generate_step.without_drafted(session, step) for step in steps), called
         )
         for step in steps:
-            self._visit(step.path)
+            self._keep(step.path)
             self._images.add(step)
         if position is None:
             self._raw_prompts.add(called)
@@ -353,17 +353,17 @@ class AgentTrajectory:
         self.session.log.continue_attempt()
         self.tools.go_on()
         for path in steps_of_last_attempt(self.session.history):
-            self._visit(path)
+            self._keep(path)
 
-    def _visit(self, path: str) -> None:
+    def _keep(self, path: str) -> None:
         """The sources of a reply are part of this attempt as well, though they were not requested
         again: without them, the reply would have lost its beginning."""
         paths = [path]
         while paths:
             path = paths.pop()
-            if path in self._visited:
+            if path in self._kept_paths:
                 continue
-            self._visited.add(path)
+            self._kept_paths.add(path)
             self.session.log.keep(path)
             step = self.session.history.steps.get(path)
             paths += step.sources if isinstance(step, Generated) else ()
