@@ -4,11 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for processes that they started: one more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+# Tests start hundreds of processes: what one compiles, the next ones read.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check crash bench docs bench-peers vllm agents interop clean
+.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
+
+# Two trainings, one of them killed at random, that end with the same bits. SEED: of the kills.
+learn: $(VENV)/installed
+	$(BIN)/python examples/learn.py $(if $(SEED),--seed $(SEED))
 
 test: $(VENV)/installed
 	scripts/system.sh
@@ -24,12 +30,21 @@ check: $(VENV)/installed
 crash: $(VENV)/installed
 	HOLDFAST_EXHAUSTIVE=1 $(BIN)/python -m pytest tests/crash tests/journal tests/simulation --timeout 7200
 
+# A simulated cluster (several Ray nodes on this machine, and a PostgreSQL server), and what can be
+# killed of it: workers, nodes, scorers, gateways, the command, the server; 20 times in one run.
+cluster: $(VENV)/installed
+	HOLDFAST_CLUSTER=1 HOLDFAST_EXHAUSTIVE=1 $(BIN)/python -m pytest tests/cluster --timeout 3600
+
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks
 
 # The documentation with the API reference, as a site in .site/; any broken link fails it.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Sdist and wheel, and the wheel alone in a clean environment, where a rollout is run.
+package:
+	PYTHON=$(PYTHON) scripts/package.sh
 
 # Other gateways and evaluation libraries on the same traffic; installed into .peers/.
 bench-peers: $(VENV)/installed
@@ -45,12 +60,20 @@ agents: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
 
 # eval-protocol's own examples with nothing changed but their imports; it is installed into .interop/.
+# Then TRL, verl and Tinker on our rollouts and samples; they are installed into .trainers/.
 interop:
 	PYTHON=$(PYTHON) scripts/interop.sh
+	PYTHON=$(PYTHON) scripts/trainers.sh
 
+# Our losses, gradients and advantages against verl's and TRL's, which are installed into .oracles/.
+oracles:
+	PYTHON=$(PYTHON) scripts/oracles.sh
+
+# Compiled on all cores, which pip cannot; templates that some packages bring are no Python and fail.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || true
 	touch $@
 
 clean:

@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from result import Result
 
 ALL = (
+    "weights",
     "startup", "journal", "engine", "environment", "gateway", "evaluation", "client", "rendering",
-    "stalls", "scale", "storage", "resume", "embedded",
+    "stalls", "scale", "storage", "resume", "embedded", "ledger", "claims", "postgres",
+    "training", "training_run", "converting", "cluster", "pipeline",
 )  # fmt: skip
 
 

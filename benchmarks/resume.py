@@ -51,8 +51,9 @@ async def _prepare(engine: FakeEngine, folder: Path, tasks: Path) -> None:
     from holdfast.engine.stop import Stop
     from holdfast.policy.rendering.renderer import ByteRenderer
     from holdfast.records.run import RunSpec
-    from holdfast.records.task import read_tasks, tasks_digest
+    from holdfast.records.task import tasks_digest
     from holdfast.rollout.processors.processor import as_processor, fingerprint_of
+    from holdfast.tasks.read import read_tasks
 
     file = folder / "agent.py"
     file.write_text(ROLLOUT)

@@ -1,165 +1,166 @@
-"""The trainer on one GPU, against a hand-written packed loop and a padded one, in the same run.
+"""The trainer on one GPU, against a hand-written packed loop and a padded one.
 
-    python benchmarks/training_gpu.py [--size 0.5B|1.5B] [--row 16384] [--compile] [--shared]
+    python benchmarks/training_gpu.py                      # everything in PLAN
+    python benchmarks/training_gpu.py 0.5B:16384:hand,ours # these
+    python benchmarks/training_gpu.py --check              # numbers of the kernels against torch
+    python benchmarks/training_gpu.py --head               # times of the head's parts
 
-Random weights in Qwen2's shapes, a vocabulary of 152k, bf16, AdamW, lognormal lengths. Prints
-tokens per second, the share of the measured matrix ceiling, and the peak memory of each variant.
+Random weights in Qwen2's shapes, a vocabulary of 152k, bf16, AdamW over float32 copies, lognormal
+lengths. Each variant is a process of its own (`training_gpu_child`). Those of one SIZE:ROW are
+prepared together, and measured one after the other while nothing else runs: tokens per second,
+share of the measured matrix ceiling, peak memory, and how long the host takes to issue a step.
+Tokens are those of the sequences, counted as if nothing was shared.
+
+- `check`: no figures, but the last comparison of `--check`, while others prepare
+- `hand`: packed rows of a fixed size, FlexAttention, each layer compiled, the head in chunks that
+  are computed again on the way back; `hand_fused`: the chunks compiled, too
+- `padded`: four sequences at a time, padded to the longest, full logits, as TRL's trainer has it
+- `ours`: `Trainer`, as it is; `ours_lora`: with an adapter
+- `…_shared`: 8 samples of each prompt, which is as long as a reply; `hand` packs them one by one
 """
 
 import argparse
-import random
+import json
+import os
+import queue
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
-from transformers.utils import logging
-
-from holdfast.training.model.network import Network
-from holdfast.training.model.optimizer import Optimizer
-from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
-from holdfast.training.settings import OptimizerSettings
-
-SHAPES = {
-    "0.5B": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
-             "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True},
-    "1.5B": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
-             "num_key_value_heads": 2, "intermediate_size": 8960, "tie_word_embeddings": True},
-}  # fmt: skip
-VOCABULARY = 151_936
-STEPS, WARM_UP = 6, 3
+PLAN = (
+    "0.5B:16384:check,hand,ours,ours_shared",
+    "1.5B:32768:ours",
+    "1.5B:32768:hand",
+    "0.5B:16384:padded,ours_lora",
+    "0.5B:65536:ours",
+    "1.5B:16384:padded",
+    "0.5B:16384:hand_shared,hand_fused",
+    "1.5B:32768:ours_lora",
+    "0.5B:65536:hand",
+)
+PREPARE_S, MEASURE_S = 240, 35
+CHILD = Path(__file__).with_name("training_gpu_child.py")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=SHAPES, default="0.5B")
-    parser.add_argument("--row", type=int, default=16_384)
-    parser.add_argument("--variants", default="ours,compiled,shared,padded")
+    parser.add_argument("plan", nargs="*", default=PLAN, help="SIZE:ROW:VARIANT,…")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--head", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="kernels by time, too")
+    parser.add_argument("--prepare", type=float, default=PREPARE_S, help="seconds to get ready")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for all of it")
     args = parser.parse_args()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    ceiling = _ceiling()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.size}, {args.row}")
-    print(f"matrix ceiling {ceiling / 1e12:.0f} TFLOP/s")
+    if args.check or args.head:
+        from training_gpu_check import check, time_head
+
+        (check if args.check else time_head)()
+    else:
+        _measure(args.plan, profile=args.profile, prepare=args.prepare, limit=args.limit)
+
+
+def _measure(plan: list[str], *, profile: bool, prepare: float, limit: float) -> None:
+    end = time.monotonic() + limit
+    sizes = ",".join(dict.fromkeys(part.split(":")[0] for part in plan))
     with tempfile.TemporaryDirectory() as folder:
-        config = Qwen2Config(vocab_size=VOCABULARY, **SHAPES[args.size])
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        parameters = sum(p.numel() for p in model.parameters())
-        model.save_pretrained(folder)
-        del model
-        for variant in args.variants.split(","):
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            try:
-                rate, share = _measure(variant, Path(folder), args.row, parameters, ceiling)
-            except torch.OutOfMemoryError:
-                print(f"{variant:<10} out of memory")
-                continue
-            peak = torch.cuda.max_memory_allocated() / 2**30
-            print(
-                f"{variant:<10} {rate:>9,.0f} tokens/s  {share:.0%} of the ceiling  {peak:.0f} GiB"
-            )
+        make = _Child(sizes, folder)
+        waves = [
+            [_Child(f"{size}:{row}:{variant}", folder, profile=profile) for variant in names]
+            for size, row, names in (_parse(part) for part in plan)
+        ]
+        try:
+            make.wait_for("made", until=end)
+            make.stop()
+            for wave in waves:
+                _measure_together(wave, prepare, end)
+                _say(seconds=round(limit - (end - time.monotonic())))
+        finally:
+            for child in [make, *(child for wave in waves for child in wave)]:
+                child.stop()
 
 
-def _measure(
-    variant: str, folder: Path, row: int, parameters: int, ceiling: float
-) -> tuple[float, float]:
-    network = Network(folder, device="cuda", dtype=torch.bfloat16, compiled=variant != "ours")
-    assert not network.why_sequential, network.why_sequential
-    optimizer = Optimizer(network.parameters, OptimizerSettings())
-    rows = [_rows(row, seed, shared=variant == "shared") for seed in range(STEPS)]
-    step = _padded if variant == "padded" else _packed
-    if variant == "padded":
-        network.module.set_attn_implementation("sdpa")
-    for number in range(WARM_UP):
-        step(network, rows[number % STEPS])
-        optimizer.update(1e-6)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for packed in rows:
-        step(network, packed)
-        optimizer.update(1e-6)
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - began
-    tokens = sum(_sampled(packed) for packed in rows)
-    return tokens / seconds, 6 * parameters * tokens / seconds / ceiling
+def _parse(part: str) -> tuple[str, str, list[str]]:
+    size, row, variants = part.split(":")
+    return size, row, variants.split(",")
 
 
-def _sampled(packed: "tuple[PackedRow, list[TokenSequence]]") -> int:
-    """Tokens of the sequences, counted as if nothing was shared."""
-    return sum(len(sequence.ids) for sequence in packed[1])
+def _measure_together(wave: "list[_Child]", prepare: float, end: float) -> None:
+    """Prepares all, then measures one after the other."""
+    for child in wave:
+        child.go()
+    until = min(time.monotonic() + prepare, end)
+    ready = [child for child in wave if child.wait_for("ready", until=until)]
+    for child in ready:
+        child.go()
+        child.wait_for(child.last, until=min(time.monotonic() + MEASURE_S, end))
+        child.stop()
 
 
-def _rows(budget: int, seed: int, *, shared: bool) -> "tuple[PackedRow, list[TokenSequence]]":
-    chance = random.Random(seed)
-    sequences: list[TokenSequence] = []
-    size = 0
-    while True:
-        length = min(max(int(chance.lognormvariate(6.2, 0.9)), 64), 4096)
-        if shared:
-            length = min(length, budget // 18)
-            prompt = [chance.randrange(VOCABULARY) for _ in range(length)]
-            new = [
-                TokenSequence(
-                    prompt + [chance.randrange(VOCABULARY) for _ in range(length)],
-                    list(range(length, 2 * length)),
-                    len(sequences),
-                )
-                for _ in range(8)
-            ]
-            cost = 9 * length
-        else:
-            ids = [chance.randrange(VOCABULARY) for _ in range(length)]
-            new, cost = [TokenSequence(ids, list(range(1, length)), len(sequences))], length
-        if size + cost > budget:
-            break
-        sequences += new
-        size += cost
-    (row,) = pack(sequences, budget=budget)
-    return row, sequences
+class _Child:
+    """A process that waits to be told to go on, and whose lines are waited for."""
 
-
-def _packed(network: Network, packed: "tuple[PackedRow, list[TokenSequence]]") -> None:
-    row, _ = packed
-    logprobs, _ = network.logprobs(row, torch.ones(len(row.targets), device="cuda"))
-    (-logprobs.mean()).backward()  # type: ignore[no-untyped-call]
-
-
-def _padded(network: Network, packed: "tuple[PackedRow, list[TokenSequence]]") -> None:
-    """As TRL's trainer has it: a few sequences at a time, padded to the longest, full logits."""
-    _, sequences = packed
-    module: Any = network.module
-    for start in range(0, len(sequences), 4):
-        part = sequences[start : start + 4]
-        width = max(len(s.ids) for s in part)
-        ids = torch.zeros(len(part), width, dtype=torch.long, device="cuda")
-        mask = torch.zeros_like(ids)
-        for n, sequence in enumerate(part):
-            ids[n, : len(sequence.ids)] = torch.tensor(sequence.ids)
-            mask[n, : len(sequence.ids)] = 1
-        logits = module(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
-        logprobs = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
+    def __init__(self, part: str, folder: str, *, profile: bool = False):
+        self._part = part
+        self.last = "kernels" if profile else "tokens_per_s"
+        """What its last line tells."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
+        command = [sys.executable, str(CHILD), part, folder, *["--profile"] * profile]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={"TORCHINDUCTOR_COMPILE_THREADS": "4", **os.environ},
         )
-        loss = (logprobs * mask[:, 1:].flatten()).sum() / mask.sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+
+    def _read(self, lines: IO[bytes]) -> None:
+        for line in lines:
+            self._lines.put(line.decode())
+        self._lines.put(None)
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has ended: its lines say so, and why.
+
+    def wait_for(self, name: str, *, until: float) -> bool:
+        """Whether a line that tells `name` came; else the process has ended, or is ended."""
+        while True:
+            try:
+                line = self._lines.get(timeout=max(until - time.monotonic(), 0))
+            except queue.Empty:
+                _say(part=self._part, error="took too long")
+                self.stop()
+                return False
+            if line is None:
+                if self._process.wait():
+                    self._errors.seek(0)
+                    _say(part=self._part, error=self._errors.read().decode()[-1500:])
+                return False
+            _say(part=self._part, **json.loads(line))
+            if name in json.loads(line):
+                return True
+
+    def stop(self) -> None:
+        """Ends the process, so that its memory is free."""
+        self._process.kill()
+        self._process.wait()
 
 
-def _ceiling() -> float:
-    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    timed: Callable[[], Any] = lambda: left @ right  # noqa: E731
-    for _ in range(3):
-        timed()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(10):
-        timed()
-    torch.cuda.synchronize()
-    return 10 * 2 * 8192**3 / (time.perf_counter() - began)
+def _say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     main()

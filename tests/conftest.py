@@ -1,15 +1,17 @@
 """What all tests share: the exhaustive ones run only when asked for."""
 
+import fcntl
 import gc
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from holdfast.embedded import child_process
 from holdfast.testing.fake_engine import handle
 from support import fork_server
 
@@ -33,6 +35,9 @@ for name in (
 ):
     os.environ.pop(name, None)
 
+# Several tests run at once: threads of torch that wait for a core cost more than they give.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores it, and so would every process that tests start
     # and then interrupt.
@@ -48,6 +53,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Each worker collects every file. The one that comes to a file first compiles it, and the
+    others, who would do the same at the same moment, wait for that and read what it wrote."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return (yield)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _small_collections() -> None:
     """Many tests collect garbage to see what is left of a run. What is there before a file's first
@@ -58,9 +79,13 @@ def _small_collections() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_engines() -> Iterator[None]:
-    """A fake engine is a process of its own, and a fork of one that has imported what it needs."""
+    """An engine is a process of its own, and a fork of one that has imported what it needs."""
     with pytest.MonkeyPatch.context() as patch:
-        popen = {**vars(subprocess), "Popen": fork_server.Popen}
-        patch.setattr(handle, "subprocess", SimpleNamespace(**popen))
+        for module, popen in (
+            (handle, fork_server.Popen),
+            (child_process, fork_server.TrainingPopen),
+        ):
+            forking = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+            patch.setattr(module, "subprocess", forking)
         yield
     fork_server.close()

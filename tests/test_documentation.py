@@ -61,19 +61,21 @@ def test_every_cause_of_a_failure_is_in_the_table():
 
 def test_the_public_names_are_these():
     assert set(holdfast.__all__) == {
-        "EnginePolicy", "Contract", "EnvironmentBroken", "GroupPolicy", "HoldfastError",
+        "EnginePolicy", "Contract", "DeliveryTimeout", "EnvironmentBroken", "GroupPolicy",
+        "HoldfastError",
         "Message", "Reply", "Rollout", "RolloutConfig", "RolloutProcessor", "Sample", "Sampling",
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
         "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView", "Voice",
         "Speaker", "group_scorer", "open_journal", "renderer_for", "run", "tool", "Role",
-        "samples",
+        "samples", "read_tasks", "run_sync", "RunResult", "open_policy",
         "trajectories", "system", "user", "assistant",
         "AgentRolloutProcessor", "DialogueRolloutProcessor", "EnvironmentRolloutProcessor",
         "Environment", "Episode", "Limits", "Observation", "Recovery",
         "OnDivergence", "Shortfall", "UsageError",
         "BlackBoxRolloutProcessor", "ExternalRolloutProcessor", "FreshWorld",
         "RemoteRolloutProcessor", "WorkspaceWorld",
-        "train", "TrainingSettings", "Objective",
+        "train", "TrainingSettings", "Objective", "Judge", "Prices", "ProgressSnapshot",
+        "Delivery", "DeliveredBatch",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

@@ -10,14 +10,28 @@ holdfast` costs milliseconds.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
 - `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
+- `tasks`: Tasks from anywhere: files, tables, data sets by name, functions, values of Python.
 - `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
   progress.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
+- `weights`: Weights on their way from the trainer into engines: all or nothing, per replica.
 - `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
+- `pipeline`: Rollouts and training at the same time, each at its own pace.
+- `convert`: The same data for other trainers: verl, slime, TRL, NeMo-RL, Tinker, and the way in.
+- `cluster`: Workers on many machines, placed by Ray.
+- `delivery`: Recorded groups to a training loop that is not ours, each exactly once.
+- `trl`: TRL's trainers on durable rollouts.
+- `slime`: slime on durable rollouts.
+- `verl`: verl's agent loop on durable rollouts.
+- `nemo`: NeMo-RL: environments of ours in its rollouts, recorded groups for its buffer.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
 - `cli`: The command line.
 - `testing`: Tools for testing what is built on Holdfast, and Holdfast itself.
+- `addresses`: Addresses and tokens of servers, as every server and client of ours checks them.
+- `log_files`: Files into which the processes of a run log, each into its own.
+- `version`: The version that is installed.
+- `lazy_names`: Public names of a package that are imported when they are first used.
 - `prometheus`: Metrics in Prometheus' text format.
 - `clock`: Time as something that can be replaced.
 - `crashpoint`: Places where a test may end the process.
@@ -25,10 +39,20 @@ holdfast` costs milliseconds.
 
 from typing import TYPE_CHECKING
 
+from holdfast.lazy_names import lazy_names
+
 if TYPE_CHECKING:
+    from holdfast.delivery.delivery import DeliveredBatch as DeliveredBatch
+    from holdfast.delivery.delivery import Delivery as Delivery
     from holdfast.engine.export.read import samples as samples
     from holdfast.engine.export.read import trajectories as trajectories
+    from holdfast.engine.judging.judge import Judge as Judge
+    from holdfast.engine.open_policy import open_policy as open_policy
+    from holdfast.engine.prices import Prices as Prices
+    from holdfast.engine.progress.counters import ProgressSnapshot as ProgressSnapshot
+    from holdfast.engine.result import RunResult as RunResult
     from holdfast.engine.run import run as run
+    from holdfast.engine.run import run_sync as run_sync
     from holdfast.engine.scoring.scorer import Score as Score
     from holdfast.engine.scoring.scorer import group_scorer as group_scorer
     from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
@@ -45,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.journal import open_journal as open_journal
     from holdfast.policy.client.replicas import EnginePolicy as EnginePolicy
     from holdfast.policy.rendering.select import renderer_for as renderer_for
+    from holdfast.records.errors import DeliveryTimeout as DeliveryTimeout
     from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
     from holdfast.records.errors import HoldfastError as HoldfastError
     from holdfast.records.errors import ToolSaysNo as ToolSaysNo
@@ -90,136 +115,67 @@ if TYPE_CHECKING:
     from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
+    from holdfast.tasks.read import read_tasks as read_tasks
     from holdfast.training.objective.objective import Objective as Objective
     from holdfast.training.run.train import train as train
     from holdfast.training.settings import TrainingSettings as TrainingSettings
 
-__version__ = "0.1.0"
+    __version__: str
 
-_WHERE = {
-    "AgentRolloutProcessor": "holdfast.rollout.processors.agent",
-    "BlackBoxRolloutProcessor": "holdfast.gateway.agents.subprocess",
-    "Contract": "holdfast.records.step",
-    "DialogueRolloutProcessor": "holdfast.rollout.processors.dialogue",
-    "EnginePolicy": "holdfast.policy.client.replicas",
-    "Environment": "holdfast.rollout.episodes.environment",
-    "EnvironmentBroken": "holdfast.records.errors",
-    "EnvironmentRolloutProcessor": "holdfast.rollout.processors.agent",
-    "Episode": "holdfast.rollout.episodes.episode",
-    "ExternalRolloutProcessor": "holdfast.gateway.agents.external",
-    "FreshWorld": "holdfast.gateway.agents.workspace_policy",
-    "GroupPolicy": "holdfast.records.group",
-    "HoldfastError": "holdfast.records.errors",
-    "Limits": "holdfast.rollout.replay.budget",
-    "Message": "holdfast.records.message",
-    "Objective": "holdfast.training.objective.objective",
-    "Observation": "holdfast.rollout.episodes.environment",
-    "OnDivergence": "holdfast.rollout.replay.run_context",
-    "Recovery": "holdfast.rollout.episodes.environment",
-    "RemoteRolloutProcessor": "holdfast.gateway.agents.remote",
-    "Reply": "holdfast.rollout.context",
-    "Role": "holdfast.records.message",
-    "Rollout": "holdfast.rollout.context",
-    "RolloutConfig": "holdfast.rollout.processors.processor",
-    "RolloutProcessor": "holdfast.rollout.processors.processor",
-    "Sample": "holdfast.records.samples.sample",
-    "Sampling": "holdfast.records.sampling",
-    "Score": "holdfast.engine.scoring.scorer",
-    "ScoringPolicy": "holdfast.engine.settings",
-    "Settings": "holdfast.engine.settings",
-    "Shortfall": "holdfast.records.group",
-    "SingleTurnRolloutProcessor": "holdfast.rollout.processors.processor",
-    "Status": "holdfast.records.trajectory",
-    "Task": "holdfast.records.task",
-    "Tool": "holdfast.rollout.tools.tool",
-    "ToolCall": "holdfast.records.message",
-    "ToolSaysNo": "holdfast.records.errors",
-    "TrainingRolloutProcessor": "holdfast.rollout.processors.training",
-    "TrainingSettings": "holdfast.training.settings",
-    "TrajectoryView": "holdfast.records.view",
-    "UsageError": "holdfast.records.errors",
-    "Speaker": "holdfast.rollout.replay.speaker",
-    "Voice": "holdfast.rollout.replay.speaker",
-    "WorkspaceWorld": "holdfast.gateway.agents.workspace_policy",
-    "assistant": "holdfast.records.message",
-    "group_scorer": "holdfast.engine.scoring.scorer",
-    "open_journal": "holdfast.journal",
-    "renderer_for": "holdfast.policy.rendering.select",
-    "run": "holdfast.engine.run",
-    "samples": "holdfast.engine.export.read",
-    "system": "holdfast.records.message",
-    "tool": "holdfast.rollout.tools.tool",
-    "train": "holdfast.training.run.train",
-    "trajectories": "holdfast.engine.export.read",
-    "user": "holdfast.records.message",
+_MODULES = {
+    "delivery.delivery": "DeliveredBatch Delivery",
+    "engine.export.read": "samples trajectories",
+    "engine.judging.judge": "Judge",
+    "engine.open_policy": "open_policy",
+    "engine.prices": "Prices",
+    "engine.progress.counters": "ProgressSnapshot",
+    "engine.result": "RunResult",
+    "engine.run": "run run_sync",
+    "engine.scoring.scorer": "Score group_scorer",
+    "engine.settings": "ScoringPolicy Settings",
+    "gateway.agents.external": "ExternalRolloutProcessor",
+    "gateway.agents.remote": "RemoteRolloutProcessor",
+    "gateway.agents.subprocess": "BlackBoxRolloutProcessor",
+    "gateway.agents.workspace_policy": "FreshWorld WorkspaceWorld",
+    "journal": "open_journal",
+    "policy.client.replicas": "EnginePolicy",
+    "policy.rendering.select": "renderer_for",
+    "records.errors": "DeliveryTimeout EnvironmentBroken HoldfastError ToolSaysNo UsageError",
+    "records.group": "GroupPolicy Shortfall",
+    "records.message": "Message Role ToolCall assistant system user",
+    "records.samples.sample": "Sample",
+    "records.sampling": "Sampling",
+    "records.step": "Contract",
+    "records.task": "Task",
+    "records.trajectory": "Status",
+    "records.view": "TrajectoryView",
+    "rollout.context": "Reply Rollout",
+    "rollout.episodes.environment": "Environment Observation Recovery",
+    "rollout.episodes.episode": "Episode",
+    "rollout.processors.agent": "AgentRolloutProcessor EnvironmentRolloutProcessor",
+    "rollout.processors.dialogue": "DialogueRolloutProcessor",
+    "rollout.processors.processor": "RolloutConfig RolloutProcessor SingleTurnRolloutProcessor",
+    "rollout.processors.training": "TrainingRolloutProcessor",
+    "rollout.replay.budget": "Limits",
+    "rollout.replay.run_context": "OnDivergence",
+    "rollout.replay.speaker": "Speaker Voice",
+    "rollout.tools.tool": "Tool tool",
+    "tasks.read": "read_tasks",
+    "training.objective.objective": "Objective",
+    "training.run.train": "train",
+    "training.settings": "TrainingSettings",
 }
-__all__ = [
-    "AgentRolloutProcessor",
-    "BlackBoxRolloutProcessor",
-    "Contract",
-    "DialogueRolloutProcessor",
-    "EnginePolicy",
-    "Environment",
-    "EnvironmentBroken",
-    "EnvironmentRolloutProcessor",
-    "Episode",
-    "ExternalRolloutProcessor",
-    "FreshWorld",
-    "GroupPolicy",
-    "HoldfastError",
-    "Limits",
-    "Message",
-    "Objective",
-    "Observation",
-    "OnDivergence",
-    "Recovery",
-    "RemoteRolloutProcessor",
-    "Reply",
-    "Role",
-    "Rollout",
-    "RolloutConfig",
-    "RolloutProcessor",
-    "Sample",
-    "Sampling",
-    "Score",
-    "ScoringPolicy",
-    "Settings",
-    "Shortfall",
-    "SingleTurnRolloutProcessor",
-    "Speaker",
-    "Status",
-    "Task",
-    "Tool",
-    "ToolCall",
-    "ToolSaysNo",
-    "TrainingRolloutProcessor",
-    "TrainingSettings",
-    "TrajectoryView",
-    "UsageError",
-    "Voice",
-    "WorkspaceWorld",
-    "assistant",
-    "group_scorer",
-    "open_journal",
-    "renderer_for",
-    "run",
-    "samples",
-    "system",
-    "tool",
-    "train",
-    "trajectories",
-    "user",
-]
+_ROOMS = ("convert", "slime", "trl", "verl")
+"""What users name by `holdfast.…`, beyond the names."""
+_load, __all__ = lazy_names(__name__, _MODULES, rooms=_ROOMS)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    from importlib import import_module
+    if name == "__version__":
+        from holdfast.version import installed_version
 
-    found: object = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = found
-    return found
+        return installed_version()
+    return _load(name)
 
 
 def __dir__() -> list[str]:

@@ -80,7 +80,7 @@ def said(lab, done) -> str:
     return "".join(texts) + b"".join(exports + files).decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(("status", "code"), [(500, 0), (401, 5)])
+@pytest.mark.parametrize(("status", "code"), [(500, Exit.NOTHING), (401, Exit.STOPPED)])
 def test_a_key_that_the_engine_says_aloud_goes_nowhere(parrot, monkeypatch, status, code):
     monkeypatch.setattr(_Parrot, "status", status)
     done = parrot.run(

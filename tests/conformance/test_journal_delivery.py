@@ -58,6 +58,49 @@ def test_a_batch_is_whole_or_nothing_until_the_run_is_over(check: Check) -> None
     check(body)
 
 
+def test_of_the_first_tasks_groups_are_delivered_in_the_order_of_tasks(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abcde")
+        trainer = await consuming(journal, run)
+        for late in (4, 2, 1):
+            await settle(journal, claims[late])
+        early = await journal.next_batch(trainer, 1, groups=2, before=2)
+        assert (early.groups, early.missing) == ((), 1)
+        assert names_of(await journal.next_batch(trainer, 1, groups=2, before=3)) == ["b", "c"]
+        await settle(journal, claims[0])
+        assert names_of(await journal.next_batch(trainer, 2, groups=1, before=9)) == ["a"]
+        await settle(journal, claims[3])
+        last = await journal.next_batch(trainer, 3, groups=3, before=1)
+        assert (names_of(last), last.ended) == (["d", "e"], True), "of an ended stream, any"
+
+    check(body)
+
+
+def test_a_wait_for_the_first_tasks_ends_when_they_are_settled(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abc")
+        trainer = await consuming(journal, run)
+        await settle(journal, claims[2])
+        waiting = asyncio.create_task(journal.next_batch(trainer, 1, groups=2, before=2, wait=60.0))
+        await asyncio.sleep(0.01)
+        await settle(journal, claims[1])
+        await settle(journal, claims[0])
+        assert names_of(await waiting) == ["a", "b"]
+
+    check(body)
+
+
+def test_a_ledger_is_listed_from_an_ordinal_on(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, _ = await ready(journal, *"abc")
+        await consuming(journal, run)
+        whole = await journal.ledger(run, "trainer")
+        assert await journal.ledger(run, "trainer", since=1) == whole[1:]
+        assert await journal.ledger(run, "trainer", since=9) == []
+
+    check(body)
+
+
 def test_the_same_step_gets_the_same_batch(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, claims = await ready(journal, "a", "b", "c")
@@ -321,6 +364,51 @@ def test_groups_are_taken_first_and_named_when_they_are_committed(check: Check) 
     check(body)
 
 
+def test_a_restored_checkpoint_keeps_the_groups_that_it_holds(check: Check) -> None:
+    """Whether they were committed with it, or with a later one, or not at all."""
+
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abcdef", samples=1)
+        trainer = await consuming(journal, run)
+        for claim in claims:
+            await settle(journal, claim)
+        await journal.take(trainer, groups=5)
+        await journal.commit(trainer, 1, groups=["a"])
+        await journal.commit(trainer, 5, groups=["b"])
+        await journal.dismiss(trainer, ["e"], reason="too old")
+        held = {"a": 1, "b": 2, "c": 3}
+        for _ in range(2):  # Again, after a lost answer.
+            await journal.rewind(trainer, 3, trained=held)
+            assert ends_of(await journal.ledger(run, "trainer")) == {
+                **{name: ("trained", step, "") for name, step in held.items()},
+                **dict.fromkeys("def", ("open", None, "ready")),
+            }
+        for wrong in ("d", "nothing"):
+            with pytest.raises(UsageError, match=repr(wrong)):
+                await journal.rewind(trainer, 3, trained=held | {wrong: 3})
+        assert names_of(await journal.take(trainer, groups=3)) == ["d", "e", "f"]
+        await journal.commit(trainer, 4, groups=["d"])
+        assert await journal.rewind(trainer, 3, trained=held) == 3
+
+    check(body)
+
+
+def test_rewinding_to_a_checkpoint_that_was_not_committed_commits_it(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abc", samples=1)
+        trainer = await consuming(journal, run)
+        for claim in claims:
+            await settle(journal, claim)
+        for step in (1, 2, 3):
+            await journal.next_batch(trainer, step, groups=1)
+        assert await journal.rewind(trainer, 2) == 1
+        ends = ends_of(await journal.ledger(run, "trainer"))
+        assert ends["b"] == ("trained", 2, "")
+        assert ends["c"] == ("open", None, "ready")
+
+    check(body)
+
+
 def test_a_group_is_in_one_step_only(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, claims = await ready(journal, *"abcd", samples=1)
@@ -448,5 +536,21 @@ def test_the_end_of_the_stream_ends_the_wait(check: Check) -> None:
         await asyncio.sleep(0)
         await journal.seal(run)
         assert (await waiting).ended
+
+    check(body)
+
+
+@pytest.mark.parametrize("step", [None, "1", 1.0, True, -3, 2**70], ids=repr)
+def test_what_is_no_step_is_refused_and_not_written(check: Check, step: object) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a")
+        trainer = await consuming(journal, run)
+        await settle(journal, claims[0])
+        batch = await journal.next_batch(trainer, 1, groups=1)
+        with pytest.raises(UsageError, match="step must"):
+            await journal.commit(trainer, step)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="step must"):
+            await journal.rewind(trainer, step)  # type: ignore[arg-type]
+        assert await journal.next_batch(trainer, 1, groups=1) == batch
 
     check(body)

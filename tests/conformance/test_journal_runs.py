@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -57,10 +58,21 @@ def test_the_listing_counts_what_there_is(check: Check) -> None:
         (row,) = await journal.runs()
         assert (row.tasks, row.samples, row.settled) == (2, 2, 2)
         assert row.by_status == {"PENDING": 2, "COMPLETED": 2}
+        assert row.sealed
         assert row.live_workers == (str(worker.identity),)
         await journal.leave(worker)
         (row,) = await journal.runs()
         assert row.live_workers == ()
+
+    check(body)
+
+
+def test_the_listing_says_which_runs_are_open_for_more_tasks(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run = await journal.create_run(spec(), (), sealed=False)
+        assert [row.sealed for row in await journal.runs()] == [False]
+        await journal.seal(run)
+        assert [row.sealed for row in await journal.runs()] == [True]
 
     check(body)
 
@@ -109,6 +121,39 @@ def test_a_delivered_group_gets_no_more_members(check: Check) -> None:
         )
         assert await journal.next_batch(trainer, 1, groups=1) == before
         assert [row.key.task for row in await journal.trajectories(run)] == ["a", "b", "b"]
+
+    check(body)
+
+
+def test_another_scorer_opens_outcomes_again_and_is_refused_while_a_consumer_has_groups(
+    check: Check,
+) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", "b", "c", samples=1)
+        for claim in claims:
+            await settle(journal, claim)
+        other = structs.replace(spec(samples=1), scorer="other")
+        tasks = make_tasks("a", "b", "c")
+        mine, idle = await consuming(journal, run, "mine"), await consuming(journal, run, "idle")
+        assert await journal.held_groups(run) == {}
+        await journal.next_batch(mine, 1, groups=1)
+        await journal.commit(mine, 1)
+        await journal.next_batch(mine, 2, groups=1)
+        await journal.dismiss(mine, ["b"], reason="too old")
+        assert await journal.held_groups(run) == {"mine": ["a", "b"]}
+        for spec_now in (other, structs.replace(run.spec, scorer="third")):
+            with pytest.raises(UsageError, match=r"consumer 'mine' has 2 groups .* checkpoint=0"):
+                await journal.amend_run(run, spec_now, tasks, differences=["scorer"])
+        found = await journal.find_run("run")
+        assert found is not None
+        assert found.spec.scorer == ""
+        assert found.changes == ()
+        assert (await journal.progress(run)).settled == 3
+        await journal.rewind(mine, 0)
+        assert await journal.held_groups(run) == {}
+        run = await journal.amend_run(run, other, tasks, differences=["scorer"])
+        assert (await journal.progress(run)).settled == 0
+        assert (await journal.next_batch(idle, 1, groups=1)).groups == ()
 
     check(body)
 

@@ -147,6 +147,8 @@ def test_versions_have_an_order_and_each_name_its_bytes(check: Check) -> None:
             WeightVersion(2, "step-1", 1, "d1"),
             WeightVersion(3, "step-1b", 1, "d2"),
         ]
+        assert await journal.versions(run, name="step-1") == [WeightVersion(2, "step-1", 1, "d1")]
+        assert await journal.versions(run, name="step-2") == []
 
     check(body)
 

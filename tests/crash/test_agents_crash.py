@@ -26,10 +26,11 @@ from support.crash.lab import (
     Lab,
     kill_and_resume,
     kill_everywhere,
-    points,
     read_samples,
     undisturbed,
 )
+from support.exhaustive import points
+from support.gateway import warm_agents
 
 QUICK = ("urllib0", "urllib-stream0", "urllib-stream1")
 LIBRARIES = ("openai0", "openai-stream0")
@@ -43,6 +44,7 @@ FAULTS = (
 
 
 def laboratory(folder: Path, names: tuple[str, ...], **options) -> Lab:
+    warm_agents.start()
     return Lab(
         folder,
         names=names,

@@ -1,18 +1,16 @@
 """The crash suite through the command line: random kills, frozen workers, two at once."""
 
-import contextlib
 import os
 import random
 import signal
-import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
+from support.crash.freezing import freeze
 
 KILLS = 20
 
@@ -84,7 +82,7 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     frozen = holdfast(*words, env=env)
     while engine.stats().requests < 10:
         time.sleep(0.01)
-    _freeze(frozen, tmp_path / "journal.db")
+    freeze(frozen, tmp_path / "journal.db")
     engine.set_faults()
     while engine.stats().in_flight:
         engine.release()
@@ -104,40 +102,6 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     report = check(tmp_path / "journal.db")
     assert report.records == records, "the frozen worker wrote something"
     assert not report.findings
-
-
-def _freeze(process, journal) -> None:
-    """Between two of its commits and checkpoints: frozen within one, it would hold the file's lock,
-    and whoever comes after could only wait for it."""
-    while True:
-        process.send_signal(signal.SIGSTOP)
-        while not _is_stopped(process.pid):
-            time.sleep(0.001)
-        if _is_free(journal):
-            return
-        process.send_signal(signal.SIGCONT)
-        time.sleep(0.01)
-
-
-def _is_free(journal) -> bool:
-    with contextlib.closing(sqlite3.connect(journal, timeout=0.2)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.rollback()
-            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint").fetchone()
-        except sqlite3.OperationalError:
-            return False
-        return not busy
-
-
-def _is_stopped(pid: int) -> bool:
-    """A signal takes its time; until then a thread may still begin a commit."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    try:
-        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
-    except (FileNotFoundError, ProcessLookupError):
-        return False  # A thread has just ended.
-    return set(states) == {"T"}
 
 
 def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from support.crash.lab import Lab, kill_everywhere, kill_in_part, points, undisturbed
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
 from support.crash.worlds_workload import REPLIES
+from support.exhaustive import points
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
 NAMES = (

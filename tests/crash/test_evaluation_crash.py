@@ -18,7 +18,9 @@ from holdfast.records.history import History
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
-from support.crash.lab import points, settle
+from support.crash.lab import settle
+from support.exhaustive import points
+from support.fork_server import Popen
 
 TURNS = 3
 ROWS, KILLS = points(80, 200), points(2, 4)
@@ -50,7 +52,7 @@ def test_talk(row):
 def command(place: Path, engine: FakeEngine, *extra: str, **env: str) -> "subprocess.Popen[str]":
     words = ["-p", "holdfast.evaluation.plugin", "-p", "no:cacheprovider", "-q"]
     words += ["--holdfast-policy", engine.url, "--holdfast-summary", "summary.json"]
-    return subprocess.Popen(
+    return Popen(
         [sys.executable, "-m", "pytest", *words, *extra],
         cwd=place,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | env,

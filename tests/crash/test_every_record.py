@@ -8,9 +8,9 @@ from support.crash.lab import (
     kill_and_resume,
     kill_everywhere,
     kill_in_part,
-    points,
     undisturbed,
 )
+from support.exhaustive import points
 
 FAST_POINTS = points(5, 14)
 

@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.testing.faulty_journal import DISK_FULL
-from support.crash.lab import Lab, points, undisturbed, verify
+from support.crash.lab import Lab, undisturbed, verify
+from support.exhaustive import points
 
 STOPPED = 5
 FAST_POINTS = points(4, 10)

@@ -29,6 +29,7 @@ KINDS = (
     "commit",
     "commit groups",
     "rewind",
+    "rewind groups",
     "seal",
     "unsubscribe",
 )

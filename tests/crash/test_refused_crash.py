@@ -11,7 +11,7 @@ from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
 from support.gateway.outpost import GONE, Agent, Outpost, posted, until
 
-FORBIDDEN = {"logit_bias": {"1": 5}}
+FORBIDDEN = {"bad_words": ["x"]}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_refused_call_is_not_forgotten_with_the_gateway_that_refused_it(agent)
     agent.kill_and_start()
     status, words = agent.complete()
     assert status == 409
-    assert "logit_bias" in words
+    assert "bad_words" in words
     assert agent.outcome() == "FAILED"
 
 

@@ -19,10 +19,10 @@ from support.crash.lab import (
     Lab,
     kill_and_resume,
     kill_in_part,
-    points,
     settle,
     undisturbed,
 )
+from support.exhaustive import points
 
 FAST_POINTS = points(4, 10)
 EVERY = 4

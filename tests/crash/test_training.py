@@ -4,20 +4,35 @@ And every group is trained once, and no turn that was durable is sampled again.
 """
 
 import os
+import random
 import shutil
 import signal
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.crash.lab import SIGKILLED
-from support.crash.training import STEPS, Training, children, one_line
+from support.crash.training import (
+    STEPS,
+    Training,
+    Witness,
+    check_frozen_trainer,
+    cpu_seconds,
+    engines_of,
+)
 
-pytest.importorskip("peft", reason="the extra `train`")
+# Looked for, not imported: this process computes nothing.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="the extra `train`")
 
-QUICK = ("checkpoint.renamed:3", "weights.written:3")
+PHASES = (
+    *("engine.finished:3", "train.stepped:1", "checkpoint.renamed:1", "train.committed:1"),
+    "weights.written:2",
+)
+"""The kills of one training, in its steps 1 to 3."""
 POINTS = (
     *("train.batch:1", "train.batch:3", "train.stepped:2", "checkpoint.file:6"),
     *("checkpoint.written:1", "checkpoint.renamed:1", "train.committed:1", "train.committed:3"),
@@ -31,6 +46,8 @@ def undisturbed(tmp_path_factory) -> Training:
     training = Training(tmp_path_factory.mktemp("undisturbed"))
     code, out, err = training.train()
     assert code == 0, err
+    turns = [f"{key}/{turn.path}" for key, turns in training.turns().items() for turn in turns]
+    assert sorted(training.requests()) == sorted(turns), "each was asked for once"
     assert out.count("\nstep ") + out.startswith("step ") == STEPS + 3, "and three evaluations"
     return training
 
@@ -45,24 +62,46 @@ def assert_same(training: Training, undisturbed: Training) -> None:
     assert check(training.journal).findings == []
 
 
-def kill_and_resume(undisturbed: Training, folder: Path, point: str, *more: str) -> None:
+def kill_and_resume(undisturbed: Training, folder: Path, *points: str, options=()) -> None:
     training = Training(folder)
-    code, _, err = training.train(*more, crash=point)
-    assert code == SIGKILLED, err
-    durable = training.turns()
-    code, _, err = training.train(*more)
+    witness = Witness(training)
+    for point in points:
+        code, _, err = training.train(*options, crash=point)
+        assert code == SIGKILLED, f"{point}: {err}"
+        witness.look()
+    code, _, err = training.train(*options)
     assert code == 0, err
-    after = training.turns()
-    for key, turns in durable.items():
-        # With the seconds that each took: another sampling would have taken others.
-        assert after[key][: len(turns)] == turns
+    witness.look()
     assert_same(training, undisturbed)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", QUICK)
-def test_a_kill_at_a_phase_of_a_step_changes_nothing(undisturbed, tmp_path, point):
-    kill_and_resume(undisturbed, tmp_path, point)
+def test_a_training_that_is_over_starts_no_engine(undisturbed):
+    logged, before = (undisturbed.out / "engine.log").read_bytes(), undisturbed.metrics()
+    code, out, err = undisturbed.train()
+    assert code == 0, err
+    assert f"trained {STEPS} steps" in out
+    assert (undisturbed.out / "engine.log").read_bytes() == logged
+    assert undisturbed.metrics() == before
+
+
+@pytest.mark.timeout(600)
+def test_a_training_that_a_limit_on_tokens_stopped_goes_on_with_a_higher_one(undisturbed, tmp_path):
+    turns = [turn for turns in undisturbed.turns().values() for turn in turns]
+    used = sum(turn.billed.total_tokens for turn in turns)
+    training = Training(tmp_path)
+    code, _, err = training.train("--max-tokens-total", str(used // 2))
+    assert code == Exit.SPENT, err
+    assert "max-tokens-total" in err
+    assert "to go on, with a higher limit" in err
+    code, _, err = training.train("--max-tokens-total", str(2 * used))
+    assert code == 0, err
+    assert_same(training, undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_a_kill_at_a_phase_of_a_step_changes_nothing(undisturbed, tmp_path):
+    kill_and_resume(undisturbed, tmp_path, *PHASES)
 
 
 @pytest.mark.exhaustive
@@ -72,11 +111,57 @@ def test_a_kill_at_every_phase_of_a_step_changes_nothing(undisturbed, tmp_path, 
     kill_and_resume(undisturbed, tmp_path, point)
 
 
+KILLS, CPU_SECONDS, OF_AN_ENGINE = 20, 0.8, 0.25
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_twenty_random_kills_of_trainers_and_engines_change_nothing(undisturbed, tmp_path):
+    chance = random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    kills = trainings = 0
+    while kills < KILLS:
+        trainings += 1
+        training = Training(tmp_path / str(trainings))
+        kills += kill_at_random(training, chance, most=KILLS - kills)
+        assert_same(training, undisturbed)
+    print(f"{kills} kills of {trainings} trainings")
+
+
+def kill_at_random(training: Training, chance: random.Random, *, most: int) -> int:
+    """Trains to the end; how often its trainer or engine was killed on the way."""
+    witness, kills, process = Witness(training), 0, training.start()
+    while kills < most and _computes(process, chance.uniform(0, CPU_SECONDS)):
+        kills += 1
+        engines = engines_of(process.pid)
+        if engines and chance.random() < OF_AN_ENGINE:
+            os.kill(engines[0], signal.SIGKILL)
+            continue
+        process.kill()
+        process.communicate()
+        witness.look()
+        process = training.start()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    witness.look()
+    return kills
+
+
+def _computes(process, seconds: float) -> bool:
+    """Waits until it has computed for so long; False when it ended before."""
+    until = cpu_seconds(process.pid) + seconds
+    while process.poll() is None:
+        if cpu_seconds(process.pid) >= until:
+            return True
+        time.sleep(0.005)
+    return False
+
+
 @pytest.mark.timeout(600)
 def test_steps_after_the_last_checkpoint_are_trained_again_from_recorded_rollouts(
     undisturbed, tmp_path
 ):
-    kill_and_resume(undisturbed, tmp_path, "train.published:1", "--checkpoint-every", "2")
+    kill_and_resume(undisturbed, tmp_path, "train.published:1", options=("--checkpoint-every", "2"))
 
 
 @pytest.mark.timeout(600)
@@ -100,9 +185,8 @@ def test_an_engine_that_is_killed_in_a_step_changes_nothing(undisturbed, tmp_pat
     for line in process.stdout:
         if line.startswith("step 1 "):
             break
-    for pid in children(process.pid):
-        if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+    (engine,) = engines_of(process.pid)
+    os.kill(engine, signal.SIGKILL)
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert_same(training, undisturbed)
@@ -136,62 +220,7 @@ def test_a_stop_with_care_says_how_to_go_on_and_changes_nothing(undisturbed, tmp
 
 # --- two trainers
 
-FREEZE = '''
-import os
-import signal
-from holdfast.training.objective.losses import policy_loss
-
-calls = 0
-
-def loss(batch, objective):
-    """Freezes the process in its second step, as a laptop that is closed does."""
-    global calls
-    calls += 1
-    if "FREEZE" in os.environ and calls == 2:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return policy_loss(batch, objective)
-'''
-
 
 @pytest.mark.timeout(600)
 def test_a_trainer_that_was_frozen_past_its_lease_trains_and_commits_nothing(tmp_path):
-    training = Training(tmp_path)
-    (tmp_path / "own.py").write_text(FREEZE)
-    options = ("--loss", "own.py:loss", "--lease", "3")
-    frozen = training.start(*options, FREEZE="1")
-    try:
-        _wait_until_stopped(frozen.pid)
-        code, _, err = training.train(*options)
-        assert (code != 0, "another process trains in" in one_line(err)) == (True, True)
-        other = _take_over(training, options)
-        before = other.ledger()
-        assert {end for _, end, _, _ in before[0]} == {"trained"}
-    finally:
-        frozen.send_signal(signal.SIGCONT)
-    _, err = frozen.communicate()
-    assert frozen.returncode not in (0, SIGKILLED)
-    assert "taken" in err or "lease" in err.lower(), err
-    assert "Traceback" not in err
-    assert other.ledger() == before
-    assert len(list((training.out / "checkpoints").glob("step-*"))) <= 1
-
-
-def _take_over(training: Training, options: tuple[str, ...]) -> Training:
-    """Another process, with a copy of the folder, as soon as the leases have run out."""
-    other = Training(training.folder)
-    other.out = training.folder / "copy"
-    shutil.copytree(training.out, other.out)
-    deadline = time.monotonic() + 120
-    while True:
-        code, _, err = other.train(*options)
-        if code == 0:
-            return other
-        assert time.monotonic() < deadline, err
-        assert "holds it for" in one_line(err) or "works on" in one_line(err), err
-
-
-def _wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 120
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    check_frozen_trainer(Training(tmp_path))

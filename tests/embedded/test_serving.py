@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast.cli.commands.serve import add_serve
-from holdfast.cli.commands.serve import serve as run_serve
+from holdfast.cli.commands.serving.serve import add_serve
+from holdfast.cli.commands.serving.serve import serve as run_serve
 from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
 from holdfast.embedded.child_process import EngineDidNotStart
 from holdfast.embedded.model import load as folder_of_a_model
@@ -204,3 +204,10 @@ def test_a_signal_ends_it(
     asyncio.run(main())
     assert "".join(said).startswith("serving tiny at http://127.0.0.1:")
     assert not own_engine._thread.is_alive()
+
+
+def test_it_says_what_it_is_loading(capsys: pytest.CaptureFixture[str]) -> None:
+    serving._report_stage(Settings(), "loading /models/tiny")
+    assert capsys.readouterr().err == "holdfast: loading /models/tiny …\n"
+    serving._report_stage(Settings(progress=True), "loading /models/tiny")
+    assert capsys.readouterr() == ("starting: loading /models/tiny\n", "")

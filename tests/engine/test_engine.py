@@ -13,6 +13,7 @@ from holdfast.records.errors import (
     JournalFull,
     LeaseLost,
     PolicyRefused,
+    ScoringStopped,
 )
 from holdfast.records.group import GroupPolicy
 from holdfast.testing.faulty_journal import FaultyJournal, When
@@ -189,6 +190,27 @@ def test_a_stop_lets_what_is_in_flight_finish_its_step():
     yard.policy.answer = lambda request: "resumed"
     yard.run(rollout)
     assert yard.policy.asked.count("run/a/0/0") == 1
+
+
+def test_a_scorer_that_ends_it_all_lets_replies_that_are_on_their_way_become_durable():
+    yard = Yard(*"ab")
+
+    async def answer(request):
+        if "/b/" in request.id:
+            await yard.stop.event.wait()
+            await asyncio.sleep(0.05)
+        return "x"
+
+    def skip(view):
+        raise ScoringStopped(RuntimeError("skip"))
+
+    yard.policy.answer = answer
+    ending = yard.run(one_turn, skip)
+    assert isinstance(ending.fatal, ScoringStopped)
+    assert {name: list(yard.history(name).steps) for name in ("a/0", "b/0")} == {
+        "a/0": ["0"],
+        "b/0": ["0"],
+    }
 
 
 def test_a_stop_cancels_what_does_not_finish_within_the_grace():

@@ -150,6 +150,55 @@ def test_a_disturbed_run_exports_the_same_samples_as_a_calm_one():
 # --- the report
 
 
+def test_a_run_in_which_nothing_was_generated_says_so():
+    async def helper(t):
+        return 1.0
+
+    yard = Yard("a", samples=2)
+    yard.run(helper)
+    line = "  nothing was generated: the rollout made no turn in 2 trajectories"
+    assert line in as_text(yard.report()).splitlines()
+
+    async def for_one(t):
+        if t.key.task == "a":
+            await turn(t)
+
+    once = Yard("a", "b")
+    once.run(for_one)
+    assert once.report().turns == 1
+    assert "nothing was generated" not in as_text(once.report())
+
+
+def test_a_scorer_that_never_gives_a_score_is_asked_about_its_return():
+    def forgetful(view):
+        assert view.key.sample in (0, 1)
+
+    yard = Yard("a", samples=2)
+    yard.run(failing(), forgetful)
+    text = as_text(yard.report())
+    assert "2 trajectories without a valid score: in no mean" in text
+    assert "  scorer forgetful returned None each time; is a return missing?" in text
+
+
+def test_why_nothing_was_scored_is_grouped_and_only_said_where_nothing_was():
+    def wrong(view):
+        reason = "no verdict after 3 answers: it is no JSON"
+        return holdfast.Score(None, reasons={"judge": reason if view.key.sample else "unclear"})
+
+    yard = Yard("a", samples=4)
+    yard.run(failing(), wrong)
+    lines = as_text(yard.report()).splitlines()
+    at = lines.index("  4 trajectories without a valid score: in no mean")
+    assert lines[at + 1 : at + 3] == [
+        "    3 × no verdict after 3 answers: it is no JSON",
+        "    1 × unclear",
+    ]
+    partly = Yard("a", samples=2)
+    partly.run(failing(), lambda view: 1.0 if view.key.sample else None)
+    assert "1 trajectory without a valid score: in no mean" in as_text(partly.report())
+    assert "returned None" not in as_text(partly.report())
+
+
 def test_failures_are_grouped_by_their_root_with_one_traceback_each():
     async def rollout(t):
         await turn(t)
@@ -377,3 +426,22 @@ def test_an_interrupted_tool_call_makes_a_trajectory_disturbed():
     assert report.interrupted_calls == 1
     assert (report.clean.count, report.disturbed.count) == (0, 1)
     assert "1 tool call interrupted" in as_text(report)
+
+
+def test_what_healed_is_one_line() -> None:
+    trouble = [ConnectionError("gone")]
+
+    async def rollout(t):
+        if trouble:
+            raise trouble.pop()
+        if t.task.id == "b":
+            raise KeyError("a bug")
+
+    yard = Yard("a", "b")
+    yard.run(rollout, concurrency=1)
+    report = yard.report()
+    text = as_text(report)
+    healed = "[infrastructure, rollout] 1 × ConnectionError: gone (healed; for instance in run/a/0)"
+    assert f"\n\n{healed}\n\n1 failed for good" in text
+    assert text.count("Traceback") == 1
+    assert as_text(report, full_tracebacks=True).count("Traceback") == 2

@@ -12,10 +12,11 @@ from holdfast.environments.workspace import Workspace
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from support.engine.yard import Yard
 from support.environments.mcp_servers.keeping import stdio
+from support.exhaustive import points
 from support.rollout import worlds
 from support.rollout.stage import Oracle
 
-EACH = 20
+EACH = points(8, 20)
 TEN_MEGABYTES = 10_000_000
 
 

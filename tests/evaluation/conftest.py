@@ -27,4 +27,5 @@ def course(
 ) -> Course:
     for name in ("HOLDFAST_POLICY", "HOLDFAST_API_KEY", "OPENAI_API_KEY", "FIREWORKS_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return Course(pytester, engine)

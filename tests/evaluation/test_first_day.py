@@ -1,6 +1,8 @@
 """What people do on their first day, and what they are told when it goes wrong."""
 
+from fnmatch import fnmatch
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -68,7 +70,46 @@ def test_the_session_says_where_the_files_are_that_were_asked_for(course: Course
     result.stdout.fnmatch_lines(
         ["pages are in pages", "rows are in rows", "the summary is in summary.json"]
     )
-    assert (course.folder / "pages" / "test_it.test_it.html").exists()
+    page = course.folder / "pages" / "test_it.test_it.html"
+    assert page.exists()
+    result.stdout.fnmatch_lines(["*= evaluations =*", "test_it.test_it: *", page.as_uri()])
+
+
+def test_the_summary_of_a_session_has_the_first_rows_with_their_texts(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=[{**ROWS[n % 4], "id": f"r{n}"} for n in range(10)])
+        def test_it(row):
+            if row.input_metadata.row_id == "r1":
+                return Score(None, reasons={"judge": "it cannot tell"})
+            return 1.0
+        """
+    )
+    result = course.run("--holdfast-report", "pages")
+    section = result.stdout.str().partition("= evaluations =")[2].splitlines()
+    head = next(at for at, line in enumerate(section) if line.startswith("row "))
+    assert section[head].split() == ["row", "status", "reward", "input", "target", "answer"]
+    first, second, why, *others = section[head + 1 : head + 10]
+    assert first.split()[:7] == ["r0/0", "COMPLETED", "1", "What", "is", "0?", "0"]
+    assert second.split()[:3] == ["r1/0", "COMPLETED", "none"]
+    assert why == "  no score: judge: it cannot tell"
+    assert [line.split()[0] for line in others] == [f"r{n}/0" for n in range(2, 8)]
+    assert section[head + 10].startswith("… and 2 more (holdfast report test_it.test_it --all ")
+    (outcome,) = course.outcomes()
+    assert outcome["pages"] == [(course.folder / "pages" / "test_it.test_it.html").as_uri()]
+
+
+def test_each_run_has_the_link_of_its_page_also_if_it_failed_in_a_worker(course: Course) -> None:
+    course.write(DUEL.replace("THRESHOLD", "0.5"))
+    words = ("-p", "xdist.plugin", "-n", 1, "--holdfast-report", "pages")
+    printed, _ = course.apart(*words).communicate()
+    section = printed.partition("= evaluations =")[2]
+    links = [line for line in section.splitlines() if line.startswith("file://")]
+    pages = [Path(unquote(urlsplit(link).path)) for link in links]
+    assert len(set(pages)) == len(RUNS)
+    for page, name in zip(pages, RUNS, strict=True):
+        assert page.is_relative_to(course.folder / "pages")
+        assert name in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("flag", ["report", "output-dir", "summary"])
@@ -145,12 +186,48 @@ def test_a_decorator_without_parentheses_is_told_so() -> None:
 def test_an_unknown_argument_is_told_with_the_nearest_known(
     given: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
-        evaluation_test(**given)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"^test_first_day.py::judge: .*{said}"):
+
+        @evaluation_test(**given)  # type: ignore[arg-type]
+        def judge(row: object) -> float:
+            return 1.0
+
+
+@pytest.mark.parametrize(
+    ("decorator", "said"),
+    [
+        ("@evaluation_test", "test_it: evaluation_test wants named arguments*"),
+        ("@evaluation_test(datset=ROWS)", "test_it: *is 'dataset' meant?"),
+        ("@evaluation_test(dataset=ROWS, samples=0)", "test_it: samples must be 1 or more, not 0"),
+        (
+            "@evaluation_test(dataset=ROWS, completion_params={'temprature': 1})",
+            "test_it: *unknown completion parameter 'temprature'; is 'temperature' meant?*",
+        ),
+        ("@evaluation_test(dataset=ROWS, mode='groupwise')", "test_it: *parameter named 'rows'*"),
+    ],
+)
+def test_a_mistake_in_the_decorator_is_one_line_that_names_the_evaluation(
+    course: Course, decorator: str, said: str
+) -> None:
+    course.write(f"{decorator}\ndef test_it(row):\n    return 1.0\n")
+    result = course.run()
+    result.assert_outcomes(errors=1)
+    shown = result.stdout.str().partition("ERROR collecting test_it.py")[2]
+    (line,) = [line for line in shown.splitlines() if line.startswith("test_it.py::")]
+    assert fnmatch(line, f"test_it.py::{said}")
+    assert "holdfast/" not in shown, "frames of ours"
+
+
+def test_another_mistake_where_a_file_is_imported_has_its_line(course: Course) -> None:
+    course.write("from holdfast import Judge\n\nJudge('Is it right?', policy=None)\n", head="")
+    result = course.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_it.py:3: a judge wants a policy of its own*"])
+    assert "holdfast/" not in result.stdout.str(), "frames of ours"
 
 
 def test_an_empty_data_set_is_called_by_the_name_that_was_given() -> None:
-    with pytest.raises(UsageError, match=r"^dataset is empty"):
+    with pytest.raises(UsageError, match=r"judge: dataset is empty"):
 
         @evaluation_test(dataset=[])
         def judge(row: object) -> float:
@@ -163,7 +240,10 @@ def test_empty_kwargs_of_a_processor_say_nothing() -> None:
         return 1.0
 
     with pytest.raises(UsageError, match="unknown completion parameter 'x'"):
-        evaluation_test(dataset=[{"prompt": "?"}], rollout_processor_kwargs={"x": 1})
+
+        @evaluation_test(dataset=[{"prompt": "?"}], rollout_processor_kwargs={"x": 1})
+        def judge_too(row: object) -> float:
+            return 1.0
 
 
 def test_a_missing_file_is_told_with_where_it_was_looked_for(course: Course) -> None:

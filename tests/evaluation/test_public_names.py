@@ -3,8 +3,10 @@
 import importlib
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import holdfast.evaluation as evaluation
+from holdfast.evaluation import plugin
 
 
 def test_every_name_is_there():
@@ -12,6 +14,11 @@ def test_every_name_is_there():
         assert getattr(evaluation, name) is not None
     assert set(dir(evaluation)) == set(evaluation.__all__)
     assert not hasattr(evaluation, "nonsense")
+
+
+def test_pytest_finds_the_plugin_by_itself():
+    (entry,) = entry_points(group="pytest11", name="holdfast")
+    assert entry.load() is plugin
 
 
 def test_the_modules_of_eval_protocol_have_their_names():

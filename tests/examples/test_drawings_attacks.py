@@ -148,6 +148,7 @@ def command(place: Path, *words: str) -> list[str]:
 
 def exported(place) -> bytes:
     out = place / "samples.jsonl"
+    out.unlink(missing_ok=True)
     words = ["export", "r", "--what", "samples", "--out", out, "--journal", place / "journal.db"]
     subprocess.run([sys.executable, "-m", "holdfast", *words], check=True, capture_output=True)
     return out.read_bytes()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,8 @@ def holdfast(*args: str, folder: Path) -> str:
 
 
 def exported(what: str, folder: Path) -> list[dict[str, object]]:
-    holdfast("export", "r", "--what", what, "--out", "out.jsonl", folder=folder)
-    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    holdfast("export", "r", "--what", what, "--out", f"{what}.jsonl", folder=folder)
+    return [json.loads(line) for line in (folder / f"{what}.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -45,6 +46,18 @@ def test_it_runs_with_the_embedded_engine_and_gives_training_data(name, tmp_path
     assert len(samples) == 6
     assert all(sum(one["loss_mask"]) > 0 for one in samples)
     assert all(one["reward"] is not None for one in samples)
+
+
+def test_the_tasks_of_a_first_training_are_right_and_no_held_out_one_is_trained():
+    rows = {
+        name: [json.loads(line) for line in (EXAMPLES / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "held_out")
+    }
+    assert [len(rows["train"]), len(rows["held_out"])] == [400, 200]
+    tasks = [*rows["train"], *rows["held_out"]]
+    assert len({row["id"] for row in tasks}) == len({row["prompt"] for row in tasks}) == 600
+    for row in tasks:
+        assert row["ground_truth"] == str(sum(map(int, re.findall(r"\d+", row["prompt"]))))
 
 
 def test_only_the_assistant_of_the_dialogue_is_trained(tmp_path):

@@ -72,6 +72,13 @@ def check_owner(play: Play, owner: str, trajectory) -> None:
     assert not [text for text in said if any(other in text for other in others)]
 
 
+def told_by(reply: bytes, secret: bytes, raw: bytes) -> bool:
+    """A path in which nothing can be found may be quoted, to whoever sent it; one with a key where
+    keys belong is no such path."""
+    target = raw.split(b"\r\n", 1)[0]
+    return secret in reply and (secret not in target or b" /t/" in target)
+
+
 def nobody_keeps(kind: type, patience: float = 60.0) -> bool:
     """A thread may still be letting go of its last one."""
     until = time.monotonic() + patience
@@ -96,9 +103,9 @@ def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
         assert set(WORDS.findall(reply.raw)) <= set(WORDS.findall(raw))
     assert "canary" not in caplog.text
     assert b"canary" not in final.raw
-    told = b"".join(reply.raw for _, reply in found) + final.raw
     for secret in (*SECRETS, *keys):
-        assert secret.encode() not in told
+        assert not [raw for raw, reply in found if told_by(reply.raw, secret.encode(), raw)]
+        assert secret.encode() not in final.raw
         assert secret not in caplog.text
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert nobody_keeps(RequestContext), "requests are kept"

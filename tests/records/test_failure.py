@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.records import errors
+from holdfast.records import failure as failure_module
 from holdfast.records.encoding import redaction
 from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.failure import (
@@ -18,6 +19,7 @@ from holdfast.records.failure import (
     TREATMENT,
     classify,
     failure_of,
+    fold_traceback,
     redact,
     root_of,
 )
@@ -242,3 +244,60 @@ def test_redacting_twice_changes_nothing_more(text: str) -> None:
 def test_what_stands_before_the_host_of_an_address_is_taken_out(address: str) -> None:
     assert "SECRET1" not in redact(f"cannot reach {address}: no")
     assert "host" in redact(address)
+
+
+PACKAGE = Path(failure_module.__file__).parent.parent
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/home/me/holdfast/agent.py", line 4, in solve
+    await t.tool(call, look_up)
+          ^^^^^^
+  File "{PACKAGE}/rollout/context.py", line 9, in tool
+    return await self._tool(call)
+  File "/usr/lib/python3.11/asyncio/tasks.py", line 3, in wait_for
+    return fut.result()
+  File "/opt/venv/lib/python3.11/site-packages/holdfast/rollout/tool_step.py", line 8, in run
+    raise worse
+  File "/opt/venv/lib/python3.11/site-packages/httpx/client.py", line 1, in get
+    raise KeyError(1)
+KeyError: 1
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/me/holdfast/agent.py", line 7, in solve
+    await t.generate()
+  File "{PACKAGE}/rollout/context.py", line 2, in generate
+    raise error
+ValueError: two
+lines
+"""
+
+
+def test_frames_of_ours_are_one_line() -> None:
+    assert (
+        fold_traceback(TRACEBACK)
+        == """Traceback (most recent call last):
+  File "/home/me/holdfast/agent.py", line 4, in solve
+    await t.tool(call, look_up)
+          ^^^^^^
+  … 3 frames of Holdfast (--full-tracebacks)
+  File "/opt/venv/lib/python3.11/site-packages/httpx/client.py", line 1, in get
+    raise KeyError(1)
+KeyError: 1
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/me/holdfast/agent.py", line 7, in solve
+    await t.generate()
+  … 1 frame of Holdfast (--full-tracebacks)
+ValueError: two
+lines
+"""
+    )
+
+
+def test_a_traceback_that_is_all_ours_or_none_of_ours_stays_as_it_is() -> None:
+    ours = f'Traceback (most recent call last):\n  File "{PACKAGE}/a/b.py", line 1, in f\nE: 1\n'
+    for text in (ours, ours.replace(str(PACKAGE), "/home/me"), "E: 1\n", ""):
+        assert fold_traceback(text) == text

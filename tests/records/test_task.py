@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
-from holdfast.records.task import Task, as_tasks, read_tasks, tasks_digest
+from holdfast.records.task import Task, as_tasks, tasks_digest
+from holdfast.tasks.read import read_tasks
 
 prompts = st.lists(st.sampled_from("abc"), min_size=1, max_size=12)
 
@@ -71,7 +72,10 @@ def test_blank_lines_are_no_tasks(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[1]", "wants a JSON object, found list"),
         ('{"messages": [{"role": "robot"}]}', "robot"),
-        ('{"prompt": 3}', "Expected `str"),
+        ('{"prompt": 3}', "prompt is 3; it wants a text, or a list of messages"),
+        ('{"prompt": "a", "metadata": "b"}', 'metadata is "b"; it wants a JSON object'),
+        ('{"prompt": "a", "tools": ["b"]}', 'tools is ["b"]; it wants a list of JSON objects'),
+        ('{"prompt": "a", "id": 1.5}', "id is 1.5; it wants a text or a whole number"),
         ('{"messages": [], "prompt": "a"}', "not both"),
         ("{}", "needs 'messages'"),
         ('{"id": "", "prompt": "a"}', "an id has 1 to 200 characters"),
@@ -90,8 +94,9 @@ def test_a_file_that_is_missing_or_empty_says_so(tmp_path: Path) -> None:
         read_tasks(tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="has no tasks"):
         read(tmp_path, "", " ")
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_tasks(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no data set"):
+        read_tasks(tmp_path / "empty")
 
 
 def test_the_digest_names_contents_and_order() -> None:

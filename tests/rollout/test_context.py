@@ -10,6 +10,7 @@ from holdfast.records.message import Role, ToolCall
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.replay.run_context import OnDivergence
 from support.rollout.kills import check_every_kill, ended
+from support.rollout.resumes import perform
 from support.rollout.stage import Oracle, Play, call, text_of
 
 
@@ -310,3 +311,23 @@ def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(
         assert [[one.text for one in prompt] for prompt in after.said] == [["did go"]]
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"temprature": 1},
+            r"^t\.generate has no argument 'temprature'; is 'temperature' meant\?$",
+        ),
+        ({"xyzzy": 1}, r"^t\.generate has no argument 'xyzzy'; it has chat_template_kwargs, "),
+        ({"temperature": "hot"}, "^temperature is a number, not 'hot'$"),
+    ],
+)
+def test_a_mistake_in_an_argument_of_generate_is_one_line(given, said):
+    async def rollout(t):
+        t.add("go")
+        await t.generate(**given)
+
+    with pytest.raises(UsageError, match=said):
+        perform(Play(), rollout)

@@ -55,8 +55,8 @@ def refused(rollout, match: str) -> None:
         (lambda: AgentRolloutProcessor([search, another]), "two tools are called 'search'"),
         (lambda: AgentRolloutProcessor(environments=[Counter()]), "lambda task: Counter"),
         (lambda: AgentRolloutProcessor(environments=Counter), "environments wants a list"),
-        (lambda: AgentRolloutProcessor(max_turns=1.5), "turns has to be a whole number, not 1.5"),
-        (lambda: AgentRolloutProcessor(max_seconds="3"), "seconds has to be a number, not '3'"),
+        (lambda: AgentRolloutProcessor(max_turns=1.5), "max_turns must be a whole number, not 1.5"),
+        (lambda: AgentRolloutProcessor(max_seconds="3"), "max_seconds must be a number, not '3'"),
         (lambda: EnvironmentRolloutProcessor(Counter()), "not an instance: lambda task: Counter"),
         (lambda: EnvironmentRolloutProcessor("Counter"), "lambda task: …, not 'Counter'"),
         (lambda: EnvironmentRolloutProcessor(lambda: Counter()), "does not take one argument"),
@@ -157,7 +157,10 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
     [
         (lambda t: t.task.messages, r"not tuple .*; did you mean \*messages\?"),
         (lambda t: ["x"], r"not list \['x'\]; did you mean \*messages\?"),
-        (lambda t: {"role": "user"}, "t.add takes Messages or strings, not dict .*did you mean"),
+        (lambda t: {"role": "user"}, "t.add: the message has no 'content'"),
+        (lambda t: {"content": "x"}, "t.add: the message has no 'role'"),
+        (lambda t: {"role": "user", "content": 3}, "t.add: the message: content is of type int"),
+        (lambda t: 3, "t.add takes messages, dicts and strings, not int 3"),
         (lambda t: None, "not None"),
     ],
 )
@@ -328,3 +331,30 @@ def test_a_step_given_to_a_task_that_has_not_begun_is_left_to_it():
 def test_a_step_is_still_called_what_it_is():
     assert Rollout.generate.__name__ == "generate"
     assert "Samples the assistant's next message" in Rollout.generate.__doc__
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"nme": "search"}, {"function": {"description": "Searches."}}, {"function": {"name": ""}}, {}],
+)
+def test_a_schema_without_a_name_is_refused(schema):
+    async def rollout(t):
+        t.add("hi")
+        await t.generate(tools=[search, schema])
+
+    refused(rollout, r"^t.generate: tools\[1\] names no function; it wants")
+
+
+def test_a_schema_that_is_no_json_is_refused():
+    async def rollout(t):
+        t.add("hi")
+        await t.generate(tools=[{"name": "search", "parameters": {"x": {1, 2}.__iter__()}}])
+
+    refused(rollout, "the tools' schemas are no JSON")
+
+
+def test_an_empty_conversation_is_refused_by_every_renderer_that_is_chosen_for_a_model():
+    async def rollout(t):
+        await t.generate(speaker=Speaker(t.speaker.policy, ByteRenderer()))
+
+    refused(rollout, r"the conversation is empty: add a message first, as in t.add")

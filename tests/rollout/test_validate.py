@@ -66,13 +66,21 @@ def test_what_is_larger_than_any_record_fails_its_trajectory_and_not_the_run(mon
     assert "bytes are more than 1,000" in refused(lambda t: t.tool(call("f", "x" * 1_000)))
 
 
-@pytest.mark.parametrize("one", [{"role": "user", "content": "hi"}, "hi", None])
-def test_what_is_no_message_is_found_in_the_conversation(one):
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        ("hi", "t.messages holds messages, not str 'hi'"),
+        (None, "t.messages holds messages, not None"),
+        ({"role": "usr", "content": "hi"}, "t.messages[0]: role is 'usr'; the roles are system,"),
+        ({"role": "user"}, "t.messages[0] has no 'content'"),
+    ],
+)
+def test_what_is_no_message_is_found_in_the_conversation(one, why):
     async def rollout(t):
         t.messages.append(one)
         await t.generate()
 
-    assert refused(rollout).startswith("t.messages holds Messages, not ")
+    assert refused(rollout).startswith(why)
 
 
 @pytest.mark.parametrize("stop", ["", ["a", ""]])

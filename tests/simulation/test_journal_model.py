@@ -1,4 +1,4 @@
-"""SQLite against its twin in memory: whatever is done to both, both say the same.
+"""SQLite and PostgreSQL against their twin in memory: whatever is done to both, both say the same.
 
 Hypothesis makes up the operations, shrinks what fails, and prints the blob that repeats it.
 """
@@ -16,8 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from holdfast.journal.damage.check import check
+from holdfast.journal.damage.check_server import check_server
+from holdfast.journal.damage.logs import Finding
 from holdfast.journal.journal import Batch, Claim, Consumer, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import HoldfastError
@@ -25,6 +28,7 @@ from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
+from support.journal import postgres_server
 from support.records import finished, make_tasks, scored, someone_else, spec, value
 
 TASKS = [f"t{number}" for number in range(8)]
@@ -70,9 +74,8 @@ class BothJournals(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name) / "journal.db"
-        self.sqlite: Journal = SqliteJournal(self.path)
+        self.place = self.new_place()
+        self.durable: Journal = self.open()
         self.memory = MemoryJournal()
         self.counter = 0
         self.workers: list[tuple[Worker, Worker]] = []
@@ -85,23 +88,35 @@ class BothJournals(RuleBasedStateMachine):
             lambda one: one.create_run(self.spec, make_tasks(*TASKS[:4]), sealed=False)
         )
 
-    def teardown(self) -> None:
-        self.loop.run_until_complete(self.sqlite.close())
-        report = check(self.path)
-        self.loop.close()
+    # --- where the durable one is
+
+    def new_place(self) -> object:
+        self.folder = tempfile.TemporaryDirectory()
+        return Path(self.folder.name) / "journal.db"
+
+    def open(self) -> Journal:
+        return SqliteJournal(self.place)
+
+    def check(self) -> list[Finding]:
+        findings = check(self.place).findings
         self.folder.cleanup()
-        assert report.findings == []
+        return findings
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.durable.close())
+        self.loop.close()
+        assert self.check() == []
 
     def both(self, do: Callable[[Journal], Awaitable[Result]]) -> tuple[Result, Result]:
         return self.each(do, do)
 
     def each(
         self,
-        on_sqlite: Callable[[Journal], Awaitable[Result]],
+        on_durable: Callable[[Journal], Awaitable[Result]],
         on_memory: Callable[[Journal], Awaitable[Result]],
     ) -> tuple[Result, Result]:
         """Both results; an error that both agree on is a result too."""
-        mine = self._outcome(on_sqlite, self.sqlite)
+        mine = self._outcome(on_durable, self.durable)
         model = self._outcome(on_memory, self.memory)
         assert plain(mine) == plain(model)
         return mine, model  # type: ignore[return-value]
@@ -214,13 +229,20 @@ class BothJournals(RuleBasedStateMachine):
             lambda one: one.reopen(self.run[1], reason="again"),
         )
 
-    @rule(names=st.sets(st.sampled_from(TASKS), min_size=1), samples=st.integers(1, 3))
-    def amend(self, names: set[str], samples: int) -> None:
-        changed, tasks = spec(samples=samples, group=self.spec.group), make_tasks(*sorted(names))
-        self.run = self.each(
+    @rule(
+        names=st.sets(st.sampled_from(TASKS), min_size=1),
+        samples=st.integers(1, 3),
+        scorer=st.sampled_from(("", "", "one", "two")),
+    )
+    def amend(self, names: set[str], samples: int, scorer: str) -> None:
+        changed = structs.replace(spec(samples=samples, group=self.spec.group), scorer=scorer)
+        tasks = make_tasks(*sorted(names))
+        amended = self.each(
             lambda one: one.amend_run(self.run[0], changed, tasks, differences=["d"]),
             lambda one: one.amend_run(self.run[1], changed, tasks, differences=["d"]),
         )
+        if isinstance(amended[0], Run):  # Not with another scorer while a consumer has groups.
+            self.run = amended
 
     # --- streams and versions
 
@@ -313,12 +335,18 @@ class BothJournals(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.consumers)
-    @rule(which=st.integers(0, 3), back=st.integers(0, 3))
-    def rewind(self, which: int, back: int) -> None:
+    @rule(
+        which=st.integers(0, 3),
+        back=st.integers(0, 3),
+        names=st.sets(st.sampled_from(TASKS), max_size=2),
+    )
+    def rewind(self, which: int, back: int, names: set[str]) -> None:
         mine, model = self.consumer(which)
+        step = self.step - back
+        trained = dict.fromkeys(sorted(names), step)
         self.each(
-            lambda one: one.rewind(mine, self.step - back),
-            lambda one: one.rewind(model, self.step - back),
+            lambda one: one.rewind(mine, step, trained=trained),
+            lambda one: one.rewind(model, step, trained=trained),
         )
 
     # --- blobs and the file
@@ -330,8 +358,8 @@ class BothJournals(RuleBasedStateMachine):
 
     @rule()
     def close_and_reopen_the_file(self) -> None:
-        self.loop.run_until_complete(self.sqlite.close())
-        self.sqlite = SqliteJournal(self.path)
+        self.loop.run_until_complete(self.durable.close())
+        self.durable = self.open()
         # Where a worker goes on claiming is not kept: a new process looks from the first task.
         self.memory._cursors.clear()
 
@@ -344,14 +372,45 @@ class BothJournals(RuleBasedStateMachine):
             ]
             (listed,) = await journal.runs()
             ledgers = [await journal.ledger(run, name) for name in await journal.consumers(run)]
+            ledgers.append(await journal.held_groups(run))
             known = (await journal.progress(run), await journal.versions(run), ledgers)
             return read, await journal.tasks(run), listed.by_status, listed.settled, known
 
         self.each(lambda one: contents(one, self.run[0]), lambda one: contents(one, self.run[1]))
 
 
+class ServerAndMemory(BothJournals):
+    """The same with a journal on PostgreSQL."""
+
+    def new_place(self) -> object:
+        return postgres_server.emptied_database()
+
+    def open(self) -> Journal:
+        return PostgresJournal(self.place)
+
+    def check(self) -> list[Finding]:
+        return asyncio.run(check_server(self.place)).findings
+
+
 class TestBothJournals(BothJournals.TestCase):
     settings = settings(max_examples=30, stateful_step_count=30)
+
+
+needs_server = pytest.mark.skipif(
+    not postgres_server.is_available(), reason="needs a PostgreSQL server"
+)
+
+
+@needs_server
+class TestServerAndMemory(ServerAndMemory.TestCase):
+    settings = settings(max_examples=6, stateful_step_count=25)
+
+
+@needs_server
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+class TestServerAndMemoryLonger(ServerAndMemory.TestCase):
+    settings = settings(max_examples=300, stateful_step_count=50)
 
 
 @pytest.mark.exhaustive

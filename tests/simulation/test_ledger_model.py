@@ -145,8 +145,7 @@ class Training(RuleBasedStateMachine):
             named = {entry.task for entry in held if entry.step == newest.step}
             groups = newest.groups(newest.step)
             assert named <= {*groups, *(e.task for e in held if e.end is GroupEnd.DISMISSED)}
-            self.do(self.journal.commit(lease, newest.step, groups=groups))
-        self.do(self.journal.rewind(lease, newest.step))
+        self.do(self.journal.rewind(lease, newest.step, trained=dict(newest.trained)))
         self.trainers.append(Trainer(lease, streams, newest))
 
     @property

@@ -1,13 +1,18 @@
-"""`python -m holdfast …` and fake engines without their imports: forks of a process that has them.
+"""`python -m …` of holdfast, pytest and fake engines without imports: forks of a process that has
+them.
 
 Most of what such a process costs is imports, the same ones each time. `Popen` is subprocess's own,
 with pipes, signals, sessions and exit statuses; the process is a fork of a server which this
 process starts when it first needs it, and which ends with it. What is special is started as ever:
 other programs, other variables of Python's own, file descriptors to be inherited.
 
+`TrainingPopen` does it for `holdfast train`, its other ranks and embedded engines, with torch and
+all that belongs to it, computing with one thread.
+
 Run as a program it is the server.
 """
 
+import atexit
 import gc
 import inspect
 import io
@@ -21,17 +26,35 @@ import subprocess
 import sys
 import threading
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-MODULES = ("holdfast", "holdfast.testing.fake_engine")
+MODULES = ("holdfast", "holdfast.testing.fake_engine", "holdfast.training.follower", "pytest")
 """What `python -m` may name."""
 
 IMPORTED = (
-    *("holdfast.cli.main", "holdfast.cli.commands.run", "holdfast.cli.commands.export"),
-    *("holdfast.cli.commands.show", "holdfast.cli.commands.journal", "holdfast.cli.setup.connect"),
+    *("holdfast.cli.main", "holdfast.cli.commands.run", "holdfast.cli.commands.results.export"),
+    *(
+        "holdfast.cli.commands.runs.show",
+        "holdfast.cli.commands.journal",
+        "holdfast.cli.setup.connect",
+    ),
     *("holdfast.cli.setup.user_code", "holdfast.policy.client.replicas", "holdfast.engine.engine"),
     *("holdfast.testing.fake_engine.process", "holdfast.gateway.agents.gateway_processor"),
-    *("sqlite3", "aiohttp", "aiohttp.web"),
+    *("sqlite3", "aiohttp", "aiohttp.web", "pyarrow.parquet", "pytest"),
+    *("holdfast.evaluation.decorator", "holdfast.cli.commands.results.export_parquet"),
+    *("holdfast.evaluation.rows.row", "holdfast.evaluation.running.experiment"),
+)
+TRAINING = (
+    *("torch", "transformers", "transformers.models.llama.modeling_llama", "peft", "tokenizers"),
+    "transformers.models.qwen2.modeling_qwen2",
+    *("holdfast.cli.commands.train", "holdfast.training.run.train", "holdfast.embedded.serving"),
+    *("holdfast.embedded.model.load", "holdfast.embedded.scheduler.engine"),
+    *("holdfast.embedded.http.server", "holdfast.embedded.child_process"),
+    *("holdfast.cli.commands.pipeline", "holdfast.pipeline.parts", "holdfast.pipeline.engine"),
+    *("holdfast.policy.rendering.select", "renderers", "rich.console"),
+    *("holdfast.training.follower", "torch.distributed.tensor"),
 )
 ENCODING = "PYTHONIOENCODING"
 STARTS = [[sys.executable, "-m", module] for module in MODULES]
@@ -44,13 +67,20 @@ def _own(env: "dict[str, str] | os._Environ[str]") -> dict[str, str]:
     return {k: v for k, v in env.items() if k.startswith("PYTHON") and k != ENCODING}
 
 
+OWN = _own(os.environ)
+"""The server's. A test may change its own."""
+
+
 # --- the client
 
 
 class _Server:
-    """The server of this process."""
+    """A server of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: tuple[str, ...] = (), **env: str) -> None:
+        """It imports these beside the usual ones; `env` is what they read when they are."""
+        self._imported = imported
+        self._env = env
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,15 +104,35 @@ class _Server:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *self._imported],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+                | OWN
+                | self._env,
             )
+
+    def split(self) -> dict[str, Any] | None:
+        """In a fork, for what it starts itself: a fork of it, which has no thread yet, is its
+        server. None, or, in each child of that server, what it is to do."""
+        self._owner = os.getpid()
+        ours, theirs = socket.socketpair()
+        if os.fork():
+            theirs.close()
+            self._socket = ours
+            return None
+        ours.close()
+        return _serve(theirs)
 
 
 _SERVER = _Server()
-close = _SERVER.close
+_TRAINING = _Server(TRAINING, OMP_NUM_THREADS="1")
+
+
+def close() -> None:
+    _SERVER.close()
+    _TRAINING.close()
 
 
 def _exchange(connection: socket.socket, order: dict[str, Any], fds: list[int]) -> int:
@@ -105,6 +155,7 @@ def _exchange(connection: socket.socket, order: dict[str, Any], fds: list[int]) 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
     """As subprocess's. What can be a fork is one."""
 
+    _server = _SERVER
     _pidfd: int | None = None
 
     def _execute_child(self, *values: Any) -> None:
@@ -112,7 +163,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         words = [] if isinstance(given["args"], str) else [os.fspath(w) for w in given["args"]]
         env = dict(os.environ if given["env"] is None else given["env"])
         special = given["preexec_fn"] is not None or given["pass_fds"]
-        if words[:3] not in STARTS or special or _own(env) != _own(os.environ):
+        if words[:3] not in STARTS or special or _own(env) != OWN:
             return super()._execute_child(*values)
         pipes = [given[name] for name in PIPES]
         theirs = (given["p2cread"], given["c2pwrite"], given["errwrite"])
@@ -125,7 +176,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "session": bool(given["start_new_session"]),
             "parent": os.getpid(),
         }
-        self.pid = _SERVER.ask(order, fds)
+        self.pid = self._server.ask(order, fds)
         self._pidfd = os.pidfd_open(self.pid)
         self._child_created = True
         self._close_pipe_fds(*pipes)
@@ -142,9 +193,15 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         seconds = 0 if wait_flags & os.WNOHANG else None
         if not select.select([self._pidfd], [], [], seconds)[0]:
             return 0, 0
-        status = _SERVER.ask({"ended": self.pid}, [])
+        status = self._server.ask({"ended": self.pid}, [])
         os.close(self._pidfd)
         return self.pid, status
+
+
+class TrainingPopen(Popen):
+    """The same, with all that a training needs."""
+
+    _server = _TRAINING
 
 
 def run(words: list[str], *, timeout: float, **options: Any) -> "subprocess.CompletedProcess[Any]":
@@ -207,6 +264,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     if "--parent" in words and words[words.index("--parent") + 1] == str(order["parent"]):
         words[words.index("--parent") + 1] = str(os.getppid())
     sys.argv = [str(order["module"]), *words]
+    Path("/proc/self/comm").write_text(words[0] if words else str(order["module"]))
     sys.path[0] = str(order["cwd"])
     encoding = os.environ.get(ENCODING) or None
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(
@@ -225,13 +283,41 @@ def _writer(fd: int, encoding: str | None, errors: str = "strict") -> io.TextIOW
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[2:]):
         import_module(name)
     gc.collect()
     gc.freeze()
     order = _serve(connection)
+    if order["words"][:1] == ["train"]:
+        order = _TRAINING.split() or order
+    if order["words"][:1] == ["train"]:
+        for starter in (
+            *("holdfast.embedded.child_process", "holdfast.pipeline.child"),
+            "holdfast.training.ranks.launch",
+        ):
+            found: Any = import_module(starter)
+            found.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": TrainingPopen})
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        _end(end.code or 0)
+    _end(0)
+
+
+def _end(status: int) -> None:
+    """As Python ends, but for the modules: to take those apart costs more than most commands."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    gc.collect()  # What is garbage may have something to say.
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # Python itself says what that means.
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from holdfast.training.advantages import (
     ESTIMATORS,
     OverlongPenalty,
     estimate,
+    estimate_by_turn,
     is_informative,
     returns_to_go,
 )
@@ -93,6 +94,18 @@ def test_returns_are_discounted_sums_of_what_follows():
     assert returns_to_go([1.0, 0.0, 2.0], 0.5) == [1.5, 1.0, 2.0]
     with pytest.raises(UsageError, match="discount"):
         returns_to_go([1.0], 1.5)
+
+
+def test_turns_are_compared_with_the_same_turn_of_the_others():
+    groups = [[[3.0, 1.0], [1.0], None, []], [None]]
+    found = estimate_by_turn(groups, ESTIMATORS["dr_grpo"])
+    assert found == [[[1.0, 0.0], [-1.0], None, []], [None]]
+    # All turns alike: the same as without turns.
+    rewards = [[1.0, 0.0, 0.5], [2.0, 2.5]]
+    for estimator in ESTIMATORS.values():
+        by_turn = estimate_by_turn([[[r] * 3 for r in group] for group in rewards], estimator)
+        plain = estimate(rewards, estimator)
+        assert by_turn == [[[value] * 3 for value in group] for group in plain]
 
 
 def test_the_overlong_penalty_grows_over_its_margin():

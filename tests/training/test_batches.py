@@ -5,9 +5,15 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.records.errors import UsageError
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.message import assistant
+from holdfast.records.samples.logprobs import LogprobsMode, worst
+from holdfast.records.samples.sample import Sample, _Branch
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
 from holdfast.training.advantages import estimate
-from holdfast.training.batch import sequences_of
+from holdfast.training.batch import check_trainable, sequences_of
 from holdfast.training.objective.objective import Objective
 from holdfast.training.run.batches import (
     FUTILE_DRAWS,
@@ -121,8 +127,8 @@ def test_a_lost_member_bends_no_baseline():
             batch = await batches_of(journal, consumer, stream, groups=1).of_step(1)
             assert (batch.trajectories, batch.failed) == (4, 1)
             assert batch.groups[0].rewards == [1.0, 1.0, 1.0]
-            advantages = [s.advantage for s in sequences_of(batch.groups, Objective())]
-            assert advantages == [0.0, 0.0, 0.0]
+            advantages = [s.advantages for s in sequences_of(batch.groups, Objective())]
+            assert advantages == [[0.0] * 3] * 3
             # A reward of zero in its place would have taught that the others were right.
             ((first, _, third, _),) = estimate([[1.0, 1.0, 0.0, 1.0]])
             assert (first, third) == (pytest.approx(0.5, abs=1e-3), pytest.approx(-1.5, abs=1e-3))
@@ -162,3 +168,35 @@ def test_the_settings_ask_for_two_valid_members_where_the_baseline_is_the_group_
         plain, trainer=TrainerSettings(objective=objective_named("reinforce++"))
     )
     assert (plain.group_policy.at_least, other.group_policy.at_least) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, False),
+        ({"stop_token_ids": (5,)}, False),
+        ({"min_p": 0.1}, True),
+        ({"presence_penalty": 0.5}, True),
+        ({"logit_bias": ((5, 1.0),)}, True),
+        ({"extra_body": '{"a":1}'}, True),
+    ],
+)
+def test_what_was_drawn_from_another_distribution_is_not_trained(changes, is_refused):
+    """Also where a rollout asks for it, which no check at the start can see."""
+    step = Generated(
+        "0", b"", "", 0, pack_ids([1, 2]), pack_ids([3, 4]), pack_logprobs([-1.0, -1.0]), "stop",
+        (), assistant("hi"), (), "m", Sampling(**changes), logprobs_mode=LogprobsMode.PROCESSED,
+    )  # fmt: skip
+    branch = _Branch()
+    branch.extend(step)
+    sample = Sample(
+        task="t", group="t", sample=0, branch=0, status="COMPLETED", reason="",
+        token_ids=branch.ids.tolist(), loss_mask=branch.mask.tolist(),
+        logprobs=branch.logprobs.tolist(), version_spans=[], reward=1.0, turns=branch.turns,
+        logprobs_mode=worst(branch.modes),
+    )  # fmt: skip
+    if is_refused:
+        with pytest.raises(NotTrainable, match="min_p, penalties, logit_bias"):
+            check_trainable(sample)
+    else:
+        check_trainable(sample)

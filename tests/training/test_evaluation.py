@@ -103,6 +103,12 @@ def test_one_without_rewards_is_reported_and_none(engine):
     assert said == ["the evaluation after step 3 has no rewards, and training goes on"]
 
 
+def test_a_limit_on_tokens_is_of_the_training_s_own_rollouts(engine):
+    plan = planned()
+    plan = structs.replace(plan, settings=structs.replace(plan.settings, max_tokens_total=1))
+    assert evaluated(engine, MemoryJournal(), plan, said=[]) == 0.75
+
+
 def test_one_that_stopped_early_gives_no_number(engine):
     """A mean over what happened to be done would be a point of the curve that is wrong."""
     said = []

@@ -159,13 +159,12 @@ def test_entropy_is_a_bonus():
     assert policy_loss(tokens, Objective(entropy=0.1))[0].item() == pytest.approx(-0.2)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [n for n, goal in PRESETS.items() if not isinstance(goal.clip, Cap)]
+)
 def test_gradients_are_those_of_the_number(name):
-    torch.manual_seed(3)
-    tokens = batch([0.7, 1.05, 1.6, 0.9], [1.0, -0.5, 0.3, -2.0], sequences=[0, 0, 1, 1])
+    tokens = batch([0.7, 1.05, 1.6, 0.9], [1.0, 1.0, -2.0, -2.0], sequences=[0, 0, 1, 1])
     goal = structs.replace(PRESETS[name], entropy=0.0)
-    if isinstance(goal.clip, Cap):
-        pytest.skip("its weight has no gradient on purpose")
 
     def number(logprobs):
         tokens.logprobs = logprobs

@@ -4,15 +4,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from holdfast.records.errors import UsageError
 from holdfast.training.run.curve import draw
-from holdfast.training.run.metrics import (
-    TrainingMetrics,
-    check_tracker,
-    open_tracker,
-    read,
-    step_line,
-)
+from holdfast.training.run.metrics import TrainingMetrics, is_flat, is_skipped, read, step_line
 
 NUMBERS = {
     "reward": 0.49,
@@ -39,7 +32,8 @@ class Seen:
 
 def test_what_was_written_of_a_step_belongs_together_and_goes_to_trackers(tmp_path):
     seen = Seen()
-    metrics = TrainingMetrics(tmp_path, trackers=[seen])
+    metrics = TrainingMetrics(tmp_path)
+    metrics.follow([seen])
     metrics.write(1, {"reward": 0.5})
     metrics.write(1, {"eval_reward": 0.75})
     assert metrics.lines() == {1: {"reward": 0.5, "eval_reward": 0.75}}
@@ -68,26 +62,46 @@ def test_a_rewind_drops_what_came_later_and_a_line_that_a_kill_cut(tmp_path):
 
 def test_the_line_of_a_step():
     assert step_line(1, NUMBERS) == (
-        "step 1     reward 0.490  loss -0.000  kl 0.000  kept 13/16 groups  128 trajectories  7 s"
+        "step 1     reward 0.490  loss -0.000  kl 0.000  informative 13/16 groups  "
+        "128 trajectories  7 s"
     )
     line = step_line(12, NUMBERS | {"trajectories_failed": 3, "skipped_updates": 1})
     assert "3 failed  gradients not finite: skipped" in line
 
 
-def test_trackers_that_are_unknown_or_not_installed_are_named(monkeypatch, tmp_path):
-    with pytest.raises(UsageError, match="no tracker is called 'mlflow'"):
-        check_tracker("mlflow")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install wandb"):
-        check_tracker("wandb")
+def test_a_tracker_that_fails_is_reported_and_left_out(tmp_path):
+    class Broken(Seen):
+        def log(self, numbers, step):
+            raise ConnectionError("no network")
+
+    said, seen = [], Seen()
+    metrics = TrainingMetrics(tmp_path, report=said.append)
+    metrics.follow([Broken(), seen])
+    metrics.write(1, {"reward": 0.5})
+    metrics.write(2, {"reward": 0.6})
+    metrics.close()
+    (line,) = said
+    assert "the tracker Broken failed, and training goes on without it" in line
+    assert "no network" in line
+    assert [step for step, _ in seen.logged] == [1, 2]
+    assert list(metrics.lines()) == [1, 2]
 
 
-def test_tensorboard_gets_the_numbers(tmp_path):
-    pytest.importorskip("tensorboard")
-    tracker = open_tracker("tensorboard", run="first", folder=tmp_path)
-    tracker.log({"reward": 0.5}, 1)
-    tracker.close()
-    assert list((tmp_path / "tensorboard").iterdir())
+def test_a_tracker_has_the_numbers_before_the_file(tmp_path):
+    """What is in the file after a kill is not evaluated again, so nothing would log it."""
+    file = tmp_path / "metrics.jsonl"
+
+    class Looking(Seen):
+        def log(self, numbers, step):
+            assert not file.exists()
+            super().log(numbers, step)
+
+    looking = Looking()
+    metrics = TrainingMetrics(tmp_path)
+    metrics.follow([looking])
+    metrics.write(0, {"eval_reward": 0.5})
+    assert looking.logged
+    assert file.exists()
 
 
 def test_a_curve_is_a_picture_with_a_line_for_each_name():
@@ -95,6 +109,7 @@ def test_a_curve_is_a_picture_with_a_line_for_each_name():
         {"undisturbed": [(1, 0.4), (2, 0.8)], "killed <20 times>": [(1, 0.4), (2, 0.8)]},
         title="first: mean reward",
         axis="step",
+        marks=[1.5],
     )
     root = ElementTree.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
@@ -105,9 +120,29 @@ def test_a_curve_is_a_picture_with_a_line_for_each_name():
         None,
         True,
     )
+    assert [p.get("stroke") for p in root.iter(f"{space}path")].count("#fca5a5") == 1
     assert "killed <20 times>" in [text.text for text in root.iter(f"{space}text")]
 
 
 @pytest.mark.parametrize("curves", [{}, {"training": []}, {"training": [(1, float(1))]}])
 def test_a_curve_of_little_is_a_picture_too(curves):
     ElementTree.fromstring(draw(curves, title="t", axis="step"))
+
+
+def test_a_step_that_trained_nothing_is_told_from_one_that_did():
+    lines = [
+        {"updates": 2, "skipped_updates": 2},
+        {"updates": 2, "skipped_updates": 1},
+        {"updates": 0, "skipped_updates": 0},
+        {"eval_reward": 0.5},
+    ]
+    assert [is_skipped(line) for line in lines] == [True, False, False, False]
+    lines = [
+        {"groups_informative": 0, "gradient_norm": 0.0},
+        {"groups_informative": 0, "gradient_norm": 1e-13},
+        {"groups_informative": 0, "gradient_norm": 0.1},
+        {"groups_informative": 0, "gradient_norm": float("nan")},
+        {"groups_informative": 1, "gradient_norm": 0.0},
+        {"eval_reward": 0.5},
+    ]
+    assert [is_flat(line) for line in lines] == [True, True, False, False, False, False]

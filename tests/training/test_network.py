@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.records.errors import UsageError
 from holdfast.training.model.network import Lora, Network
+from holdfast.training.packing.attention import PackedLayout, attend
 from holdfast.training.packing.head import token_logprobs
 from holdfast.training.packing.rows import TokenSequence, pack
 
@@ -99,6 +101,50 @@ def test_the_head_in_chunks_has_the_gradients_of_the_whole(monkeypatch):
         torch.testing.assert_close(found, expected)
 
 
+class Elements(TorchDispatchMode):
+    """Counts the elements that operations give: the most of one, and of all together."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = self.total = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        for part in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(part, torch.Tensor):
+                self.most = max(self.most, part.numel())
+                self.total += part.numel()
+        return result
+
+
+def test_all_logits_of_a_row_never_exist_at_once(network, monkeypatch):
+    monkeypatch.setattr("holdfast.training.packing.head.CHUNK_LOGITS", 16 * network.vocabulary)
+    ids = [n % 900 + 3 for n in range(400)]
+    (row,) = pack([TokenSequence(ids, list(range(1, len(ids))))], budget=400)
+    with Elements() as found:
+        logprobs, entropies = network.logprobs(row, torch.ones(len(row.targets)))
+        (logprobs + entropies).sum().backward()
+    network.module.zero_grad()
+    largest_weight = max(weight.numel() for weight in network.parameters.values())
+    assert found.most <= max(largest_weight, len(ids) * 384)
+    assert found.most < len(row.targets) * network.vocabulary / 2
+
+
+def test_what_a_segment_costs_does_not_grow_with_its_row():
+    """The gradient of a slice would be as long as the row that it was taken from."""
+
+    def elements(segments):
+        ids = [list(range(n, n + 20)) for n in range(segments)]
+        (row,) = pack([TokenSequence(each, [19]) for each in ids], budget=10_000)
+        states = [torch.randn(1, 2, len(row.ids), 4, requires_grad=True) for _ in range(3)]
+        layout = PackedLayout(row, torch.device("cpu"))
+        with Elements() as found:
+            attend(None, *states, None, packed_layout=layout)[0].sum().backward()
+        return found.total / segments
+
+    assert elements(64) < 1.2 * elements(8)
+
+
 def test_a_model_that_cannot_be_packed_goes_one_sequence_at_a_time(monkeypatch):
     def refuse(*_args, **_more):
         raise NotImplementedError("packed attention has no softcap")
@@ -134,3 +180,29 @@ def test_modules_that_the_model_does_not_have_are_named():
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot be trained"):
         Network(tmp_path)
+
+
+def raise_(_):
+    raise RuntimeError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (raise_, "(no compiler)"),
+        (lambda output: 3 * output, "(they then differ by "),
+    ],
+)
+def test_layers_that_compile_badly_stay_as_they_are(monkeypatch, wrong, why):
+    def compile_badly(layer, **_):
+        layer._compiled_call_impl = lambda *args, **named: wrong(layer._call_impl(*args, **named))
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_badly)
+    network, plain = Network(TINY, compiled=True), Network(TINY)
+    assert "its layers cannot be compiled" in network.why_slow
+    assert why in network.why_slow
+    assert plain.why_slow == ""
+    (row,) = pack([TokenSequence(list(range(3, 20)), list(range(1, 17)))], budget=40)
+    ones = torch.ones(16)
+    assert torch.equal(network.logprobs(row, ones)[0], plain.logprobs(row, ones)[0])
+    assert all(parameter.grad is None for parameter in network.parameters.values())

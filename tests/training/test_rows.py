@@ -56,6 +56,17 @@ def test_every_trained_token_is_predicted_once_from_its_own_beginning(sequences,
     assert unpacked(rows) == expected
 
 
+@given(SEQUENCES, st.booleans())
+def test_the_trained_tokens_of_a_sequence_follow_each_other(sequences, share):
+    for row in pack(sequences, budget=40, share=share):
+        expected = [
+            (number, index)
+            for number in dict.fromkeys(row.sequences)
+            for index in range(len(sequences[number].trained))
+        ]
+        assert list(zip(row.sequences, row.indices, strict=True)) == expected
+
+
 @given(SEQUENCES)
 def test_positions_count_along_the_path(sequences):
     for row in pack(sequences, budget=200):

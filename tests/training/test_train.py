@@ -1,25 +1,33 @@
 """`holdfast.train`: what cannot be trained is said in one line, before anything is written."""
 
 import asyncio
+import json
 import shutil
 import threading
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from msgspec import structs
 from safetensors.torch import load_file, save_file
 
-from holdfast.engine.open_run import RunChanged
+from holdfast.engine.open_run import RunChanged, open_run
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
+from holdfast.records.trajectory import Status
 from holdfast.testing import FakeEngine
+from holdfast.testing.fake_engine.options import WeightOptions
 from holdfast.training.checkpoint import CheckpointDamaged
+from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
 from holdfast.training.run import folder
 from holdfast.training.run.folder import DiskTooSmall, FolderInUse, use_folder
-from holdfast.training.run.loop import TrainingState, in_thread
-from holdfast.training.run.train import TINY, train
+from holdfast.training.run.loop import Restored, TrainingState, _differences, in_thread
+from holdfast.training.run.metrics import is_flat
+from holdfast.training.run.open_training import open_training
+from holdfast.training.run.train import TINY, TrainingReport, train
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import (
     Lora,
@@ -28,7 +36,15 @@ from holdfast.training.settings import (
     TrainingSettings,
 )
 from holdfast.training.trainer import Trainer
-from support.records import someone_else
+from support.records import (
+    consuming,
+    joined,
+    make_tasks,
+    settle,
+    settle_one,
+    someone_else,
+    spec,
+)
 
 pytest.importorskip("peft", reason="the extra `train`")
 
@@ -70,22 +86,59 @@ def with_kl(reference):
     ("changes", "words"),
     [
         ({"sampling": Sampling(top_p=0.9)}, "leave out top_p"),
-        ({"sampling": Sampling(top_k=5)}, "leave out top_p, top_k"),
+        ({"sampling": Sampling(top_k=5)}, "leave out top_k"),
+        ({"sampling": Sampling(min_p=0.1)}, "leave out min_p"),
+        ({"sampling": Sampling(logit_bias={5: 1}, json=True)}, "leave out logit_bias, json"),
+        (
+            {"sampling": Sampling(chat_template_kwargs={"no_such": 1})},
+            "never reads 'no_such'",
+        ),
         ({"sampling": Sampling(temperature=0)}, "temperature above 0"),
-        ({"tasks": []}, "at least one task"),
+        ({"tasks": []}, "tasks is empty; give one task or more"),
         ({"tasks": [*TASKS, {"id": "a@2", "prompt": "?"}]}, "rename it"),
         ({"model": "no/such/folder"}, "no/such/folder"),
         ({"settings": lora("nothing_proj")}, "no modules called nothing_proj"),
+        ({"settings": lora("q_proj", "nothing_proj")}, "no modules called nothing_proj"),
+        ({"settings": structs.replace(SMALL, groups=3)}, "groups=3 is more than the 2 tasks"),
+        ({"settings": structs.replace(SMALL, device="tpu")}, "device 'tpu' is none of cpu, cuda"),
+        ({"settings": 3}, "settings is a TrainingSettings(…) or a dict, not 3"),
+        ({"settings": {"step": 3}}, "TrainingSettings has no 'step'; is 'steps' meant?"),
+        ({"settings": {"groups": 3}}, "groups=3 is more than the 2 tasks"),
+        ({"settngs": {}}, "train has no argument 'settngs'; is 'settings' meant?"),
+        ({"model": 3}, "model must be a path or a text, not 3"),
+        ({"policy": 3}, "policy must be a text or a list, not 3"),
+        ({"report": "print"}, "report must be a function, not 'print'"),
+        ({"trackers": "wandb"}, "trackers must be a list, not 'wandb'"),
+        ({"trackers": [3]}, "trackers[0] must be a Tracker or a text, not 3"),
+        ({"stop": True}, "stop must be a Stop, not True"),
+        ({"api_key": ["sk-secret"]}, "api_key must be a text, not of type list"),
+        ({"name": 3}, "name must be a text, not 3"),
+        ({"sampling": {"top_k": 5}}, "leave out top_k"),
+        ({"rollout_settings": {"concurency": 5}}, "is 'concurrency' meant?"),
+        ({"rollout_settings": 5}, "rollout_settings must be a Settings(…) or a dict"),
+        ({"journal": 7}, "journal is a journal or its path, not 7"),
+        ({"scorer": "score"}, "scorer is a function"),
+        ({"scorer": None}, "nothing gives the trajectories of run 'first' a reward"),
+        ({"loss": "dapo"}, "TrainingSettings.of(NAME)"),
+        ({"loss": lambda batch: None}, "called as loss(batch, objective)"),
+        ({"trackers": ["mlflow"]}, "no tracker is called 'mlflow'"),
+        ({"tasks": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ({"settings": with_kl(Path("nowhere"))}, "nowhere is no Hugging Face folder"),
         ({"name": "a/b"}, "a/b"),
         ({"policy": ["http://127.0.0.1:9"]}, "127.0.0.1:9"),
     ],
 )
 def test_bad_input_is_said_before_anything_is_written(tmp_path, changes, words):
     journal = MemoryJournal()
-    caught = attempt(tmp_path / "out", journal=journal, **changes)
+    caught = attempt(tmp_path / "out", **({"journal": journal} | changes))
     assert words in str(caught.value)
     assert asyncio.run(journal.runs()) == []
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", [None, 3])
+def test_out_is_a_path(out):
+    assert f"out must be a path or a text, not {out}" in str(attempt(out).value)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +153,9 @@ def test_bad_input_is_said_before_anything_is_written(tmp_path, changes, words):
         (lambda: OptimizerSettings(schedule="square"), "square"),
         (lambda: TrainingSettings(reference=TINY), "KL coefficient is 0"),
         (lambda: Lora(rank=0), "rank=0"),
+        (lambda: TrainerSettings(truncation="cut"), "truncation='cut' is none of keep, mask"),
+        (lambda: TrainerSettings(discount=1.5), "discount=1.5"),
+        (lambda: TrainerSettings(discount="0.9"), "discount"),
         (lambda: Clip(low=1.5), "clip low=1.5"),
         (lambda: Clip(high=-1.0), "clip high=-1.0"),
         (lambda: Cap(high=float("inf")), "cap high"),
@@ -131,23 +187,176 @@ def test_logprobs_of_another_distribution_are_refused(tmp_path):
     assert asyncio.run(journal.runs()) == []
 
 
-def test_an_engine_that_takes_no_weights_and_a_run_that_another_trains(tmp_path):
-    journal, out = MemoryJournal(), tmp_path / "out"
-    with FakeEngine() as engine:
-        attempt(out, journal=journal, policy=[engine.url]).match("did not take the weights step-0")
-        changed = attempt(out, journal=journal, policy=[engine.url], tasks=TASKS[:1])
-        assert changed.type is RunChanged
-
-        async def hold():
-            run = await journal.find_run("first")
-            await journal.subscribe(run, "trainer", someone_else(), lease_seconds=600.0)
-
-        asyncio.run(hold())
-        before = sorted(path for path in out.rglob("*"))
-        held = attempt(out, journal=journal, policy=[engine.url])
-        assert held.type is ConsumerHeld
-        assert sorted(path for path in out.rglob("*")) == before
+def test_an_engine_that_takes_no_weights_is_refused(tmp_path):
+    journal = MemoryJournal()
+    with FakeEngine(weights=WeightOptions(dev_mode=False)) as engine:
+        caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)
         assert engine.stats().requests <= 50, "probes, and no rollouts"
+    assert "can take no weights" in str(caught.value)
+    assert "VLLM_SERVER_DEV_MODE=1" in str(caught.value)
+    assert asyncio.run(journal.runs()) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_with_other_tokens_is_refused(tmp_path):
+    journal = MemoryJournal()
+    with FakeEngine() as engine:
+        caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)
+    assert "are bytes, not those of" in str(caught.value)
+    assert asyncio.run(journal.runs()) == []
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A training whose engine did not start: the journal has its run, and nothing is sampled."""
+
+    class NoEngine:
+        def __init__(self, *arguments, **options):
+            raise HoldfastError("no engine")
+
+    monkeypatch.setattr("holdfast.training.run.train.TrainingEngine", NoEngine)
+    journal = MemoryJournal()
+    attempt(tmp_path / "out", journal=journal).match("no engine")
+    return journal
+
+
+def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path):
+    def other(trajectory):
+        return 1.0
+
+    out = tmp_path / "out"
+    attempt(out, journal=begun, scorer=other).match("no engine")
+    run = asyncio.run(begun.find_run("first"))
+    assert "other" in run.spec.scorer
+    assert len(run.changes) == 1
+    assert attempt(out, journal=begun, tasks=TASKS[:1], scorer=other).type is RunChanged
+
+    async def train_a_group():
+        await begun.admit(run, make_tasks("a"))
+        worker = await joined(begun, run)
+        for claim in await begun.claim(worker, groups=1):
+            await settle(begun, claim)
+        await begun.leave(worker)
+        consumer = await consuming(begun, run, name="trainer")
+        await begun.next_batch(consumer, 1, groups=1)
+        await begun.commit(consumer, 1)
+        await begun.unsubscribe(consumer)
+
+    asyncio.run(train_a_group())
+    assert attempt(out, journal=begun, scorer=score).type is RunChanged
+
+
+def test_other_code_trains_on_from_the_model_once_a_step_is_trained(tmp_path):
+    async def go_on(restored):
+        journal = MemoryJournal()
+        await journal.create_run(spec(), (), sealed=False)
+        return await open_training(
+            journal, structs.replace(spec(), scorer="other"), restored, folder=tmp_path
+        )
+
+    with pytest.raises(RunChanged, match="goes on as it began; train on from its model"):
+        asyncio.run(go_on(Restored(1, (), "train on from its model")))
+    assert asyncio.run(go_on(Restored(0, ()))).spec.name == spec().name
+
+
+@pytest.mark.usefixtures("begun")
+def test_what_failed_for_good_is_tried_again_on_request_but_for_groups_that_were_given_out(
+    tmp_path,
+):
+    journal, out, lines = MemoryJournal(), tmp_path / "wide", []
+    start = partial(attempt, out, journal=journal, settings=structs.replace(SMALL, samples=3))
+    start().match("no engine")
+    run = asyncio.run(journal.find_run("first"))
+
+    async def fail():
+        await journal.admit(run, make_tasks("a", "b", "c"))
+        worker = await joined(journal, run)
+        given, taken, lost = await journal.claim(worker, groups=3)
+        for claim in (given, taken):
+            await settle_one(journal, claim.open[0])
+            await settle_one(journal, claim.open[1])
+            await settle_one(journal, claim.open[2], status=Status.FAILED)
+        await settle(journal, lost, status=Status.FAILED)
+        await journal.leave(worker)
+        for name, groups in (("mine", 1), ("trainer", 2)):
+            consumer = await consuming(journal, run, name=name)
+            await journal.next_batch(consumer, 1, groups=groups)
+            await journal.unsubscribe(consumer)
+
+    def failed():
+        rows = asyncio.run(journal.trajectories(run))
+        return [str(row.key) for row in rows if row.status is Status.FAILED and row.settled]
+
+    asyncio.run(fail())
+    start().match("no engine")
+    assert failed() == ["first/a/2", "first/b/2", "first/c/0", "first/c/1", "first/c/2"]
+    start(retry_failed=True, report=lines.append).match("no engine")
+    assert failed() == ["first/a/2"]
+    assert lines == [
+        "4 trajectories that failed for good: tried again",
+        "1 trajectory that failed for good: not tried again, since their groups were given out",
+    ]
+
+
+def test_another_scorer_is_refused_while_another_consumer_has_groups(begun, tmp_path):
+    def other(trajectory):
+        return 1.0
+
+    async def take(*names):
+        run = await begun.find_run("first")
+        await begun.admit(run, make_tasks("a", "b"))
+        worker = await joined(begun, run)
+        for claim in await begun.claim(worker, groups=2):
+            await settle(begun, claim)
+        await begun.leave(worker)
+        for name in names:
+            consumer = await consuming(begun, run, name=name)
+            await begun.next_batch(consumer, 1, groups=1)
+            await begun.unsubscribe(consumer)
+
+    out = tmp_path / "out"
+    asyncio.run(take("trainer", "mine"))
+    refused = attempt(out, journal=begun, scorer=other)
+    assert refused.type is RunChanged
+    refused.match("consumer 'mine' has 1 group with the rewards of the recorded scorer")
+    refused.match("give another --run and --out")
+
+    async def give_back():
+        run = await begun.find_run("first")
+        consumer = await consuming(begun, run, name="mine")
+        await begun.rewind(consumer, 0)
+        await begun.unsubscribe(consumer)
+
+    asyncio.run(give_back())
+    attempt(out, journal=begun, scorer=other).match("no engine")
+
+
+def test_other_tasks_and_a_run_that_another_process_trains_are_refused(begun, tmp_path):
+    out = tmp_path / "out"
+    assert attempt(out, journal=begun, tasks=TASKS[:1]).type is RunChanged
+
+    async def hold():
+        run = await begun.find_run("first")
+        await begun.subscribe(run, "trainer", someone_else(), lease_seconds=600.0)
+
+    asyncio.run(hold())
+    before = sorted(path for path in out.rglob("*"))
+    assert attempt(out, journal=begun).type is ConsumerHeld
+    assert sorted(path for path in out.rglob("*")) == before
+
+
+def test_a_run_that_is_no_training_is_not_trained(tmp_path):
+    journal = MemoryJournal()
+    asyncio.run(journal.create_run(spec("first"), make_tasks("a")))
+    caught = attempt(tmp_path / "out", journal=journal)
+    assert "run 'first' is no training" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_is_no_run_for_others(begun):
+    for accepted in (False, True):
+        with pytest.raises(RunChanged, match="it is a training, and its trainer goes on with it"):
+            asyncio.run(open_run(begun, spec("first"), make_tasks("a"), accept_changes=accepted))
 
 
 # --- the folder
@@ -158,6 +367,28 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
     assert "holds something else (thesis.tex)" in str(attempt(tmp_path).value)
     assert "is a file" in str(attempt(tmp_path / "thesis.tex").value)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_put_beside_checkpoints_is_no_reason_to_refuse_them(tmp_path):
+    (tmp_path / "report.html").write_text("the report of a training, beside it")
+    with pytest.raises(UsageError, match=r"holds something else \(report.html\)"):
+        folder.check_folder(tmp_path)
+    saved = tmp_path / "checkpoints" / "step-00000001"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").write_text("{}")
+    folder.check_folder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "out", Path("/proc/nothing")):
+        assert "cannot be written" in str(attempt(out).value)
+
+
+def test_a_journal_that_is_named_is_not_made_for_bad_input(tmp_path):
+    path = tmp_path / "journal.db"
+    attempt(tmp_path / "out", journal=path, settings=lora("nothing_proj"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
@@ -205,10 +436,63 @@ def other_model(tmp_path):
 def test_a_checkpoint_of_something_else_is_named(saved, tmp_path):
     assert "is of run 'first', not of 'second'" in str(attempt(saved, name="second").value)
     settings = structs.replace(SMALL, groups=2, seed=5)
-    assert "other settings: groups, seed" in str(attempt(saved, settings=settings).value)
+    said = str(attempt(saved, settings=settings).value)
+    assert "other settings: groups was 1, now 2, seed was 0, now 5; go on with the same" in said
+    slower = OptimizerSettings(learning_rate=1e-5)
+    settings = structs.replace(SMALL, trainer=TrainerSettings(optimizer=slower, steps=2))
+    assert "learning_rate was 1e-06, now 1e-05" in str(attempt(saved, settings=settings).value)
     model = other_model(tmp_path)
     assert "began from another model" in str(attempt(saved, model=model).value)
     assert "which this journal does not know" in str(attempt(saved).value)
+    said = str(attempt(saved, journal=tmp_path / "nothing.db").value)
+    assert f"there is no journal at {tmp_path / 'nothing.db'}" in said
+    assert not (tmp_path / "nothing.db").exists()
+
+
+def test_an_adapter_is_no_other_model(saved):
+    settings = structs.replace(SMALL, lora=Lora(4))
+    said = str(attempt(saved, settings=settings).value)
+    assert "other settings: lora was none, now rank=4 alpha=32 targets=none; go on" in said
+
+
+def test_a_switch_that_is_off_is_recorded_as_either(saved, tmp_path):
+    file = next(saved.glob("checkpoints/*/state.json"))
+    recorded = json.loads(file.read_text())["settings"]
+    assert recorded["gradient_checkpointing"] is False
+    assert _differences(recorded | {"gradient_checkpointing": None}, SMALL.identity) == []
+    assert _differences(recorded | {"dynamic": 0.0}, SMALL.identity | {"dynamic": None}) != []
+
+
+def resumed(folder, *, steps, schedule="constant"):
+    optimizer = OptimizerSettings(schedule=schedule)
+    trainer = structs.replace(SMALL.trainer, steps=steps, optimizer=optimizer)
+    settings = structs.replace(SMALL, trainer=trainer)
+    return TrainingState(Trainer(TINY, trainer), settings, folder=folder, run="first")
+
+
+def test_steps_may_change_until_the_last_one_is_trained(saved):
+    for steps in (1, 2, 5):
+        assert resumed(saved, steps=steps).restore().step == 1
+    longer = resumed(saved, steps=3)
+    longer.restore()
+    longer.version = WeightFolder("step-3", saved, "digest")
+    longer.trainer.step_number = 3
+    longer.save()
+    with pytest.raises(UsageError, match=r"step 3 in .* is later than --steps 2") as caught:
+        resumed(saved, steps=2).restore()
+    assert "--model" in str(caught.value)
+    assert "/weights/step-3 --learning-rate 1e-06, another" in str(caught.value)
+    with pytest.raises(UsageError, match="is the last one: steps was 3, now 5, and a"):
+        resumed(saved, steps=5).restore()
+
+
+def test_steps_that_the_learning_rate_depends_on_do_not_change(tmp_path):
+    began = resumed(tmp_path, steps=3, schedule="linear")
+    began.version = WeightFolder("step-1", tmp_path, "digest")
+    began.trainer.step_number = 1
+    began.save()
+    with pytest.raises(UsageError, match="go down to 0 at the last step: steps was 3, now 5"):
+        resumed(tmp_path, steps=5, schedule="linear").restore()
 
 
 def test_a_damaged_checkpoint_is_no_reason_to_begin_anew(saved):
@@ -216,7 +500,19 @@ def test_a_damaged_checkpoint_is_no_reason_to_begin_anew(saved):
     file.write_bytes(file.read_bytes()[:-1])
     caught = attempt(saved)
     assert caught.type is CheckpointDamaged
-    assert "weights.safetensors was altered" in str(caught.value)
+    assert "weights.safetensors was altered; none is whole" in str(caught.value)
+
+
+def test_the_checkpoint_before_a_damaged_one_is_named(saved):
+    state = TrainingState(Trainer(TINY, SMALL.trainer), SMALL, folder=saved, run="first")
+    state.version = WeightFolder("step-2", saved, "digest")
+    state.trainer.step_number = 2
+    state.save()
+    (saved / "checkpoints" / "step-00000002" / "state.json").unlink()
+    restored = state.restore()
+    assert restored.step == 1
+    (note,) = restored.notes
+    assert "step-00000002: state.json is missing; the one before it, step-00000001, is used" in note
 
 
 def test_what_is_saved_or_evaluated_how_often_is_free(saved):
@@ -286,9 +582,35 @@ def _group():
     return TrainingGroup("a", tuple(members))
 
 
+def test_a_report_counts_the_steps_that_trained_nothing():
+    report = TrainingReport("first", 2, Path("out"), "", [0.0, 0.0], {}, skipped_steps=2)
+    assert report.trained_nothing
+    assert not structs.replace(report, skipped_steps=1).trained_nothing
+    assert structs.replace(report, skipped_steps=1, flat_steps=1).trained_nothing
+    assert structs.replace(report, skipped_steps=0, flat_steps=2).trained_nothing
+    assert not structs.replace(report, steps=0, skipped_steps=0).trained_nothing
+
+
+def test_an_update_whose_gradients_are_not_finite_is_counted():
+    def broken(batch, objective):
+        loss, parts = policy_loss(batch, objective)
+        return loss * float("nan"), parts
+
+    result = Trainer(TINY, SMALL.trainer, loss=broken).step([_group()])
+    assert (result.updates, result.skipped_updates) == (1, 1)
+
+
+def test_a_step_of_equal_rewards_has_no_gradient():
+    group = _group()
+    members = tuple(structs.replace(each, reward=0.1) for each in group.trajectories)
+    equal = structs.replace(group, trajectories=members)
+    assert is_flat(Trainer(TINY, SMALL.trainer).step([equal]).numbers | {"groups_informative": 0})
+
+
 def test_a_step_without_groups_changes_nothing():
     trainer = Trainer(TINY, SMALL.trainer)
-    before = {name: tensor.clone() for name, tensor in trainer.optimizer.weights.items()}
+    before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
     result = trainer.step([])
+    assert is_flat(result.numbers | {"groups_informative": 0})
     assert (result.loss, result.tokens, trainer.step_number) == (0.0, 0, 1)
-    assert all(torch.equal(t, before[n]) for n, t in trainer.optimizer.weights.items())
+    assert all(torch.equal(t, before[n]) for n, t in trainer.weights().items())

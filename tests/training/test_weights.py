@@ -1,19 +1,17 @@
 """Versions of the weights: a name never stands for other bytes, and a folder is what is trained."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 import torch
-from aiohttp import web
 
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import LeaseLost
 from holdfast.training.model.network import Lora, Network
+from holdfast.training.packing import attention
 from holdfast.training.run import weights
 from holdfast.training.run.train import TINY
-from holdfast.training.run.weights import WeightFolder, WeightsNotTaken
+from holdfast.weights.probe import PREFIXES
 from support.records import consuming, spec
 
 
@@ -93,74 +91,21 @@ def test_old_folders_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-4"]
 
 
-@asynccontextmanager
-async def answering(status, body, *, down=0):
-    """An engine that answers an update so, after it was down so often; the bodies that it got."""
-    got = []
-
-    async def update(request):
-        got.append(await request.json())
-        if len(got) <= down:
-            request.transport.abort()
-        return web.Response(status=status, text=body)
-
-    app = web.Application()
-    app.router.add_post("/update_weights_from_disk", update)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", got
-    finally:
-        await runner.cleanup()
+def test_a_folder_of_an_adapter_holds_the_adapter_too(tmp_path):
+    pytest.importorskip("peft", reason="the extra `train`")
+    path = weights.write_folder(tmp_path, "step-1", Network(TINY, lora=Lora(4)))
+    files = {file.name for file in (path / weights.ADAPTER).iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= files
 
 
-NAMES = {"vllm": ("path", "version"), "sglang": ("model_path", "weight_version")}
-
-
-@pytest.mark.parametrize("dialect", NAMES)
-@pytest.mark.parametrize(
-    ("status", "body", "taken"),
-    [
-        (200, '{"success": true}', True),
-        (200, "done", True),
-        (200, '{"success": false, "message": "no such folder"}', False),
-        (400, '{"error": "no such folder"}', False),
-    ],
-)
-def test_a_version_is_acknowledged_when_the_engine_says_that_it_has_it(
-    tmp_path, status, body, taken, dialect
-):
-    async def scenario():
-        async with answering(status, body) as (url, got):
-            policy = EnginePolicy(url, "policy", dialect=dialect)
-            version = WeightFolder("step-1", tmp_path, "digest")
-            if taken:
-                await weights.push(policy, version, patience=60.0)
-            else:
-                with pytest.raises(WeightsNotTaken, match=r"step-1: .*no such folder"):
-                    await weights.push(policy, version, patience=60.0)
-            await policy.aclose()
-            assert (policy.endpoints[0].expected_version == "step-1") is taken
-            path, name = NAMES[dialect]
-            assert got == [{path: str(tmp_path), name: "step-1"}]
-
-    asyncio.run(scenario())
-
-
-def test_an_engine_that_is_down_is_waited_for_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "RETRY_SECONDS", 0.01)
-
-    async def scenario():
-        async with answering(200, "{}", down=3) as (url, got):
-            policy = EnginePolicy(url, "policy")
-            version = WeightFolder("step-1", tmp_path, "digest")
-            with pytest.raises(WeightsNotTaken, match="did not take the weights step-1"):
-                await weights.push(policy, version, patience=0.0)
-            assert (len(got), policy.endpoints[0].expected_version) == (1, None)
-            await weights.push(policy, version, patience=60.0)
-            assert (len(got), policy.endpoints[0].expected_version) == (4, "step-1")
-            await policy.aclose()
-
-    asyncio.run(scenario())
+def test_scores_are_those_of_the_weights(tmp_path):
+    network = Network(TINY)
+    scores = weights.score(network)
+    expected = logits_of(network, scores.ids)[0].log_softmax(-1).max(-1).values
+    found = [float(expected[length - 1]) for length in PREFIXES]
+    assert max(abs(a - b) for a, b in zip(found, scores.logprobs, strict=True)) < 1e-4
+    with torch.no_grad():
+        next(iter(network.parameters.values())).add_(0.5)
+    network.module.set_attn_implementation(attention.NAME)
+    other = weights.score(network).logprobs
+    assert max(abs(a - b) for a, b in zip(other, scores.logprobs, strict=True)) > 0.01

@@ -1,14 +1,14 @@
 """The command line of `holdfast serve`."""
 
 import argparse
-import os
 from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.records.errors import UsageError
+from holdfast.addresses import secret_in
 
 STARTING = "starting: "
+NOTE = "note: "
 """Begins the lines that `--progress` writes."""
 
 
@@ -107,7 +107,7 @@ def settings(args: argparse.Namespace) -> ServeSettings:
         threads=args.threads,
         until_stdin_closes=args.until_stdin_closes,
         progress=args.progress,
-        api_key=_read_key(args.api_key_env),
+        api_key=secret_in(args.api_key_env, option="--api-key-env"),
         log_requests=args.log_requests,
     )
 
@@ -127,11 +127,3 @@ def _add_integer(
         return value
 
     parser.add_argument(name, type=number, default=default, metavar="N", help=meaning)
-
-
-def _read_key(variable: str) -> str | None:
-    if not variable:
-        return None
-    if not (key := os.environ.get(variable)):
-        raise UsageError(f"--api-key-env {variable}: this environment variable is not set")
-    return key

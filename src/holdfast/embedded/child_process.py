@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from holdfast.embedded.arguments import STARTING
+from holdfast.embedded.arguments import NOTE, STARTING
 from holdfast.records.errors import HoldfastError, UsageError
 
 IDLE_SECONDS = 120.0
@@ -48,7 +48,7 @@ class EmbeddedEngine:
     ):
         """`ready_within`: seconds that a start may take in all; None: as long as it makes progress.
         `idle_within`: seconds for which it may do nothing. `report` is called, in the thread that
-        starts it, with the stage of a start that takes long."""
+        starts it, with the stage of a start that takes long and what makes the engine slow."""
         self._folder = model
         self._log = log
         self._options = options
@@ -58,6 +58,8 @@ class EmbeddedEngine:
         self._starting = True
         self._child: subprocess.Popen[bytes] | None = None
         self._port = 0
+        self._logged = 0
+        """How long the log was before this start."""
         self.url = ""
         """Like http://127.0.0.1:41234, once it is started."""
         self.model = ""
@@ -73,12 +75,16 @@ class EmbeddedEngine:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Returns when it takes requests. Raises `UsageError` for what it cannot serve, and
-        `EngineDidNotStart`."""
+        """Returns when it takes requests. Raises `UsageError` and `EngineDidNotStart`."""
         assert self._child is None, "started once"
         with self._open_log() as log:
+            self._logged = log.tell()
             self._child = subprocess.Popen(  # noqa: S603  # our own module, our own arguments
-                self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                self._command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is its parent's, which ends it in its turn.
             )
         try:
             line = self._first_line(Start(self._child))
@@ -86,7 +92,8 @@ class EmbeddedEngine:
         except ValueError as error:
             code = self._end()
             kind = UsageError if code == 2 else EngineDidNotStart
-            raise kind(f"the embedded engine did not start: {self._tail()}") from error
+            how = "did not start" if code >= 0 else f"was killed by signal {-code} as it started"
+            raise kind(f"the embedded engine {how}: {self._tail()}") from error
         except BaseException:
             self._end()
             raise
@@ -174,10 +181,18 @@ class EmbeddedEngine:
             if not self._starting:
                 raise EngineDidNotStart("the start of the embedded engine was given up")
             self._check_limits(start)
+            self._report_notes(start)
             if self._report is not None and start.seconds - reported >= REPORT_SECONDS:
                 reported = start.seconds
                 self._report(f"the embedded engine is {start.stage} ({reported:.0f} s so far)")
+        self._report_notes(start)
         return line
+
+    def _report_notes(self, start: "Start") -> None:
+        notes, start.notes = start.notes, []
+        if self._report is not None:
+            for note in notes:
+                self._report(f"the embedded engine: {note}")
 
     def _check_limits(self, start: "Start") -> None:
         limit = self._ready_within
@@ -207,10 +222,11 @@ class EmbeddedEngine:
         return code
 
     def _tail(self) -> str:
+        """What it has said since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
-        text = self._log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        return text or f"(its log {self._log} is empty)"
+        said = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
+        return said.decode("utf-8", "replace").strip() or f"(it wrote nothing to {self._log})"
 
 
 class Start:
@@ -224,6 +240,8 @@ class Start:
         self._work = 0
         self.stage = "beginning to start"
         """As it reports it."""
+        self.notes: list[str] = []
+        """What whoever waits for it should know."""
 
     @property
     def seconds(self) -> float:
@@ -246,9 +264,12 @@ class Start:
         self._active = time.monotonic()
         *lines, self._read = (self._read + piece).split(b"\n")
         for line in map(bytes.decode, lines):
-            if not line.startswith(STARTING):
+            if line.startswith(STARTING):
+                self.stage = line.removeprefix(STARTING)
+            elif line.startswith(NOTE):
+                self.notes.append(line.removeprefix(NOTE))
+            else:
                 return line.strip()
-            self.stage = line.removeprefix(STARTING)
         return None
 
 

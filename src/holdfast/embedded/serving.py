@@ -5,7 +5,6 @@ bound before, and listened at afterwards.
 """
 
 import asyncio
-import ipaddress
 import signal
 import socket
 import sys
@@ -14,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast.addresses import is_loopback
 from holdfast.embedded import extra, parent
-from holdfast.embedded.arguments import STARTING, ServeSettings
+from holdfast.embedded.arguments import NOTE, STARTING, ServeSettings
 from holdfast.embedded.model import files
 from holdfast.records.errors import UsageError
 
@@ -59,7 +59,10 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
     with engine:
         name = settings.name or path.resolve().name
         if engine.model.solo:
-            _note(f"{name} runs one sequence at a time, and slower for it: {engine.model.why_solo}")
+            slow = f"{name} runs one sequence at a time, and slower for it: {engine.model.why_solo}"
+            _note(slow)
+            if settings.progress:
+                print(f"{NOTE}{slow}", flush=True)  # noqa: T201
         asyncio.run(_listen(engine, settings, sock=sock, name=name))
     if engine.failure is not None:
         traceback.print_exception(engine.failure)
@@ -101,11 +104,11 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
 
 
 def _report_stage(settings: ServeSettings, stage: str) -> None:
-    """To the parent, or to a terminal."""
+    """To the parent, or to people: a start takes long enough to look like a hang."""
     if settings.progress:
         print(f"{STARTING}{stage}", flush=True)  # noqa: T201
-    elif sys.stderr.isatty():
-        _note(stage)
+    else:
+        _note(f"{stage} …")
 
 
 def _note(text: str) -> None:
@@ -140,18 +143,11 @@ def _port_error(settings: ServeSettings, error: OSError) -> UsageError:
 
 
 def _check_key_needed(settings: ServeSettings) -> None:
-    if settings.api_key is None and not _is_loopback(settings.host):
+    if settings.api_key is None and not is_loopback(settings.host):
         raise UsageError(
             f"--host {settings.host} can be reached from other machines: name the environment "
             "variable that holds a key with --api-key-env"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bracket(host: str) -> str:

@@ -23,6 +23,7 @@ from holdfast.records.errors import (
     PolicyRefused,
     Rewound,
     RunStopped,
+    ScorerUnloadable,
     ScoringStopped,
     ThreadsHang,
     Truncated,
@@ -46,7 +47,19 @@ from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end_task, finishes_within
 from holdfast.rollout.tools.tool import result_text
 
-FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang, ScoringStopped)
+
+class NotAReward(UsageError, TypeError):
+    """What a rollout returned is no reward."""
+
+
+FATAL = (
+    JournalError,
+    PolicyRefused,
+    EndpointDown,
+    ThreadsHang,
+    ScorerUnloadable,
+    ScoringStopped,
+)
 """What ends the run and leaves the trajectory as it is, to go on later."""
 
 
@@ -210,11 +223,11 @@ def _returned(found: object) -> tuple[Reward, int | None]:
         return None, turns
     reward = as_number(given)
     if reward is None:
-        raise TypeError(
+        raise NotAReward(
             f"a rollout returns None, its reward, or (turns_used, reward), not {found!r:.200}"
         )
     if not math.isfinite(reward):
-        raise ValueError(f"a rollout returned {reward}, which is no reward")
+        raise NotAReward(f"a rollout returned {reward}, which is no reward")
     return reward, turns
 
 

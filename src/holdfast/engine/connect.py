@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from holdfast.policy.policy import Policy
+from holdfast.engine.options import PATIENCE
+from holdfast.policy.policy import NoPolicy, Policy
+from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import HoldfastError, PolicyRefused, UsageError
+from holdfast.records.run import RunSpec
+from holdfast.rollout.threads.contain import in_background
 
 if TYPE_CHECKING:
     from holdfast.embedded.child_process import EmbeddedEngine
@@ -48,7 +52,7 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     dialect: str | None = None
     """None: it is found out."""
     retry: RetryPolicy = RetryPolicy()
-    patience: float = 900.0
+    patience: float = PATIENCE.default
     tokenizer: str | None = None
     renderer: str | None = None
     """A model family, or another of the names that `renderer_for` knows."""
@@ -84,7 +88,7 @@ async def connect(
             api_key=address.api_key,
             retry=address.retry,
             patience=address.patience,
-            tell=notify,
+            notify=notify,
         )
         stack.push_async_callback(policy.aclose)
         await check_engine(policy, dialect=address.dialect)
@@ -95,6 +99,14 @@ async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Co
     """A policy of the caller's own, which stays open."""
     await policy.check()
     return Connection(policy, renderer or _renderer(policy, EngineAddress()))
+
+
+def recorded_connection(spec: RunSpec) -> Connection:
+    """In place of one to the engine of a run, where nothing of it is left to sample."""
+    why = PolicyRefused(
+        f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
+    )
+    return Connection(NoPolicy(spec.model, why), MessagesOnly(spec.renderer))
 
 
 async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
@@ -164,12 +176,8 @@ class EmbeddedEngines:
         if folder not in self._engines:
             self._engines[folder] = await self._start(folder)
         engine = self._engines[folder]
-        keeper = asyncio.create_task(self._keep_alive(engine), name="keep the engine alive")
-        try:
+        async with in_background(self._keep_alive(engine), name="keep the engine alive"):
             yield engine
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
 
     async def _start(self, folder: str | None) -> "EmbeddedEngine":
         from holdfast.embedded.child_process import EmbeddedEngine

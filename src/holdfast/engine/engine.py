@@ -5,8 +5,9 @@ no task is left, every append that was begun is durable or refused, and the leas
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
@@ -16,25 +17,27 @@ from holdfast.engine.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.processor_setup import clean_up, set_up
+from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
+from holdfast.journal.journal import Claim, Cut, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
-from holdfast.records.run import Run
+from holdfast.records.run import RecordedCommand, Run
+from holdfast.records.step import Record
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.replay.current_code import enter_trajectory
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.speaker import Speaker
-from holdfast.rollout.threads.contain import as_exception
+from holdfast.rollout.threads.contain import as_exception, in_background
 
 CLAIM_AHEAD = 64
 STAND_BY_SECONDS = 1.0
@@ -49,6 +52,8 @@ class Ending(Struct, frozen=True):
     fatal: BaseException | None
     loop_blocks: tuple[LoopBlock, ...] = ()
     """The lines that blocked the event loop."""
+    spent: bool = False
+    """Whether a limit on what is spent stopped it."""
 
     @property
     def standstills(self) -> tuple[LoopBlock, ...]:
@@ -87,7 +92,9 @@ class Engine:
         progress: Progress | None = None,
         stop: Stop | None = None,
         reopen_failed: bool = False,
+        command: RecordedCommand | None = None,
         on_settled: "Callable[[TrajectoryKey, History], None] | None" = None,
+        on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
     ):
         """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
         for a scoring that comes later (`late_scoring`)."""
@@ -99,8 +106,11 @@ class Engine:
         self._settings = settings or Settings()
         self._clock = clock or SystemClock()
         self._progress = progress or Progress()
+        self._progress.seconds_down = lambda: policy.seconds_down
         self._reopen_failed = reopen_failed
+        self._command = command
         self._on_settled = on_settled
+        self._on_joined = on_joined
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
         self._loop_blocks: tuple[LoopBlock, ...] = ()
@@ -108,11 +118,21 @@ class Engine:
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
         self._suspects = Suspects(self.stop)
+        self._spending = Spending(self._settings, self.stop, is_shared=self._settings.join)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
         self._sealed = True
         self._scoring = (
-            Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
+            Scoring(
+                scorer,
+                self._settings.scoring,
+                journal,
+                self._clock,
+                on_record=self._spending.take,
+                patience=self._settings.patience,
+            )
+            if scorer
+            else None
         )
         context = RunContext(
             spec=run.spec,
@@ -123,7 +143,7 @@ class Engine:
             on_divergence=self._settings.on_divergence,
             partial_tokens=self._settings.partial_tokens,
             stop=self.stop.event,
-            on_record=self._progress.record,
+            on_record=self._recorded,
             on_cut=self._cuts.append,
         )
         self._runner = TrajectoryRunner(
@@ -140,14 +160,35 @@ class Engine:
             share=self._settings.join,
         )
         try:
-            if self._reopen_failed:
-                await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
-            # A processor is not set up for nothing: it may start a browser.
-            if await self._has_work():
-                await self._work(worker)
+            async with self._scorer_in_use():
+                if self._on_joined is not None:
+                    await self._on_joined(worker)
+                if self._reopen_failed:
+                    await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
+                await self._spending.read(self._journal, self._run)
+                # A processor is not set up for nothing: it may start a browser.
+                if await self._has_work() and not self.stop.requested:
+                    await self._record_command()
+                    await self._work(worker)
+                is_over = self.stop.spent and not await self._has_work()
         finally:
             await self._leave(worker)
-        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._loop_blocks)
+        # What was in flight at the limit may have been the rest.
+        reason, spent = ("", False) if is_over else (self.stop.reason, self.stop.spent)
+        cuts = tuple(self._cuts)
+        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+
+    def _scorer_in_use(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext() if self._scoring is None else self._scoring.scorer.in_use()
+
+    async def _record_command(self) -> None:
+        """By whoever holds the run, and has something to do."""
+        if self._command is not None and self._command != self._run.spec.command:
+            await self._journal.annotate_run(self._run, command=self._command)
+
+    def _recorded(self, record: Record) -> None:
+        self._progress.record(record)
+        self._spending.take(record)
 
     async def _has_work(self) -> bool:
         """Whether anything of the run is open, here or at another worker's, or may be admitted."""
@@ -159,21 +200,18 @@ class Engine:
         return not now.is_over
 
     async def _work(self, worker: Worker) -> None:
-        helpers = [
-            asyncio.create_task(self._beat(worker), name="heartbeat"),
-            asyncio.create_task(self._watch_deadline(), name="run deadline"),
-        ]
+        others = self._spending.watch(self._journal, self._run)
+        before = self._read_rewards(await self._settled_before())
+        helpers = (self._beat(worker), self._watch_deadline(), others, before)
         try:
-            await set_up(self._processor, self.stop)
-            with watch_loop() as watch:
-                try:
-                    await self._trajectories(worker)
-                finally:
-                    self._loop_blocks = watch.found
+            async with in_background(*helpers, name="heartbeat and deadline"):
+                await set_up(self._processor, self.stop)
+                with watch_loop() as watch:
+                    try:
+                        await self._trajectories(worker)
+                    finally:
+                        self._loop_blocks = watch.found
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
             await clean_up(self._processor, self.stop)
 
     async def _leave(self, worker: Worker) -> None:
@@ -216,7 +254,10 @@ class Engine:
 
     async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
         """Lets what is in flight reach its next step, then cancels, and waits for the end."""
-        if running and self.stop.fatal is None:
+        if running and self.stop.fatal is None and self.stop.spent:
+            await self._until_done_or_hurried(running)
+        # A stop by the user, or by a scorer, says nothing about the replies that are on their way.
+        if running and (self.stop.fatal is None or self.stop.in_scoring):
             await asyncio.wait(set(running), timeout=self._settings.grace)
         self._cancels = True
         for task in list(running):
@@ -224,6 +265,17 @@ class Engine:
         if running:
             await asyncio.wait(set(running))
         self._progress.running = 0  # Nor do those that wait for the others of their group.
+
+    async def _until_done_or_hurried(self, running: "set[asyncio.Task[None]]") -> None:
+        """At a limit on what is spent, what is in flight is paid for: it may take its time."""
+        hurried = asyncio.create_task(self.stop.hurried.wait(), name="stop at once")
+        done = asyncio.create_task(_all_of(running), name="all trajectories")
+        try:
+            await asyncio.wait({hurried, done}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+            done.cancel()
+            await asyncio.wait({hurried, done})
 
     async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
         while not self.stop.requested:
@@ -267,8 +319,11 @@ class Engine:
         """
         clock = asyncio.get_running_loop().time
         poll = min(STAND_BY_SECONDS, worker.lease_seconds / 3)
-        due = clock() + poll
+        due, idle_since = clock() + poll, clock()
         while not self.stop.requested and (self._settings.join or not self._sealed):
+            idle_since = clock() if self._progress.running else idle_since
+            if self._settings.idle is not None and clock() - idle_since >= self._settings.idle:
+                return None
             seen, planned = self._journal.changes.count, self._progress.total
             if not await self._has_work():
                 return None
@@ -285,7 +340,7 @@ class Engine:
         """Everything about one trajectory. Nothing that happens in here reaches another."""
         enter_trajectory(lease.key)
         self._progress.started()
-        slot = Slot(self._slots)
+        slot, is_rolled_out = Slot(self._slots), False
         try:
             history = await self._runner.load(lease)
             failures = 0
@@ -297,11 +352,14 @@ class Engine:
             slot.give_up()
             group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")
+            is_rolled_out = True
+            if self.stop.in_scoring:
+                raise RunStopped("nothing can be scored now")
             await self._score(group)
         except RunStopped:
             self._progress.stopped()
         except FATAL as error:
-            self.stop.fail(error)
+            self.stop.fail(error, in_scoring=is_rolled_out)
             self._progress.stopped()
         except asyncio.CancelledError:
             self._progress.stopped()
@@ -340,6 +398,8 @@ class Engine:
     def _note(self, members: Sequence[Member]) -> None:
         """They are done, durably."""
         self._progress.settled([member.history for member in members])
+        for member in members:
+            self._progress.rewarded(member.lease.key.task, member.history.reward)
         progress, most = self._progress, self._settings.max_failures
         has_more = not self._sealed or progress.done_before + progress.done < progress.total
         if most is not None and progress.failed >= most and has_more:
@@ -353,12 +413,32 @@ class Engine:
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""
         return [
-            TrajectoryView(row.key, group.claim.task, History(await self._journal.history(row.id)))
+            TrajectoryView(
+                row.key,
+                group.claim.task,
+                History(await self._journal.history(row.id)),
+                id=row.id,
+            )
             for row in group.claim.settled
             if row.status.is_outcome
         ]
 
     # --- in the background
+
+    async def _settled_before(self) -> list[TrajectoryRow]:
+        """Trajectories that others settled, if their rewards are shown."""
+        if not self._progress.done_before or not self._progress.shows_rewards:
+            return []
+        listed = await self._journal.trajectories(self._run)
+        return [row for row in listed if row.settled and not row.resting]
+
+    async def _read_rewards(self, rows: Sequence[TrajectoryRow]) -> None:
+        """Those of trajectories that were settled before, for whoever looks at the mean."""
+        for row in rows:
+            # What cannot be read is reported by whoever needs it.
+            with contextlib.suppress(JournalError):
+                history = History(await self._journal.history(row.id))
+                self._progress.rewarded(row.key.task, history.reward)
 
     async def _beat(self, worker: Worker) -> None:
         while True:

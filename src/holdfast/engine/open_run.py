@@ -4,18 +4,28 @@ A change is reported, and recorded, by its contents: which tasks were added and 
 digest became which. Nothing is changed while a live worker works by what is recorded.
 """
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import structs
 
 from holdfast.engine.report import many
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
+from holdfast.journal.rules import held_text, two_scorers
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
 LEASE_SECONDS = 30.0
+TRAINER = "trainer"
+"""As what a training consumes its run; and any other loop that gives itself no name."""
+TRAINED_MODEL = "policy"
+"""What a training's engines call the model, whatever its version."""
+_log = logging.getLogger("holdfast.engine")
 
 
 class RunChanged(UsageError):
@@ -30,7 +40,7 @@ class RunChanged(UsageError):
             f"this run cannot go on so, with --accept-changes neither: {objections}"
             if objections
             else "use --new to start another run, or --accept-changes to go on with this one "
-            "(from Python: another name, or accept_changes=True)"
+            "(from Python: new=True or another name, or accept_changes=True)"
         )
         super().__init__(f"run {name!r} is recorded differently:\n{listed}\n{advice}")
         self.differences = tuple(differences)
@@ -50,20 +60,78 @@ async def open_run(
             run = await journal.find_run(spec.name)
             if run is None:
                 raise
-    differences = run.spec.differences(spec)
-    if not differences:
+    if not run.spec.differences(spec):
         return run
-    described = await describe_differences(journal, run, tasks, differences)
-    objections = await _find_objections(journal, run, spec, tasks=tasks)
-    if objections or not accept_changes:
-        raise RunChanged(spec.name, described, objections=objections)
+    kept = _find_kept(run.spec, spec, tasks=tasks, held=await journal.held_groups(run))
+    described = await _accepted(journal, run, spec, tasks, kept, accept_changes=accept_changes)
     if spec.group != run.spec.group:
         _check(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
-        return await journal.amend_run(run, spec, tasks, differences=described)
+        amended = await journal.amend_run(run, spec, tasks, differences=described)
     finally:
         await journal.leave(worker)
+    for note in kept.values():
+        _log.warning("run %r: %s", spec.name, note)
+    return amended
+
+
+async def check_same(
+    journal: Journal,
+    spec: RunSpec,
+    tasks: Sequence[Task],
+    *,
+    is_meant: Callable[[RunSpec], bool],
+    accept_changes: bool,
+) -> None:
+    """Raises what `open_run` would raise, before an engine is started of which it is known that it
+    has the recorded model and renderer (`is_meant`). Which model a judge has is not known yet: with
+    one, nothing is raised."""
+    run = await journal.find_run(spec.name)
+    if run is None or run.spec.judge or not is_meant(run.spec):
+        return
+    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    if run.spec.differences(same):
+        kept = _find_kept(run.spec, same, tasks=tasks, held=await journal.held_groups(run))
+        await _accepted(journal, run, same, tasks, kept, accept_changes=accept_changes)
+
+
+async def _accepted(
+    journal: Journal,
+    run: Run,
+    spec: RunSpec,
+    tasks: Sequence[Task],
+    kept: Mapping[str, str],
+    *,
+    accept_changes: bool,
+) -> list[str]:
+    """The differences, in words. Raises `RunChanged` where they are not, or cannot be, accepted."""
+    described = await describe_differences(journal, run, tasks, run.spec.differences(spec))
+    described = [_with_note(line, kept) for line in described]
+    objections = await _find_objections(journal, run, spec, tasks=tasks)
+    if objections or not accept_changes:
+        raise RunChanged(spec.name, described, objections=objections)
+    return described
+
+
+def _find_kept(
+    recorded: RunSpec, spec: RunSpec, *, tasks: Sequence[Task], held: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """What changes nothing about groups that consumers have, by the field that changed."""
+    now = {task.id for task in tasks}
+    staying = {name: [task for task in had if task in now] for name, had in held.items()}
+    removed = {name: [task for task in had if task not in now] for name, had in held.items()}
+    found = {}
+    if spec.samples > recorded.samples and (who := held_text(staying)):
+        found["samples"] = f"{who}, which get no more samples"
+    if recorded.tasks != spec.tasks and (who := held_text(removed)):
+        found["tasks"] = f"{who} of tasks that are removed: they stay in its ledger"
+    return found
+
+
+def _with_note(line: str, notes: Mapping[str, str]) -> str:
+    note = notes.get(line.partition(":")[0])
+    return f"{line} ({note})" if note else line
 
 
 def _check(group: GroupPolicy) -> None:
@@ -80,33 +148,125 @@ async def _find_objections(
     journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]
 ) -> str:
     """Why the changes cannot be accepted, and what to do instead; "" if they can."""
+    another = "to sample otherwise, give another --run (from Python: another name)"
+    held = await journal.held_groups(run)
+    if await is_training(journal, run):
+        return f"it is a training, and its trainer goes on with it; {another}"
     reasons = []
     if spec.samples < run.spec.samples:
         reasons.append(
             f"the samples of run {spec.name!r} can grow, not shrink: {run.spec.samples} or more"
         )
-    if changed := await _find_rewritten(journal, run, tasks):
-        has, it = ("has", "it another id") if len(changed) == 1 else ("have", "them other ids")
-        verb = "asks" if len(changed) == 1 else "ask"
-        reasons.append(
-            f"{many(len(changed), 'task')} {has} been worked on and now {verb} something else "
-            f"({_list_ids(changed)}): give {it}"
-        )
+    if held and run.spec.has_other_scorer(spec):
+        reasons.append(two_scorers(held))
+    if scored := await find_left_unscored(journal, run, spec):
+        reasons.append(scored)
+    for fields, changed in (await _find_rewritten(journal, run, tasks)).items():
+        reasons.append(_rewritten(fields, changed))
     if not reasons:
         return ""
     return f"{'; '.join(reasons)}, or use --new to start another run (from Python: another name)"
 
 
-async def _find_rewritten(journal: Journal, run: Run, tasks: Sequence[Task]) -> list[str]:
-    """Tasks that were worked on and have another content now. Records refer to a task's messages:
-    with other messages, they would be wrong."""
+async def is_training(journal: Journal, run: Run) -> bool:
+    """Whether a trainer of ours made it: its tasks come one after the other, and by the time that
+    it is sealed, versions of weights are recorded. Who consumes a run says nothing of it."""
+    return bool(await journal.versions(run)) or not (await journal.progress(run)).sealed
+
+
+async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
+    """Why the scorer cannot be left out: what it scored and what nobody scores would be one run. ""
+    if it can."""
+    if spec.scorer or not run.spec.scorer:
+        return ""
+    scored = 0
+    for row in await journal.trajectories(run):
+        if row.status.is_outcome and not row.resting:
+            # What is to be scored anew has the score of the scorer before.
+            scored += row.settled or History(await journal.history(row.id)).scored is not None
+    if not scored:
+        return ""
+    has = "has its reward" if scored == 1 else "have their rewards"
+    return (
+        f"{many(scored, 'trajectory')} {has} from a recorded scorer, and nothing would score the "
+        "others: give that scorer (or another one, which scores all of them anew)"
+    )
+
+
+async def _find_rewritten(
+    journal: Journal, run: Run, tasks: Sequence[Task]
+) -> dict[str, list[str]]:
+    """Tasks that were worked on and have another content now, by the fields that changed. Records
+    refer to a task's messages: with other messages, they would be wrong. Rewards, and whatever else
+    the rollout read of a task, come from what it was."""
     started = {row.key.task for row in await journal.trajectories(run) if row.records}
-    recorded = {task.id: content_digest(task) for task in await journal.tasks(run)}
-    return [
-        task.id
-        for task in tasks
-        if task.id in started and recorded[task.id] != content_digest(task)
-    ]
+    recorded = {task.id: task for task in await journal.tasks(run)}
+    found: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.id in started and content_digest(recorded[task.id]) != content_digest(task):
+            found.setdefault(_other_fields(recorded[task.id], task), []).append(task.id)
+    return found
+
+
+def _other_fields(recorded: Task, now: Task) -> str:
+    """Which of them changed; "" where it asks something else."""
+
+    def differs(name: str) -> bool:
+        changed = structs.replace(recorded, **{name: getattr(now, name)})
+        return content_digest(changed) != content_digest(recorded)
+
+    if differs("messages") or differs("tools"):
+        return ""
+    return " and ".join(filter(differs, ("ground_truth", "metadata")))
+
+
+def _rewritten(fields: str, changed: Sequence[str]) -> str:
+    one = len(changed) == 1
+    has, its, asks = ("has", "its", "asks") if one else ("have", "their", "ask")
+    how = f", and {its} {fields} changed" if fields else f" and now {asks} something else"
+    what = f"{many(len(changed), 'task')} {has} been worked on{how} ({_list_ids(changed)})"
+    return f"{what}: give {'it another id' if one else 'them other ids'}"
+
+
+async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
+    """The recorded run of the spec, if all of it is settled. Its model and renderer, which only an
+    engine knows, are taken as they are recorded."""
+    run = await journal.find_run(spec.name)
+    if run is None or not (await journal.progress(run)).is_over:
+        return None
+    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    return None if run.spec.differences(same) else run
+
+
+async def rolled_out_run(journal: Journal, spec: RunSpec, *, accept_changes: bool) -> Run | None:
+    """The recorded run of the spec, if nothing of it is left to sample, as where its scorer is
+    another one now (with `accept_changes`), or was stopped. Its model and renderer are taken as
+    they are recorded."""
+    run = await journal.find_run(spec.name)
+    if run is None:
+        return None
+    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    if run.spec.differences(same) and not (accept_changes and run.spec.differs_by_code(same)):
+        return None
+    return run if await is_rolled_out(journal, run, retries_failed=False) else None
+
+
+async def is_rolled_out(journal: Journal, run: Run, *, retries_failed: bool) -> bool:
+    """Whether every rollout of the run is over. `retries_failed`: those that failed for good are
+    to be tried again."""
+    if not (await journal.progress(run)).sealed:
+        return False
+    return all(
+        row.status.is_outcome or (row.settled and not retries_failed)
+        for row in await journal.trajectories(run)
+        if not row.resting
+    )
+
+
+async def is_trained(journal: Journal, run: Run) -> bool:
+    """Whether a step of a training holds some of it."""
+    ledger = await journal.ledger(run, TRAINER)
+    return any(entry.end is GroupEnd.TRAINED for entry in ledger)
 
 
 async def free_name(journal: Journal, name: str) -> str:

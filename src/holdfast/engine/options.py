@@ -6,6 +6,7 @@ time: `holdfast --help`, and pytest sessions without evaluations, import this mo
 """
 
 import argparse
+import json
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -82,6 +83,10 @@ class Number:
 FINITE = Number("of any size", lambda value: True)
 POSITIVE = Number("0 or more", lambda value: value >= 0)
 GROWTH = Number("1 or more", lambda value: value >= 1)
+FRACTION = Number("0 to 1", lambda value: 0 <= value <= 1)
+PENALTY = Number("-2 to 2", lambda value: -2 <= value <= 2)
+FACTOR = Number("above 0", lambda value: value > 0)
+_BIAS = Number("-100 to 100", lambda value: -100 <= value <= 100)
 SHARE = Number("above 0 and at most 1", lambda value: 0 < value <= 1)
 SECONDS = Number("longer than 0 seconds", lambda value: value > 0)
 SECONDS_OR_NONE = Number("0 seconds or more", lambda value: value >= 0)
@@ -91,6 +96,61 @@ def text(value: str) -> str:
     if not value:
         raise ArgumentTypeError("wants a text, not an empty one")
     return value
+
+
+def columns(value: str) -> list[tuple[str, str]]:
+    """Fields of tasks, and the columns that hold them: `prompt=question,ground_truth=answer`."""
+    pairs = [pair.partition("=") for pair in value.split(",")]
+    if wrong := [field for field, equals, column in pairs if not (field and equals and column)]:
+        raise ArgumentTypeError(f"wants FIELD=COLUMN, like prompt=question, not {wrong[0]!r}")
+    return [(field.strip(), column.strip()) for field, _, column in pairs]
+
+
+def token_ids(value: str) -> list[int]:
+    """Token ids with commas between them."""
+    return [_token(part) for part in value.split(",")]
+
+
+def token_bias(value: str) -> tuple[int, float]:
+    """The bias of one token: `42=-100`."""
+    token, equals, bias = value.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"wants TOKEN=BIAS, like 42=-100, not {value!r}")
+    return _token(token), _BIAS(bias)
+
+
+def json_object(value: str) -> dict[str, object]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ArgumentTypeError(f'wants a JSON object, like {{"name": true}}, not {value:.100}')
+    return found
+
+
+def price_table(value: str) -> str:
+    """The path of a table that can be read."""
+    from pathlib import Path
+
+    from holdfast.engine.prices import read_prices
+
+    try:
+        read_prices(Path(value))
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return value
+
+
+def _token(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 2**31:
+        raise ArgumentTypeError(f"wants the id of a token, a whole number, not {text!r}")
+    return int(text)
+
+
+def workers(value: str) -> int | str:
+    """How many workers: a number, or as many as are needed."""
+    return value if value == "auto" else Whole(1, 100_000)(value)
 
 
 class Option(NamedTuple):
@@ -148,7 +208,7 @@ def switch(name: str, meaning: str) -> Option:
     return Option(name, meaning, default=False, action="store_true")
 
 
-def _seconds(name: str, default: float | None, meaning: str, kind: Number = SECONDS) -> Option:
+def seconds(name: str, default: float | None, meaning: str, kind: Number = SECONDS) -> Option:
     return Option(name, f"{meaning} ({{}})", kind, default, "SECONDS")
 
 
@@ -172,7 +232,62 @@ API_KEY_ENV = Option(
     API_KEY,
     "NAME",
 )
-JOURNAL = Option("journal", "the file ({})", None, "holdfast.db", "PATH")
+TASKS = Option(
+    "tasks",
+    "a file (JSONL, JSON, CSV, Parquet), a folder, hf:NAME:SPLIT, or FILE.py:FUNCTION",
+    metavar="SOURCE",
+)
+SYSTEM = Option(
+    "system",
+    "a system message before each task's own messages; @FILE: the text of a file",
+    text,
+    metavar="TEXT|@FILE",
+)
+LIMIT = Option(
+    "limit",
+    "only the first N tasks (all); another N is another run",
+    Whole(1),
+    metavar="N",
+)
+COLUMNS = Option(
+    "columns",
+    "which column of the tasks is which field: prompt=question,ground_truth=answer",
+    columns,
+    [],
+    "FIELD=COLUMN[,…]",
+    action="extend",
+)
+JOURNAL = Option(
+    "journal", "the file, or postgresql://USER@HOST/DATABASE ({})", None, "holdfast.db", "PATH"
+)
+
+# --- which processes, on which machines
+
+CLUSTER = Option(
+    "cluster", "have Ray start workers on a cluster: auto, or its head's address", None, None,
+    "auto|HOST:PORT",
+)  # fmt: skip
+WORKERS = Option(
+    "workers", "on the cluster; auto: as many as the queue needs ({})", workers, "auto", "N|auto"
+)
+CLUSTER_CODE = (
+    Option("score-gpus", "of each scorer ({})", POSITIVE, 0.0, "N"),
+    Option("requirements", "what the rollout needs installed on the nodes", metavar="FILE"),
+    Option(
+        "cluster-exclude", "a folder or file that does not travel", metavar="NAME", action="append"
+    ),
+    Option(
+        "cluster-env", "one more environment variable that travels", metavar="NAME", action="append"
+    ),
+)
+CLUSTER_PROCESSES = (
+    CLUSTER,
+    WORKERS,
+    Option("worker-cpus", "of each worker ({})", POSITIVE, 1.0, "N"),
+    Option("worker-gpus", "of each worker ({})", POSITIVE, 0.0, "N"),
+    switch("off-gpu-nodes", "keep workers off nodes that have GPUs"),
+    *CLUSTER_CODE,
+)
 
 # --- what is sampled
 
@@ -184,6 +299,45 @@ REASONING_EFFORT = Option(
     "reasoning-effort",
     "how long the model thinks: low, medium, high, … (its own; refused where it has none)",
     metavar="LEVEL",
+)
+STOP_TOKEN_IDS = Option(
+    "stop-token-ids",
+    "tokens that end a reply, beside the model's own; again for more",
+    token_ids,
+    [],
+    "ID[,ID]",
+    action="extend",
+)
+CHAT_TEMPLATE_KWARGS = Option(
+    "chat-template-kwargs",
+    'arguments for the model\'s chat template: {{"enable_thinking": false}}',
+    json_object,
+    metavar="JSON",
+)
+ALTERING = (
+    Option("top-k", "draw from the K likeliest tokens; 0: from all ({})", Whole(0), 0, "K"),
+    Option("min-p", "not from those below this share of the likeliest ({})", FRACTION, 0.0, "P"),
+    Option("presence-penalty", "on tokens that a reply has already ({})", PENALTY, 0.0, "X"),
+    Option("frequency-penalty", "the same, each time it has them ({})", PENALTY, 0.0, "X"),
+    Option("repetition-penalty", "on tokens of prompt and reply; 1: none ({})", FACTOR, 1.0, "X"),
+    Option(
+        "logit-bias",
+        "what is added to the logit of a token: 42=-100; again for more",
+        token_bias,
+        [],
+        "TOKEN=BIAS",
+        action="append",
+    ),
+    STOP_TOKEN_IDS,
+    switch("ignore-eos", "go on after what would end a reply, up to --max-tokens"),
+    switch("routed-experts", "record the experts that each token is routed to (vLLM, SGLang)"),
+    CHAT_TEMPLATE_KWARGS,
+    Option(
+        "extra-body",
+        "more for each request to the engine, as it is; recorded, so no secrets",
+        json_object,
+        metavar="JSON",
+    ),
 )
 SAMPLING = (
     SAMPLES,
@@ -200,6 +354,7 @@ SAMPLING = (
         action="append",
     ),
     REASONING_EFFORT,
+    *ALTERING,
     Option(
         "tokenizer", "the folder of the model's tokenizer (what the engine names)", metavar="DIR"
     ),
@@ -238,6 +393,27 @@ MAX_RETRY = Option(
 MAX_FAILURES = Option(
     "max-failures", "stop when so many failed for good since the start (go on)", Whole(1), None, "N"
 )
+MAX_COST = Option(
+    "max-cost",
+    "stop when the run has cost this much, by the table of --price (go on)",
+    FACTOR,
+    None,
+    "AMOUNT",
+)
+MAX_TOKENS_TOTAL = Option(
+    "max-tokens-total",
+    "stop when the run has used this many tokens, of prompts and replies together (go on)",
+    Whole(1),
+    None,
+    "N",
+)
+PRICE = Option(
+    "price",
+    "a table of what a million tokens of each model cost (what HOLDFAST_PRICES names, if anything)",
+    price_table,
+    None,
+    "FILE",
+)
 FAIL_ON_PERMANENT_FAILURE = Option(
     "fail-on-permanent-failure",
     "exit with 1 when a trajectory failed for good",
@@ -245,6 +421,16 @@ FAIL_ON_PERMANENT_FAILURE = Option(
     action=argparse.BooleanOptionalAction,
 )
 SCORER_TRIES = Option("scorer-tries", "of one score ({})", Whole(1), 2, "N")
+SCORE_WORKERS = Option(
+    "score-workers",
+    "score in so many processes of their own; 0: in this one ({})",
+    Whole(0, 10_000),
+    0,
+    "N",
+)
+SCORE_CONCURRENCY = Option(
+    "score-concurrency", "scores at once in each of those ({})", Whole(1), 1, "N"
+)
 SCORER_CONCURRENCY = Option("max-concurrent-evaluations", "scores at once", Whole(1), 32, "N")
 PARTIAL_TOKENS = Option(
     "partial-tokens",
@@ -260,10 +446,12 @@ ON_DIVERGENCE = Option(
     default="fork",
     choices=("fork", "fail"),
 )
+SPENDING = (MAX_COST, MAX_TOKENS_TOTAL, PRICE)
 BUDGETS = (
     CONCURRENCY,
     MAX_RETRY,
     MAX_FAILURES,
+    *SPENDING,
     FAIL_ON_PERMANENT_FAILURE,
     Option("call-tries", "of one call to the engine ({})", Whole(1), 5, "N"),
     SCORER_TRIES,
@@ -272,22 +460,30 @@ BUDGETS = (
     ON_DIVERGENCE,
     API_KEY_ENV,
 )
-ATTEMPT_DEADLINE = _seconds("attempt-deadline", 21600.0, "one attempt at a trajectory")
-SCORER_TIMEOUT = _seconds("scorer-timeout", 300.0, "one score")
-LEASE = _seconds("lease", 30.0, "after how much silence others may take the work over")
-GRACE = _seconds("grace", 10.0, "at a signal: how long calls in flight may finish", SECONDS_OR_NONE)
+ATTEMPT_DEADLINE = seconds("attempt-deadline", 21600.0, "one attempt at a trajectory")
+SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "one score")
+LEASE = seconds("lease", 30.0, "after how much silence others may take the work over")
+GRACE = seconds("grace", 10.0, "at a signal: how long calls in flight may finish", SECONDS_OR_NONE)
+PATIENCE = seconds(
+    "patience", 900.0, "how long to wait for an engine that is down", SECONDS_OR_NONE
+)
 RUN_DEADLINE = Option("run-deadline", "this command (none)", SECONDS, None, "SECONDS")
 DEADLINES = (
-    _seconds("try-timeout", 1800.0, "one try of a call"),
-    _seconds("stall-timeout", 300.0, "how long a stream may send nothing"),
-    _seconds("call-deadline", 3600.0, "a call with all its tries"),
+    seconds("try-timeout", 1800.0, "one try of a call"),
+    seconds("stall-timeout", 300.0, "how long a stream may send nothing"),
+    seconds("call-deadline", 3600.0, "a call with all its tries"),
     ATTEMPT_DEADLINE,
     SCORER_TIMEOUT,
-    _seconds("patience", 900.0, "how long to wait for an engine that is down", SECONDS_OR_NONE),
+    PATIENCE,
     LEASE,
     GRACE,
     RUN_DEADLINE,
 )
+
+FULL_TRACEBACKS = switch(
+    "full-tracebacks", "show every frame of a traceback, also those of failures that healed"
+)
+FORCE = switch("force", "write over a file, also where something in it is lost by that")
 
 # --- when the run exists already
 

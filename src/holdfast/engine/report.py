@@ -6,22 +6,34 @@ rewards of disturbed trajectories compare with those of clean ones: a bias is se
 """
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from holdfast.engine.export.row_status import last_failure
-from holdfast.journal.journal import Journal
+from holdfast.engine.prices import Cost, Prices
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
-from holdfast.records.failure import Failure, shortened
+from holdfast.records.failure import Failure, fold_traceback, shortened
 from holdfast.records.group import valid_members
 from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run
+from holdfast.records.step import Scored
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import UsageByModel, add_usages
 
 MAX_TRACEBACK_LINE = 1_000
+AGAIN = (
+    "once the reason is gone, add --retry-failed, and --accept-changes if the code changed (from "
+    "Python: retry_failed=True, accept_changes=True)"
+)
+"""What to do about failures."""
 MAX_CAUSES = 20
 """With a traceback each. Errors that name what they were given have as many roots as trajectories.
 """
+_NONE = "returned None"
+_REASONS_SHOWN = 3
 
 
 class Rewards(Struct):
@@ -83,44 +95,78 @@ class RunReport(Struct):
     """Of these, those of last attempts that were not asked again, and answered."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
+    held_failures: dict[str, int] = {}
+    """Failed trajectories of groups that a consumer has, by its name: nothing retries them."""
     groups: int = 0
     groups_kept: int = 0
     groups_dropped: int = 0
     clean: Rewards = field(default_factory=Rewards)
     disturbed: Rewards = field(default_factory=Rewards)
     corrupt: list[str] = []
+    without_score: int = 0
+    """Outcomes that their scorer declared to have no valid score."""
+    unscored: dict[str, int] = {}
+    """How many of these for each reason that their scorer gave."""
+    usage: dict[str, dict[str, int]] = {}
+    """Tokens by model, and by kind: all that was ever sampled, not only what is data."""
+    uncounted_turns: int = 0
+    """Turns of engines that do not say how many tokens they had."""
+    cost: Cost | None = None
+    """By the user's table of prices."""
 
     @property
     def permanent_failures(self) -> int:
         return self.by_status.get(Status.FAILED.name, 0)
 
+    @property
+    def nothing_succeeded(self) -> bool:
+        """Whether all that there is failed for good."""
+        return 0 < self.trajectories == self.permanent_failures
 
-async def build(journal: Journal, run: Run) -> RunReport:
-    """Reads the run once, one trajectory at a time."""
+
+Look = Callable[[TrajectoryRow, History], None]
+
+
+async def build(
+    journal: Journal, run: Run, *, also: Look | None = None, prices: Prices | None = None
+) -> RunReport:
+    """Reads the run once, one trajectory at a time, which `also` gets, too."""
     report = RunReport(run.spec.name)
     statuses: dict[int, list[Status]] = {}
     open_groups: set[int] = set()
     causes: dict[tuple[str, str], RootCause] = {}
     by_status: Counter[Status] = Counter()
+    failed: Counter[str] = Counter()
+    used: UsageByModel = {}
     for row in await journal.trajectories(run):
         if row.resting:
             continue
         by_status[row.status] += 1
         statuses.setdefault(row.ordinal, []).append(row.status)
+        failed[row.key.task] += row.status is Status.FAILED
         if not row.settled:
             report.unsettled += 1
             open_groups.add(row.ordinal)
         if row.records:
             try:
-                history = History(await journal.history(row.id))
+                history = History(await journal.history(row.id), settled=row.settled)
             except JournalCorrupt as error:
                 report.corrupt.append(f"{row.key}: {error}")
                 continue
             _add(report, causes, str(row.key), history)
+            used = add_usages(used, history.used)
+            if also is not None:
+                also(row, history)
     report.trajectories = by_status.total()
     report.by_status = {status.name: by_status[status] for status in sorted(by_status)}
     report.causes = sorted(causes.values(), key=lambda cause: (-cause.permanent, -cause.failures))
+    report.usage = {model: usage.as_fields() for model, usage in sorted(used.items())}
+    report.cost = prices.cost_of(used) if prices is not None else None
     _count_groups(report, run, statuses, open_groups)
+    if report.permanent_failures:
+        held = await journal.held_groups(run)
+        counts = {name: sum(failed[task] for task in tasks) for name, tasks in held.items()}
+        report.held_failures = {name: count for name, count in counts.items() if count}
     return report
 
 
@@ -130,6 +176,7 @@ def _add(
     generations = history.generations
     report.turns += len(generations)
     report.sampled_tokens += history.sampled_tokens
+    report.uncounted_turns += history.uncounted_turns
     report.call_retries += sum(step.tries - 1 for step in generations)
     report.refills += history.life
     report.forks += len(history.forks)
@@ -156,8 +203,19 @@ def _add(
     if history.status is Status.TRUNCATED and history.finished is not None:
         reason = history.finished.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
+    if history.scored is not None and history.reward is None and not failed:
+        report.without_score += 1
+        _add_unscored(report.unscored, history.scored)
     if (reward := history.reward) is not None:
         (report.disturbed if _is_disturbed(history) else report.clean).add(reward)
+
+
+def _add_unscored(unscored: dict[str, int], scored: Scored) -> None:
+    why = "; ".join(scored.reasons.values()) or f"scorer {scored.scorer} {_NONE}"
+    reason = shortened(why.partition("\n")[0])
+    if reason not in unscored and len(unscored) >= MAX_CAUSES:
+        reason = "for other reasons"
+    unscored[reason] = unscored.get(reason, 0) + 1
 
 
 def _is_disturbed(history: History) -> bool:
@@ -200,8 +258,11 @@ def _count_groups(
             report.groups_dropped += 1
 
 
-def as_text(report: RunReport) -> str:
-    """The report for people."""
+def as_text(
+    report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
+) -> str:
+    """The report for people. `training` says what became of a run that is trained on. Frames of
+    Holdfast, and tracebacks of what healed, are left out unless all of them are wanted."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -210,10 +271,13 @@ def as_text(report: RunReport) -> str:
     lines = [
         f"run {report.run}: {many(report.trajectories, 'trajectory')}: {counts}",
         (
-            f"  {many(report.turns, 'turn')}, {many(report.sampled_tokens, 'sampled token')}; "
+            f"  {many(report.turns, 'turn')}, "
+            f"{sampled_text(report.sampled_tokens, uncounted=report.uncounted_turns)}; "
             f"{report.groups_kept} of {many(report.groups, 'group')} kept, "
             f"{report.groups_dropped} dropped"
         ),
+        *_usage_lines(report),
+        *_nothing_generated(report),
     ]
     disturbances = [
         (report.call_retries, "call", " retried"),
@@ -233,20 +297,34 @@ def as_text(report: RunReport) -> str:
     if report.truncations:
         reasons = ", ".join(f"{total} {reason}" for reason, total in report.truncations.items())
         lines.append(f"  truncated: {reasons}")
-    lines += _rewards(report)
+    lines += [*_rewards(report), *training]
     if report.unsettled:
         lines.append(f"  {report.unsettled} not settled yet")
     lines += [f"  CORRUPT {line}" for line in report.corrupt]
-    for cause in report.causes[:MAX_CAUSES]:
-        lines += _cause(cause)
+    shown = report.causes[:MAX_CAUSES]
+    for cause in shown:
+        if cause.permanent or full_tracebacks:
+            lines += _cause(cause, full=full_tracebacks)
+    if healed := [cause for cause in shown if not (cause.permanent or full_tracebacks)]:
+        lines += ["", *map(_headline, healed)]
     if further := report.causes[MAX_CAUSES:]:
         lines.append(_further(further, report.run))
     if report.permanent_failures:
-        lines.append(
-            f"\n{report.permanent_failures} failed for good; once the reason is gone, add "
-            "--retry-failed (and --accept-changes if the code changed)"
-        )
+        what = "they are in no baseline and in no loss" if training else _again(report)
+        lines.append(f"\n{report.permanent_failures} failed for good; {what}")
     return "\n".join(lines)
+
+
+def _again(report: RunReport) -> str:
+    """What to do about failures. A group that a consumer has is not rolled out again behind it."""
+    if not report.held_failures:
+        return AGAIN
+    held = [f"consumer {name!r} has {count}" for name, count in report.held_failures.items()]
+    first = give_back(next(iter(report.held_failures)))
+    return (
+        f"{' and '.join(held)} of them in its groups, which --retry-failed leaves as they are "
+        f"until they are given back, {first}; {AGAIN}"
+    )
 
 
 def many(number: int, what: str) -> str:
@@ -255,16 +333,64 @@ def many(number: int, what: str) -> str:
     return f"{number:,} {what if number == 1 else plural}"
 
 
+def sampled_text(tokens: int, *, uncounted: int) -> str:
+    """How many tokens were sampled, as far as engines say."""
+    if not uncounted:
+        return many(tokens, "sampled token")
+    missing = f"the tokens of {many(uncounted, 'turn')} not counted by the engine"
+    return f"{many(tokens, 'sampled token')} and {missing}" if tokens else missing
+
+
+def usage_text(usage: Mapping[str, int]) -> str:
+    """`1,204 tokens of prompts (512 cached) and 96 of replies (40 reasoning)`"""
+    cached, reasoning = usage["cached_tokens"], usage["reasoning_tokens"]
+    return (
+        f"{many(usage['prompt_tokens'], 'token')} of prompts"
+        f"{f' ({cached:,} cached)' if cached else ''} and {usage['completion_tokens']:,} of replies"
+        f"{f' ({reasoning:,} reasoning)' if reasoning else ''}"
+    )
+
+
+def _nothing_generated(report: RunReport) -> list[str]:
+    """Right for outcomes that were given; else, another function was run than was meant."""
+    over = report.trajectories - report.unsettled - report.permanent_failures
+    if report.turns or report.corrupt or over < 1:
+        return []
+    return [f"  nothing was generated: the rollout made no turn in {many(over, 'trajectory')}"]
+
+
+def _usage_lines(report: RunReport) -> list[str]:
+    """A line for each model, and what all of them cost."""
+    counted = {model: usage for model, usage in report.usage.items() if any(usage.values())}
+    lines = [f"  {model}: {usage_text(usage)}" for model, usage in counted.items()]
+    return [*lines, f"  cost: {report.cost}"] if report.cost is not None else lines
+
+
 def _rewards(report: RunReport) -> list[str]:
     clean, disturbed = report.clean, report.disturbed
+    missing = (
+        [f"  {many(report.without_score, 'trajectory')} without a valid score: in no mean"]
+        if report.without_score
+        else []
+    )
     if clean.mean is None and disturbed.mean is None:
-        return []
+        return [*missing, *_why_none_is_scored(report.unscored)]
     parts = [
         f"{name} {rewards.mean:.4f} (n={rewards.count})"
         for name, rewards in (("clean", clean), ("disturbed", disturbed))
         if rewards.mean is not None
     ]
-    return [f"  mean reward: {', '.join(parts)}"]
+    return [f"  mean reward: {', '.join(parts)}", *missing]
+
+
+def _why_none_is_scored(unscored: Mapping[str, int]) -> list[str]:
+    """A scorer that forgets to return looks like one that declares all of them invalid."""
+    reasons = Counter(unscored).most_common()
+    if [reason.endswith(_NONE) for reason, _ in reasons] == [True]:
+        return [f"  {reasons[0][0]} each time; is a return missing?"]
+    rest = len(reasons) - _REASONS_SHOWN
+    lines = [f"    {total} × {reason}" for reason, total in reasons[:_REASONS_SHOWN]]
+    return [*lines, f"    and {many(rest, 'other reason')}"] if rest > 0 else lines
 
 
 def _further(causes: list[RootCause], run: str) -> str:
@@ -276,12 +402,19 @@ def _further(causes: list[RootCause], run: str) -> str:
     )
 
 
-def _cause(cause: RootCause) -> list[str]:
+def _headline(cause: RootCause) -> str:
     # A name of a data set's: on one line, whatever is in it.
     name = "".join(char if char.isprintable() else repr(char)[1:-1] for char in cause.example)
-    permanent = f"{cause.permanent or 'none'} for good; for instance in {name}"
-    lines = cause.traceback.rstrip().splitlines()
+    end = f"{cause.permanent} for good" if cause.permanent else "healed"
+    return (
+        f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
+        f"in {name})"
+    )
+
+
+def _cause(cause: RootCause, *, full: bool) -> list[str]:
+    lines = (cause.traceback if full else fold_traceback(cause.traceback)).rstrip().splitlines()
     return [
-        f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({permanent})",
+        f"\n{_headline(cause)}",
         *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in lines),
     ]

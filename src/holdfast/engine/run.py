@@ -1,90 +1,292 @@
 """Running or resuming from Python what `holdfast run` does from a shell."""
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any
 
-from holdfast.engine.connect import connect_policy
+from msgspec import structs
+
+from holdfast.engine.arguments import (
+    address_of,
+    check_journal,
+    group_from,
+    is_policy,
+    name_from,
+    sampling_from,
+    settings_from,
+)
+from holdfast.engine.connect import Connection, connect_policy, recorded_connection
 from holdfast.engine.engine import Ending
-from holdfast.engine.open_run import open_run
-from holdfast.engine.report import RunReport, build
-from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.open_policy import connected
+from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
+from holdfast.engine.options import JOURNAL
+from holdfast.engine.progress import Progress
+from holdfast.engine.progress.watch import OnProgress, check_on_progress, watched
+from holdfast.engine.report import build
+from holdfast.engine.result import RunResult
+from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
+from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
+from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.rollout.threads.blocking import is_in_loop, run_blocking
+from holdfast.tasks.read import load_tasks
+from holdfast.tasks.system import with_system
 
 
+@checks_arguments(
+    own="policy journal name sampling scorer group settings model on_progress columns"
+)
 async def run(
     rollout: object,
     *,
-    tasks: "Iterable[Task | Mapping[str, object]]",
-    policy: Policy,
-    journal: Journal,
-    name: str,
+    tasks: object,
+    policy: "Policy | str | Sequence[str] | None" = None,
+    journal: Journal | Path | str = JOURNAL.default,
+    name: str | None = None,
     samples: int | None = None,
-    sampling: Sampling | None = None,
+    sampling: "Sampling | Mapping[str, object] | None" = None,
     seed: int | None = None,
     scorer: "PointScorer | GroupScorer | None" = None,
     renderer: Renderer | None = None,
-    group: GroupPolicy | None = None,
-    settings: Settings | None = None,
+    group: "GroupPolicy | Mapping[str, object] | None" = None,
+    settings: "Settings | Mapping[str, object] | None" = None,
     accept_changes: bool = False,
-) -> tuple[Ending, RunReport]:
-    """Works until everything is settled, or the run is stopped; raises what is fatal to it.
+    new: bool = False,
+    retry_failed: bool = False,
+    model: "str | PurePath | None" = None,
+    api_key: str | None = None,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+    on_progress: OnProgress = None,
+) -> RunResult:
+    """Works until everything is settled, or the run is stopped; raises what is fatal to it. The
+    same call again goes on where it was, and returns at once what is finished.
 
-    `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
+    `tasks` is whatever `read_tasks` takes: a list of dicts, a path, `hf:NAME:SPLIT`, a function;
+    `limit` and `columns` are as there; `system` is a system message before those of each task.
+    `policy` is an engine's address, those of its replicas, a provider's model (`openai/gpt-4o`),
+    or a policy that is open; none: the embedded engine serves `model`, a folder, or its own small
+    one, while the call runs. With an address, `model` is the name of a model, and `api_key` (or
+    HOLDFAST_API_KEY) its key. `journal` is a path, `memory:`, or a journal that is open. What is
+    given open stays open.
+
+    `name`: when not given, that of the rollout and of the tasks' file or function. `new` starts
+    another run where there is one of that name: NAME-2. `retry_failed` tries again those that
+    failed for good. `sampling`, `settings` and `group` may be
+    dicts. `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
     `renderer`: when not given, that of the tokenizer which the engine says its model has.
+
+    `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True: a line on
+    standard error now and then. None: a line in a notebook, and nothing elsewhere.
     """
-    _check_arguments(policy, journal, scorer=scorer, settings=settings)
-    rows = as_tasks(tasks)
-    if not rows:
-        raise UsageError(f"run {name!r} has no tasks; give one or more")
+    check_journal(journal)
+    check_on_progress(on_progress)
+    if new and accept_changes:
+        raise UsageError("new starts another run, accept_changes goes on with this one: give one")
+    chosen = settings_from(settings) or Settings()
+    make_connection = _connection(
+        policy, renderer, model=model, api_key=api_key, patience=chosen.patience
+    )
     # Every mistake in it is reported before the endpoint is asked anything.
     plan = plan_run(
-        name,
-        tasks=rows,
+        name_from(name, rollout, tasks),
         processor=as_processor(rollout),
         rollout=fingerprinted(rollout),
         scorer=None if scorer is None else Scorer(scorer),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        tasks=with_system(await load_tasks(tasks, limit=limit, columns=columns), system),
         samples=samples,
-        sampling=sampling,
+        sampling=sampling_from(sampling),
         seed=seed,
-        group=group,
-        settings=settings,
+        group=group_from(group),
+        settings=chosen,
     )
-    connection = await connect_policy(policy, renderer)
+    scoring_only: AbstractAsyncContextManager[Connection] | None = None
+    if not (new or retry_failed):
+        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
+        finished = await _finished(plan, journal, is_meant)
+        if finished is not None:
+            return finished
+        recorded = await _rolled_out(plan, journal, is_meant, accept_changes=accept_changes)
+        if recorded is not None:
+            scoring_only = nullcontext(recorded_connection(recorded.spec))
+        elif policy is None:
+            await _check_same(plan, journal, is_meant, accept_changes=accept_changes)
+    if scoring_only is None:
+        plan.processor.check_setup()
+    async with scoring_only or make_connection() as connection, _open(journal) as opened:
+        if new:
+            plan = await _with_free_name(plan, opened)
+        progress = Progress()
+        async with watched(progress, on_progress):
+            return await _work(
+                plan,
+                connection,
+                opened,
+                progress,
+                accept_changes=accept_changes,
+                retry_failed=retry_failed,
+            )
+
+
+def _connection(
+    policy: object,
+    renderer: Renderer | None,
+    *,
+    model: "str | PurePath | None",
+    api_key: str | None,
+    patience: float,
+) -> Callable[[], AbstractAsyncContextManager[Connection]]:
+    """How to connect to the policy; what is wrong with its arguments is raised here."""
+    if not is_policy(policy):
+        address = address_of(policy, model=model, api_key=api_key)
+        return partial(connected, structs.replace(address, patience=patience), renderer)
+    if model is not None or api_key is not None:
+        raise UsageError("model and api_key go with an address: this policy has its own")
+    return partial(_stays_open, policy, renderer)
+
+
+@asynccontextmanager
+async def _stays_open(policy: Policy, renderer: Renderer | None) -> AsyncIterator[Connection]:
+    yield await connect_policy(policy, renderer)
+
+
+@asynccontextmanager
+async def _open(
+    journal: Journal | Path | str, *, read_only: bool = False
+) -> AsyncIterator[Journal]:
+    """One that is open stays open."""
+    if not isinstance(journal, str | Path):
+        yield journal
+        return
+    async with opened_journal(journal, read_only=read_only) as opened:
+        yield opened
+
+
+async def _finished(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    is_meant: Callable[[RunSpec], bool],
+) -> RunResult | None:
+    """The result of a run that needs no more work, so that no engine is started or asked."""
+    if not _is_there(journal):
+        return None
+    async with _open(journal, read_only=True) as opened:
+        run = await finished_run(opened, plan.spec)
+        if run is None or not is_meant(run.spec):
+            return None
+        report = await build(opened, run, prices=plan.settings.price_table)
+        return RunResult(Ending("", (), None), report, opened)
+
+
+async def _rolled_out(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    is_meant: Callable[[RunSpec], bool],
+    *,
+    accept_changes: bool,
+) -> Run | None:
+    """A run that is only to be scored, so that the policy's engine is neither started nor asked."""
+    if not _is_there(journal):
+        return None
+    async with _open(journal, read_only=True) as opened:
+        run = await rolled_out_run(opened, plan.spec, accept_changes=accept_changes)
+        return run if run is not None and is_meant(run.spec) else None
+
+
+async def _check_same(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    is_meant: Callable[[RunSpec], bool],
+    *,
+    accept_changes: bool,
+) -> None:
+    """Before the embedded engine is started for a run that is recorded differently."""
+    if _is_there(journal):
+        async with _open(journal, read_only=True) as opened:
+            await check_same(
+                opened, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=accept_changes
+            )
+
+
+def _is_there(journal: Journal | Path | str) -> bool:
+    if not isinstance(journal, str | Path):
+        return True
+    return is_server(journal) or Path(journal).is_file()
+
+
+def _is_meant(
+    recorded: RunSpec,
+    *,
+    policy: object,
+    model: "str | PurePath | None",
+    renderer: Renderer | None,
+) -> bool:
+    """Whether the arguments may name the recorded model and renderer."""
+    if renderer is not None and renderer.name != recorded.renderer:
+        return False
+    if is_policy(policy):
+        return policy.model == recorded.model
+    if policy is None:
+        from holdfast.embedded.serving import TINY
+
+        return Path(model or TINY).resolve().name == recorded.model
+    return model is None or str(model) == recorded.model
+
+
+async def _with_free_name(plan: RunPlan, journal: Journal) -> RunPlan:
+    name = await free_name(journal, plan.spec.name)
+    return structs.replace(plan, spec=structs.replace(plan.spec, name=name))
+
+
+async def _work(
+    plan: RunPlan,
+    connection: Connection,
+    journal: Journal,
+    progress: Progress,
+    *,
+    accept_changes: bool,
+    retry_failed: bool,
+) -> RunResult:
     plan = plan.bind(connection)
+    plan = await plan.bind_scorer()
     plan.report_caveats(connection)
-    opened = await open_run(journal, plan.spec, rows, accept_changes=accept_changes)
-    ending = await plan.engine(opened, journal, connection).work()
+    opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)
+    engine = plan.engine(opened, journal, connection, progress=progress, reopen_failed=retry_failed)
+    ending = await engine.work()
     if ending.fatal is not None:
         raise ending.fatal
-    return ending, await build(journal, opened)
+    report = await build(journal, opened, prices=plan.settings.price_table)
+    return RunResult(ending, report, journal)
 
 
-def _check_arguments(policy: object, journal: object, *, scorer: object, settings: object) -> None:
-    """Names the easy mistakes: an address instead of the policy or the journal at it."""
-    if not _has(policy, "check", "sample"):
+def run_sync(rollout: object, **arguments: Any) -> RunResult:
+    """`holdfast.run` for code that is not async: the same arguments, the same result.
+
+    It also works inside a running loop, as in a notebook: there the run has a thread and a loop of
+    its own, and the caller waits. An interrupt stops the run; the same call goes on.
+    """
+    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+
+    if is_in_loop() and isinstance(arguments.get("policy"), EnginePolicy):
         raise UsageError(
-            f"policy is of type {type(policy).__name__}, and no policy; for the engine at an "
-            "address, give holdfast.EnginePolicy(URL, MODEL)"
+            "the policy belongs to the loop that runs here, and run_sync has one of its own: give "
+            "its address instead, or await holdfast.run(…)"
         )
-    if not _has(journal, "find_run", "create_run"):
-        raise UsageError(
-            f"journal is of type {type(journal).__name__}, and no journal; for the one in a file, "
-            "give holdfast.open_journal(PATH), and close it afterwards"
-        )
-    if scorer is not None and not callable(scorer):
-        raise UsageError(f"scorer is a function of one argument, not {scorer!r:.100}")
-    if settings is not None and not isinstance(settings, Settings):
-        raise UsageError(f"settings is a Settings(…), not {settings!r:.100}")
+    return run_blocking(lambda: run(rollout, **arguments))
 
 
-def _has(value: object, *methods: str) -> bool:
-    return all(callable(getattr(value, method, None)) for method in methods)
+run_sync.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]  # For editors.

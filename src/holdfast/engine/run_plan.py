@@ -4,23 +4,26 @@ The command line, `holdfast.run` and evaluations all go the same way:
 
     plan = plan_run(name, …)                         # checked; no engine is asked anything
     plan = plan.bind(connection)                     # the model and its renderer are known
+    plan = await plan.bind_scorer()                  # what it asks is there
     run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
     ending = await plan.engine(run, journal, connection).work()
     report = await build(journal, run)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.engine import Engine
+from holdfast.engine.guards.spending import check_price
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Journal
-from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.journal.journal import Journal, Worker
+from holdfast.policy.rendering.reasoning_effort import renderer_at
+from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History
 from holdfast.records.run import Code, Run, RunSpec
@@ -47,13 +50,35 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
 
     def bind(self, connection: Connection) -> "RunPlan":
-        """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for a
-        reasoning effort that its renderer cannot write."""
-        at_effort(connection.renderer, self.spec.sampling.reasoning_effort)
+        """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for what
+        its renderer cannot write or its engine cannot be asked for."""
+        check_supported(connection, self.spec.sampling)
+        check_price(self.settings, connection.policy.model)
         model, renderer = connection.policy.model, connection.renderer.name
         return structs.replace(
             self, spec=structs.replace(self.spec, model=model, renderer=renderer)
         )
+
+    async def bind_scorer(self) -> "RunPlan":
+        """The plan with the model that its scorer asks, which only the engine of a judge may know.
+
+        Raises where the scorer says that it cannot score, as a judge does whose engine is down, or
+        has no price: before anything is sampled, and not for each trajectory."""
+        model = None if self.scorer is None else await self.scorer.check(samples=self.spec.samples)
+        if model is None:
+            return self
+        check_price(self.settings, model)
+        return structs.replace(self, spec=structs.replace(self.spec, judge=model))
+
+    def check_rewarded(self) -> None:
+        """Raises `UsageError` where it is known before anything is sampled that no trajectory will
+        have a reward."""
+        if self.scorer is None and not self.processor.may_reward:
+            raise UsageError(
+                f"nothing gives the trajectories of run {self.spec.name!r} a reward: give a scorer "
+                "(`def score(trajectory)` beside the rollout, or --scorer), or return the reward "
+                "from the rollout"
+            )
 
     def report_caveats(self, connection: Connection) -> None:
         """Notifies of what the engine cannot keep of the guarantees, before anything is sampled."""
@@ -64,10 +89,10 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         if not isinstance(policy, EnginePolicy):
             return
         if not policy.has_tokens:
-            policy.tell(NO_TOKENS)
+            policy.notify(NO_TOKENS)
         in_parts = self.processor.streams_replies or self.settings.partial_tokens > 0
         for line in caveats(policy, spec.sampling, seed=spec.seed, in_parts=in_parts):
-            policy.tell(line)
+            policy.notify(line)
 
     def engine(
         self,
@@ -80,6 +105,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         settles: bool = True,
         reopen_failed: bool = False,
         on_settled: Callable[[TrajectoryKey, History], None] | None = None,
+        on_joined: Callable[[Worker], Awaitable[None]] | None = None,
     ) -> Engine:
         """The engine that works on the opened run."""
         return Engine(
@@ -94,8 +120,19 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             progress=progress,
             stop=stop,
             reopen_failed=reopen_failed,
+            command=self.spec.command,
             on_settled=on_settled,
+            on_joined=on_joined,
         )
+
+
+def check_supported(connection: Connection, sampling: Sampling) -> None:
+    """Raises `Unsupported` for a sampling that the policy cannot follow."""
+    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+
+    renderer_at(connection.renderer, sampling)
+    if isinstance(connection.policy, EnginePolicy):
+        connection.policy.check_sampling(sampling)
 
 
 def plan_run(
@@ -112,8 +149,7 @@ def plan_run(
     group: GroupPolicy | None = None,
     settings: Settings | None = None,
 ) -> RunPlan:
-    """Raises `UsageError` for what no run can be. `samples` per task: None for the processor's own
-    number, or 1."""
+    """Raises `UsageError`. `samples` per task: None for the processor's own number, or 1."""
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),

@@ -1,11 +1,14 @@
 """Settings: how a run is worked on. None of them changes what it samples."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 
 from holdfast.engine import options
+from holdfast.engine.prices import Prices, as_prices, default_prices
+from holdfast.records.encoding.declared import check_fields
 from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence
 
@@ -37,6 +40,8 @@ class Settings(Struct, frozen=True):
     """Stop once so many trajectories have failed for good since the start; None: go on."""
     attempt_deadline: float = options.ATTEMPT_DEADLINE.default
     run_deadline: float | None = options.RUN_DEADLINE.default
+    patience: float = options.PATIENCE.default
+    """How long an engine, the policy's or a judge's, may be down before the run stops."""
     lease_seconds: float = options.LEASE.default
     grace: float = options.GRACE.default
     """How long generations in flight may finish after the run is asked to stop."""
@@ -51,20 +56,37 @@ class Settings(Struct, frozen=True):
     """Makes the tokens of an unfinished generation durable, this many at a time; 0: off."""
     join: bool = options.JOIN.default
     """Share the run with other live workers instead of refusing to start."""
+    idle: float | None = None
+    """Of a worker that shares the run: leave after so many seconds in which there was nothing to
+    do; None: stand by until the run is over."""
+    max_cost: float | None = options.MAX_COST.default
+    """Stop once the run has cost this much, in the currency of `prices`; None: go on."""
+    max_tokens_total: int | None = options.MAX_TOKENS_TOTAL.default
+    """Stop once the run has used so many tokens, prompts and replies together; None: go on."""
+    prices: Prices | str | Path | Mapping[str, object] | None = None
+    """What tokens cost: a `Prices`, the file of a table, or a dict by model; None: the table that
+    HOLDFAST_PRICES names, if anything."""
+
+    @property
+    def price_table(self) -> Prices | None:
+        """The prices, read."""
+        assert self.prices is None or isinstance(self.prices, Prices), "they are read at once"
+        return self.prices
 
     def __post_init__(self) -> None:
-        if self.on_divergence not in list(OnDivergence):
-            known = ", ".join(OnDivergence)
-            raise UsageError(f"on_divergence={self.on_divergence!r} is none of {known}")
-        # Its name is as good as the member; it is compared by identity.
-        structs.force_setattr(self, "on_divergence", OnDivergence(self.on_divergence))
+        check_fields(self)
         for name, option in _OPTIONS.items():
             option.check(getattr(self, name), name)
         options.SECONDS_OR_NONE.check("backoff", self.backoff)
         options.SECONDS_OR_NONE.check("backoff_cap", self.backoff_cap)
         options.GROWTH.check("backoff_growth", self.backoff_growth)
-        if not isinstance(self.scoring, ScoringPolicy):
-            raise UsageError(f"scoring is a ScoringPolicy(…), not {self.scoring!r:.100}")
+        prices = default_prices() if self.prices is None else as_prices(self.prices)
+        structs.force_setattr(self, "prices", prices)
+        if self.max_cost is not None and prices is None:
+            raise UsageError(
+                "max_cost needs the prices of the model: name their table with --price FILE (in "
+                "pytest: --holdfast-price FILE; from Python: Settings(prices=…))"
+            )
 
 
 _OPTIONS = {
@@ -73,17 +95,32 @@ _OPTIONS = {
     "max_failures": options.MAX_FAILURES,
     "attempt_deadline": options.ATTEMPT_DEADLINE,
     "run_deadline": options.RUN_DEADLINE,
+    "patience": options.PATIENCE,
     "lease_seconds": options.LEASE,
     "grace": options.GRACE,
     "partial_tokens": options.PARTIAL_TOKENS,
+    "max_cost": options.MAX_COST,
+    "max_tokens_total": options.MAX_TOKENS_TOTAL,
 }
 
 
-def settings_of(values: Mapping[str, Any]) -> Settings:
+def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Settings:
     """From the values of a command line, by the names of their options."""
     return Settings(
-        **{name: values[option.dest] for name, option in _OPTIONS.items()},
+        **{name: values.get(option.dest, option.default) for name, option in _OPTIONS.items()},
         on_divergence=OnDivergence(values["on_divergence"]),
-        scoring=ScoringPolicy(tries=values["scorer_tries"], timeout=values["scorer_timeout"]),
+        scoring=_scoring_of(values),
         join=values["join"],
+        idle=idle,
+        prices=values.get(options.PRICE.dest),
+    )
+
+
+def _scoring_of(values: Mapping[str, Any]) -> ScoringPolicy:
+    """Scorers in processes of their own are as many at once as those take."""
+    own = values.get("score_workers", 0) * values.get("score_concurrency", 1)
+    return ScoringPolicy(
+        tries=values["scorer_tries"],
+        timeout=values["scorer_timeout"],
+        concurrency=own or options.SCORER_CONCURRENCY.default,
     )

@@ -11,19 +11,27 @@ class Stop:
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
+        self.hurried = asyncio.Event()
+        """What is in flight gets no more time than its grace."""
         self.reason = ""
+        self.spent = False
+        """A limit on what is spent is reached: what is in flight is paid for, and waited for."""
         self.fatal: BaseException | None = None
+        self.in_scoring = False
+        """What was fatal came from the scoring: rollouts in flight may come to their end."""
 
-    def request(self, reason: str) -> None:
+    def request(self, reason: str, *, spent: bool = False) -> None:
         """Ends admission; trajectories stop at their next step."""
         if not self.event.is_set():
-            self.reason = reason
+            self.reason, self.spent = reason, spent
             self.event.set()
+        if not spent:
+            self.hurried.set()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, *, in_scoring: bool = False) -> None:
         """Stops the run for an error that no trajectory can go on after."""
         if self.fatal is None:
-            self.fatal = error
+            self.fatal, self.in_scoring = error, in_scoring
         self.request(str(error) if isinstance(error, HoldfastError) else repr(error))
 
     @property

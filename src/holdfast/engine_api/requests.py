@@ -48,6 +48,12 @@ class SamplingFields(Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -130,6 +136,24 @@ def check_sampling(*, temperature: float, top_p: float, max_tokens: int | None) 
         raise errors.invalid_parameter("top_p", "in (0, 1]", top_p)
     if max_tokens is not None and max_tokens < 1:
         raise errors.invalid_parameter("max_tokens", "at least 1", max_tokens)
+
+
+def check_altering(params: SamplingFields) -> None:
+    """The bounds of what cuts or bends the distribution; null is within them."""
+    top_k, min_p, factor = params.top_k, params.min_p, params.repetition_penalty
+    if top_k is not None and top_k < -1:
+        raise errors.invalid_parameter("top_k", "0 or -1 (all), or at least 1", top_k)
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise errors.invalid_parameter("min_p", "in [0, 1]", min_p)
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(params, name)
+        if value is not None and not -2 <= value <= 2:
+            raise errors.invalid_parameter(name, "in [-2, 2]", value)
+    if factor is not None and not factor > 0:
+        raise errors.invalid_parameter("repetition_penalty", "greater than zero", factor)
+    for token in params.logit_bias or ():
+        if not (token.isascii() and token.isdecimal()):
+            raise errors.invalid_parameter("logit_bias", "an object of token ids", token)
 
 
 def check_prompt(prompt: list[int], *, max_tokens: int | None, max_model_len: int) -> None:

@@ -38,6 +38,8 @@ class ChoiceOutput(Struct, kw_only=True):
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     """Where the request asked for them; in a stream, with a choice's first tokens."""
+    routed_experts: str | None = None
+    """With a choice's last tokens, where the engine gives them."""
     weight_versions: Sequence[object] | UnsetType | None = UNSET
     """Spans of the choice so far. Unset: the engine has them in `/inference/v1/generate` alone."""
 
@@ -130,7 +132,7 @@ class CompletionsShape(ResponseShape, frozen=True, kw_only=True):
                 "token_ids": output.token_ids,
                 "prompt_logprobs": None,
                 "prompt_token_ids": output.prompt_token_ids,
-                "routed_experts": None,
+                "routed_experts": output.routed_experts,
             }
         )
 
@@ -254,7 +256,7 @@ class GenerateShape(ResponseShape, frozen=True, kw_only=True):
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
             "token_ids": output.token_ids,
-            "routed_experts": None,
+            "routed_experts": output.routed_experts,
             "sampling_mask": None,
             "weight_versions": None if versions is UNSET else versions,
             "logprobs": None if scores is None else {"content": [*map(_id_score, scores)]},
@@ -270,7 +272,8 @@ def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
 
 
 def _with_details(usage: JsonObject) -> JsonObject:
-    return {**usage, "prompt_tokens_details": None, "completion_tokens_details": None}
+    details = ("prompt_tokens_details", "completion_tokens_details")
+    return {**usage, **{name: usage.get(name) for name in details}}
 
 
 def text_logprobs(scores: Sequence[TokenScore], offset: int) -> JsonObject:

@@ -11,8 +11,9 @@ Some need an extra (`pip install '.[gym]'` in the clone; `.[mcp]`, `.[openenv]`)
 when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from holdfast.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from holdfast.environments.gym.environment import GymEnvironment as GymEnvironment
@@ -24,26 +25,11 @@ if TYPE_CHECKING:
     from holdfast.environments.workspace import Workspace as Workspace
 
 _MODULES = {
-    "EnvironmentEndpoint": "http.environment",
-    "EnvironmentServer": "http.server",
-    "GymEnvironment": "gym.environment",
-    "HttpEnvironment": "http.environment",
-    "McpServer": "mcp",
-    "OpenEnvEnvironment": "openenv",
-    "Workspace": "workspace",
+    "environments.gym.environment": "GymEnvironment",
+    "environments.http.environment": "EnvironmentEndpoint HttpEnvironment",
+    "environments.http.server": "EnvironmentServer",
+    "environments.mcp": "McpServer",
+    "environments.openenv": "OpenEnvEnvironment",
+    "environments.workspace": "Workspace",
 }
-__all__ = [
-    "EnvironmentEndpoint",
-    "EnvironmentServer",
-    "GymEnvironment",
-    "HttpEnvironment",
-    "McpServer",
-    "OpenEnvEnvironment",
-    "Workspace",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'holdfast.environments' has no attribute {name!r}")
-    return getattr(import_module(f"holdfast.environments.{_MODULES[name]}"), name)
+__getattr__, __all__ = lazy_names(__name__, _MODULES)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.addresses import secret_in
 from holdfast.environments.http.server import IDLE_SECONDS, MAX_SESSIONS, EnvironmentServer, Make
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
@@ -34,7 +35,7 @@ async def _serve(args: argparse.Namespace) -> None:
         _load(args.make),
         host=args.host,
         port=args.port,
-        token=_token(args.token_env),
+        token=secret_in(args.token_env, option="--token-env"),
         example=_example(args.example),
         max_sessions=args.max_sessions,
         idle=args.idle,
@@ -119,14 +120,6 @@ def _load(reference: str) -> Make:
     if not callable(make):
         raise UsageError(f"{path} has no function {name!r}")
     return make
-
-
-def _token(variable: str) -> str | None:
-    if not variable:
-        return None
-    if not (token := os.environ.get(variable)):
-        raise UsageError(f"--token-env {variable}: this environment variable is not set")
-    return token
 
 
 def _example(text: str) -> object:

@@ -25,231 +25,172 @@ that name, whichever of its modules has it.
 
 from typing import TYPE_CHECKING
 
+from holdfast.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from holdfast.engine.scoring.scorer import Score
-    from holdfast.evaluation.data.dataset import Dataset, default_dataset_adapter
-    from holdfast.evaluation.data.loaders import (
-        DataLoaderResult,
-        DynamicDataLoader,
-        EvaluationDataLoader,
-        InlineDataLoader,
-    )
-    from holdfast.evaluation.dataset_logger import (
-        DatasetLogger,
-        JournalDatasetLogger,
-        default_logger,
-    )
-    from holdfast.evaluation.decorator import evaluation_test
-    from holdfast.evaluation.definition.options import Options
-    from holdfast.evaluation.definition.parameters import EPParameters
+    from holdfast.engine.scoring.scorer import Score as Score
+    from holdfast.evaluation.data.dataset import Dataset as Dataset
+    from holdfast.evaluation.data.dataset import default_dataset_adapter as default_dataset_adapter
+    from holdfast.evaluation.data.loaders import DataLoaderResult as DataLoaderResult
+    from holdfast.evaluation.data.loaders import DynamicDataLoader as DynamicDataLoader
+    from holdfast.evaluation.data.loaders import EvaluationDataLoader as EvaluationDataLoader
+    from holdfast.evaluation.data.loaders import InlineDataLoader as InlineDataLoader
+    from holdfast.evaluation.dataset_logger import DatasetLogger as DatasetLogger
+    from holdfast.evaluation.dataset_logger import JournalDatasetLogger as JournalDatasetLogger
+    from holdfast.evaluation.dataset_logger import default_logger as default_logger
+    from holdfast.evaluation.decorator import evaluation_test as evaluation_test
+    from holdfast.evaluation.definition.options import Options as Options
+    from holdfast.evaluation.definition.parameters import EPParameters as EPParameters
+    from holdfast.evaluation.definition.retries import BackoffConfig as BackoffConfig
     from holdfast.evaluation.definition.retries import (
-        BackoffConfig,
-        ExceptionHandlerConfig,
-        get_default_exception_handler_config,
+        ExceptionHandlerConfig as ExceptionHandlerConfig,
     )
+    from holdfast.evaluation.definition.retries import (
+        get_default_exception_handler_config as get_default_exception_handler_config,
+    )
+    from holdfast.evaluation.exceptions import EvalProtocolError as EvalProtocolError
+    from holdfast.evaluation.exceptions import ResponseQualityError as ResponseQualityError
     from holdfast.evaluation.exceptions import (
-        EvalProtocolError,
-        ResponseQualityError,
-        exception_for_status_code,
+        exception_for_status_code as exception_for_status_code,
     )
-    from holdfast.evaluation.importers.load import results_from
-    from holdfast.evaluation.processors.agent import AgentRolloutProcessor
+    from holdfast.evaluation.importers.load import results_from as results_from
+    from holdfast.evaluation.processors.agent import AgentRolloutProcessor as AgentRolloutProcessor
+    from holdfast.evaluation.processors.basic import NoOpRolloutProcessor as NoOpRolloutProcessor
     from holdfast.evaluation.processors.basic import (
-        NoOpRolloutProcessor,
-        SingleTurnRolloutProcessor,
+        SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
     )
     from holdfast.evaluation.processors.gym.processor import (
-        MCPGymRolloutProcessor,
+        MCPGymRolloutProcessor as MCPGymRolloutProcessor,
     )
     from holdfast.evaluation.processors.langgraph import (
-        LangGraphRolloutProcessor,
+        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
     )
     from holdfast.evaluation.processors.openenv import (
-        OpenEnvRolloutProcessor,
+        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
     )
     from holdfast.evaluation.processors.pydantic_ai import (
-        PydanticAgentRolloutProcessor,
+        PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
     )
     from holdfast.evaluation.processors.remote import (
-        RemoteRolloutProcessor,
+        RemoteRolloutProcessor as RemoteRolloutProcessor,
     )
-    from holdfast.evaluation.processors.remote_messages import (
-        InitRequest,
-        RolloutMetadata,
-        StatusResponse,
+    from holdfast.evaluation.processors.remote_messages import InitRequest as InitRequest
+    from holdfast.evaluation.processors.remote_messages import RolloutMetadata as RolloutMetadata
+    from holdfast.evaluation.processors.remote_messages import StatusResponse as StatusResponse
+    from holdfast.evaluation.processors.row_processor import (
+        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
+    )
+    from holdfast.evaluation.processors.row_processor import RolloutProcessor as RolloutProcessor
+    from holdfast.evaluation.processors.row_processor import (
+        RolloutProcessorConfig as RolloutProcessorConfig,
     )
     from holdfast.evaluation.processors.row_processor import (
-        NoOpRolloutResultPostProcessor,
-        RolloutProcessor,
-        RolloutProcessorConfig,
-        RolloutResultPostProcessor,
+        RolloutResultPostProcessor as RolloutResultPostProcessor,
     )
     from holdfast.evaluation.rows.adapters import (
-        assistant_to_ground_truth,
-        create_rows_from_indices,
-        filter_longest_conversation,
-        multi_turn_assistant_to_ground_truth,
+        assistant_to_ground_truth as assistant_to_ground_truth,
     )
-    from holdfast.evaluation.rows.names import generate_id
-    from holdfast.evaluation.rows.result import EvaluateResult, MetricResult, StepOutput
+    from holdfast.evaluation.rows.adapters import (
+        create_rows_from_indices as create_rows_from_indices,
+    )
+    from holdfast.evaluation.rows.adapters import (
+        filter_longest_conversation as filter_longest_conversation,
+    )
+    from holdfast.evaluation.rows.adapters import (
+        multi_turn_assistant_to_ground_truth as multi_turn_assistant_to_ground_truth,
+    )
+    from holdfast.evaluation.rows.names import generate_id as generate_id
+    from holdfast.evaluation.rows.result import EvaluateResult as EvaluateResult
+    from holdfast.evaluation.rows.result import MetricResult as MetricResult
+    from holdfast.evaluation.rows.result import StepOutput as StepOutput
     from holdfast.evaluation.rows.row import (
-        ChatCompletionContentPartImageParam,
-        ChatCompletionContentPartParam,
-        ChatCompletionContentPartTextParam,
-        CompletionParams,
-        CompletionUsage,
-        CostMetrics,
-        EvalMetadata,
-        EvaluationRow,
-        EvaluationThreshold,
-        ExecutionMetadata,
-        InputMetadata,
-        Message,
+        ChatCompletionContentPartImageParam as ChatCompletionContentPartImageParam,
     )
-    from holdfast.evaluation.rows.status import ErrorInfo, Status, TerminationReason
-    from holdfast.evaluation.stats.comparison import compare
-    from holdfast.evaluation.stats.outcome import EvaluationFailed, Outcome
-    from holdfast.evaluation.stats.results import Results, results_of
-    from holdfast.evaluation.stats.verdict import verdict_of
+    from holdfast.evaluation.rows.row import (
+        ChatCompletionContentPartParam as ChatCompletionContentPartParam,
+    )
+    from holdfast.evaluation.rows.row import (
+        ChatCompletionContentPartTextParam as ChatCompletionContentPartTextParam,
+    )
+    from holdfast.evaluation.rows.row import CompletionParams as CompletionParams
+    from holdfast.evaluation.rows.row import CompletionUsage as CompletionUsage
+    from holdfast.evaluation.rows.row import CostMetrics as CostMetrics
+    from holdfast.evaluation.rows.row import EvalMetadata as EvalMetadata
+    from holdfast.evaluation.rows.row import EvaluationRow as EvaluationRow
+    from holdfast.evaluation.rows.row import EvaluationThreshold as EvaluationThreshold
+    from holdfast.evaluation.rows.row import ExecutionMetadata as ExecutionMetadata
+    from holdfast.evaluation.rows.row import InputMetadata as InputMetadata
+    from holdfast.evaluation.rows.row import Message as Message
+    from holdfast.evaluation.rows.status import ErrorInfo as ErrorInfo
+    from holdfast.evaluation.rows.status import Status as Status
+    from holdfast.evaluation.rows.status import TerminationReason as TerminationReason
+    from holdfast.evaluation.stats.comparison import compare as compare
+    from holdfast.evaluation.stats.outcome import EvaluationFailed as EvaluationFailed
+    from holdfast.evaluation.stats.outcome import Outcome as Outcome
+    from holdfast.evaluation.stats.results import Results as Results
+    from holdfast.evaluation.stats.results import results_of as results_of
+    from holdfast.evaluation.stats.verdict import verdict_of as verdict_of
     from holdfast.gateway.agents.subprocess import (
-        BlackBoxRolloutProcessor,
+        BlackBoxRolloutProcessor as BlackBoxRolloutProcessor,
     )
     from holdfast.rollout.processors.agent import (
-        EnvironmentRolloutProcessor,
+        EnvironmentRolloutProcessor as EnvironmentRolloutProcessor,
     )
 
 _MODULES = {
-    "holdfast.engine.scoring.scorer": "Score",
-    "holdfast.evaluation.data.dataset": "Dataset default_dataset_adapter",
-    "holdfast.evaluation.data.loaders": (
+    "engine.scoring.scorer": "Score",
+    "evaluation.data.dataset": "Dataset default_dataset_adapter",
+    "evaluation.data.loaders": (
         "DataLoaderResult DynamicDataLoader EvaluationDataLoader InlineDataLoader"
     ),
-    "holdfast.evaluation.dataset_logger": "DatasetLogger JournalDatasetLogger default_logger",
-    "holdfast.evaluation.decorator": "evaluation_test",
-    "holdfast.evaluation.definition.options": "Options",
-    "holdfast.evaluation.definition.parameters": "EPParameters",
-    "holdfast.evaluation.definition.retries": (
+    "evaluation.dataset_logger": "DatasetLogger JournalDatasetLogger default_logger",
+    "evaluation.decorator": "evaluation_test",
+    "evaluation.definition.options": "Options",
+    "evaluation.definition.parameters": "EPParameters",
+    "evaluation.definition.retries": (
         "BackoffConfig ExceptionHandlerConfig get_default_exception_handler_config"
     ),
-    "holdfast.evaluation.exceptions": (
-        "EvalProtocolError ResponseQualityError exception_for_status_code"
-    ),
-    "holdfast.evaluation.importers.load": "results_from",
-    "holdfast.evaluation.processors.agent": "AgentRolloutProcessor",
-    "holdfast.evaluation.processors.basic": "NoOpRolloutProcessor SingleTurnRolloutProcessor",
-    "holdfast.evaluation.processors.gym.processor": "MCPGymRolloutProcessor",
-    "holdfast.evaluation.processors.langgraph": "LangGraphRolloutProcessor",
-    "holdfast.evaluation.processors.openenv": "OpenEnvRolloutProcessor",
-    "holdfast.evaluation.processors.pydantic_ai": "PydanticAgentRolloutProcessor",
-    "holdfast.evaluation.processors.remote": "RemoteRolloutProcessor",
-    "holdfast.evaluation.processors.remote_messages": "InitRequest RolloutMetadata StatusResponse",
-    "holdfast.evaluation.processors.row_processor": (
+    "evaluation.exceptions": "EvalProtocolError ResponseQualityError exception_for_status_code",
+    "evaluation.importers.load": "results_from",
+    "evaluation.processors.agent": "AgentRolloutProcessor",
+    "evaluation.processors.basic": "NoOpRolloutProcessor SingleTurnRolloutProcessor",
+    "evaluation.processors.gym.processor": "MCPGymRolloutProcessor",
+    "evaluation.processors.langgraph": "LangGraphRolloutProcessor",
+    "evaluation.processors.openenv": "OpenEnvRolloutProcessor",
+    "evaluation.processors.pydantic_ai": "PydanticAgentRolloutProcessor",
+    "evaluation.processors.remote": "RemoteRolloutProcessor",
+    "evaluation.processors.remote_messages": "InitRequest RolloutMetadata StatusResponse",
+    "evaluation.processors.row_processor": (
         "NoOpRolloutResultPostProcessor RolloutProcessor RolloutProcessorConfig "
         "RolloutResultPostProcessor"
     ),
-    "holdfast.evaluation.rows.adapters": (
+    "evaluation.rows.adapters": (
         "assistant_to_ground_truth create_rows_from_indices filter_longest_conversation "
         "multi_turn_assistant_to_ground_truth"
     ),
-    "holdfast.evaluation.rows.names": "generate_id",
-    "holdfast.evaluation.rows.result": "EvaluateResult MetricResult StepOutput",
-    "holdfast.evaluation.rows.row": (
+    "evaluation.rows.names": "generate_id",
+    "evaluation.rows.result": "EvaluateResult MetricResult StepOutput",
+    "evaluation.rows.row": (
         "ChatCompletionContentPartImageParam ChatCompletionContentPartParam "
         "ChatCompletionContentPartTextParam CompletionParams CompletionUsage CostMetrics "
         "EvalMetadata EvaluationRow EvaluationThreshold ExecutionMetadata InputMetadata Message"
     ),
-    "holdfast.evaluation.rows.status": "ErrorInfo Status TerminationReason",
-    "holdfast.evaluation.stats.comparison": "compare",
-    "holdfast.evaluation.stats.outcome": "EvaluationFailed Outcome",
-    "holdfast.evaluation.stats.results": "Results results_of",
-    "holdfast.evaluation.stats.verdict": "verdict_of",
-    "holdfast.gateway.agents.subprocess": "BlackBoxRolloutProcessor",
-    "holdfast.rollout.processors.agent": "EnvironmentRolloutProcessor",
+    "evaluation.rows.status": "ErrorInfo Status TerminationReason",
+    "evaluation.stats.comparison": "compare",
+    "evaluation.stats.outcome": "EvaluationFailed Outcome",
+    "evaluation.stats.results": "Results results_of",
+    "evaluation.stats.verdict": "verdict_of",
+    "gateway.agents.subprocess": "BlackBoxRolloutProcessor",
+    "rollout.processors.agent": "EnvironmentRolloutProcessor",
 }
-"""The names that each module has."""
-_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
-__all__ = [
-    "AgentRolloutProcessor",
-    "BackoffConfig",
-    "BlackBoxRolloutProcessor",
-    "ChatCompletionContentPartImageParam",
-    "ChatCompletionContentPartParam",
-    "ChatCompletionContentPartTextParam",
-    "CompletionParams",
-    "CompletionUsage",
-    "CostMetrics",
-    "DataLoaderResult",
-    "Dataset",
-    "DatasetLogger",
-    "DynamicDataLoader",
-    "EPParameters",
-    "EnvironmentRolloutProcessor",
-    "ErrorInfo",
-    "EvalMetadata",
-    "EvalProtocolError",
-    "EvaluateResult",
-    "EvaluationDataLoader",
-    "EvaluationFailed",
-    "EvaluationRow",
-    "EvaluationThreshold",
-    "ExceptionHandlerConfig",
-    "ExecutionMetadata",
-    "InitRequest",
-    "InlineDataLoader",
-    "InputMetadata",
-    "JournalDatasetLogger",
-    "LangGraphRolloutProcessor",
-    "MCPGymRolloutProcessor",
-    "Message",
-    "MetricResult",
-    "NoOpRolloutProcessor",
-    "NoOpRolloutResultPostProcessor",
-    "OpenEnvRolloutProcessor",
-    "Options",
-    "Outcome",
-    "PydanticAgentRolloutProcessor",
-    "RemoteRolloutProcessor",
-    "ResponseQualityError",
-    "Results",
-    "RolloutMetadata",
-    "RolloutProcessor",
-    "RolloutProcessorConfig",
-    "RolloutResultPostProcessor",
-    "Score",
-    "SingleTurnRolloutProcessor",
-    "Status",
-    "StatusResponse",
-    "StepOutput",
-    "TerminationReason",
-    "assistant_to_ground_truth",
-    "compare",
-    "create_rows_from_indices",
-    "default_dataset_adapter",
-    "default_logger",
-    "evaluation_test",
-    "exception_for_status_code",
-    "filter_longest_conversation",
-    "generate_id",
-    "get_default_exception_handler_config",
-    "multi_turn_assistant_to_ground_truth",
-    "results_from",
-    "results_of",
-    "verdict_of",
-]
+_load, __all__ = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast.evaluation' has no attribute {name!r}")
-    from importlib import import_module
-
     from holdfast.evaluation.extra import needed_by
 
     with needed_by(f"holdfast.evaluation.{name}"):
-        module = import_module(_WHERE[name])
-    found: object = getattr(module, name)
-    globals()[name] = found
-    return found
+        return _load(name)
 
 
 def __dir__() -> list[str]:

@@ -63,13 +63,10 @@ class JournalDatasetLogger(DatasetLogger):
 
     async def _rows(self) -> "list[EvaluationRow]":
         from holdfast.evaluation.running.logged_row import rows_in
-        from holdfast.journal import open_journal
+        from holdfast.journal import opened_journal
 
-        journal = open_journal(self._journal_path())
-        try:
+        async with opened_journal(self._journal_path()) as journal:
             return await rows_in(journal)
-        finally:
-            await journal.close()
 
 
 def _run_in_thread(work: "Coroutine[Any, Any, Result]") -> Result:

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 from holdfast.engine import options
 from holdfast.evaluation.data.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import validate
-from holdfast.evaluation.definition.definition import Definition, check_function
+from holdfast.evaluation.definition.definition import Definition, Mode
+from holdfast.evaluation.definition.function import check_function, naming
 from holdfast.evaluation.definition.parameters import parameters_of
 from holdfast.evaluation.definition.retries import retrying_of
 from holdfast.evaluation.running.call import Evaluation
+from holdfast.evaluation.stats.verdict import Aggregation
 from holdfast.rollout.processors.processor import fingerprinted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,62 +67,70 @@ def evaluation_test(
     accepted and changes nothing: no browser is ever opened.
     """
     arguments = dict(locals())
-    validate.check_names(evaluation_test, bare, unknown)
-    validate.check_numbers(arguments)
-    judged = validate.mode(mode)
-    settings = validate.listed(completion_params)
-    validate.check_settings(settings, samples)
-    processor = validate.configured(
-        validate.processor(rollout_processor),
-        mcp_config_path=mcp_config_path,
-        server_script_path=server_script_path,
-        steps=steps,
-        rollout_processor_kwargs=rollout_processor_kwargs,
-    )
-
-    code, rollout_code = fingerprinted(processor)
+    if inspect.isfunction(bare):
+        with naming(bare):
+            validate.check_names(evaluation_test, bare, unknown)
 
     def decorate(function: Function) -> Function:
-        check_function(function, judged)
-        definition = Definition(
-            function=function,
-            mode=judged,
-            datasets=validate.datasets(
-                function,
-                dataset=dataset,
-                input_dataset=input_dataset,
-                input_messages=input_messages,
-                input_rows=input_rows,
-                data_loaders=data_loaders,
-                dataset_adapter=dataset_adapter,
-                preprocess_fn=preprocess_fn,
-                filtered_row_ids=validate.names("filtered_row_ids", filtered_row_ids),
-                max_dataset_rows=max_dataset_rows,
-                combine_datasets=combine_datasets,
-            ),
-            completion_params=settings,
-            keywords=validate.keywords(evaluation_test_kwargs, function, judged),
-            processor=processor,
-            rollout=code,
-            rollout_code=rollout_code,
-            aggregation=validate.aggregation(aggregation_method),
-            threshold=validate.threshold(passed_threshold),
-            num_runs=num_runs,
-            samples=samples,
-            seed=seed,
-            max_concurrent_rollouts=max_concurrent_rollouts,
-            max_concurrent_evaluations=max_concurrent_evaluations,
-            scorer_timeout=float(scorer_timeout),
-            scorer_tries=scorer_tries,
-            retrying=retrying_of(exception_handler_config),
-            policy=validate.addresses(policy),
-            logger=validate.logger(logger),
-        )
+        with naming(function):  # Which is why nothing is checked before.
+            validate.check_names(evaluation_test, bare, unknown)
+            definition = _defined(function, arguments)
         test = _wrapped(function, definition)
         test.__ep_params__ = parameters_of(arguments)  # type: ignore[attr-defined]
         return test  # type: ignore[return-value]
 
     return decorate
+
+
+def _defined(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
+    validate.check_numbers(arguments)
+    mode = validate.member(Mode, arguments["mode"], name="mode")
+    fields = _fields(arguments)
+    check_function(function, mode)
+    return Definition(
+        function=function,
+        mode=mode,
+        datasets=validate.datasets(function, arguments),
+        keywords=validate.keywords(arguments["evaluation_test_kwargs"], function, mode),
+        **fields,
+    )
+
+
+_UNCHANGED = (
+    "num_runs",
+    "samples",
+    "seed",
+    "max_concurrent_rollouts",
+    "max_concurrent_evaluations",
+    "scorer_tries",
+)
+_OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_processor_kwargs")
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Definition` that do not depend on the decorated function, checked."""
+    settings = validate.listed(arguments["completion_params"])
+    validate.check_settings(settings, arguments["samples"])
+    processor = validate.configured(
+        validate.processor(arguments["rollout_processor"]),
+        **{name: arguments[name] for name in _OF_PROCESSOR},
+    )
+    code, rollout_code = fingerprinted(processor)
+    return {
+        **{name: arguments[name] for name in _UNCHANGED},
+        "completion_params": settings,
+        "processor": processor,
+        "rollout": code,
+        "rollout_code": rollout_code,
+        "aggregation": validate.member(
+            Aggregation, arguments["aggregation_method"], name="aggregation_method"
+        ),
+        "threshold": validate.threshold(arguments["passed_threshold"]),
+        "scorer_timeout": float(arguments["scorer_timeout"]),
+        "retrying": retrying_of(arguments["exception_handler_config"]),
+        "policy": validate.addresses(arguments["policy"]),
+        "logger": validate.logger(arguments["logger"]),
+    }
 
 
 def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[..., object]:

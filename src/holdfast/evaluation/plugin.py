@@ -8,6 +8,8 @@ what they found travels in pytest's own reports.
 import json
 import secrets
 import sys
+import traceback
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +84,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(PARAMETER, variants, ids=[variant.id for variant in variants])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """A mistake in a decorator is one line: our own frames say nothing to anyone."""
+    report: pytest.CollectReport = yield  # type: ignore[assignment]
+    call: pytest.CallInfo[object] | None = getattr(report, "call", None)
+    errors = sys.modules.get("holdfast.records.errors")
+    if report.failed and call is not None and call.excinfo is not None and errors is not None:
+        error = call.excinfo.value
+        if isinstance(error, errors.UsageError):
+            report.longrepr = _with_place(error, collector)
+    return report  # type: ignore[return-value]
+
+
+def _with_place(error: BaseException, collector: pytest.Collector) -> str:
+    """The error, and the last line of the collected file that led to it, unless it names that."""
+    lines = [
+        number
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == str(collector.path)
+    ]
+    file = collector.path.name
+    if not lines or str(error).startswith(f"{file}::"):
+        return str(error)
+    return f"{file}:{lines[-1]}: {error}"
+
+
 # --- running
 
 
@@ -102,9 +130,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
         if error.signal.name == "SIGINT":
             raise KeyboardInterrupt(str(error)) from None
         pytest.exit(str(error))
+    except Exception as error:
+        error.__traceback__ = _user_code_of(error) or error.__traceback__
+        raise
     _attach(pyfuncitem, outcome)
     outcome.check()
     return True
+
+
+def _user_code_of(error: BaseException) -> types.TracebackType | None:
+    """The traceback from the first frame that is neither ours nor a library's on."""
+    from holdfast.records.failure import is_user_code
+
+    begins = error.__traceback__
+    while begins is not None and not is_user_code(begins.tb_frame.f_code.co_filename):
+        begins = begins.tb_next
+    return begins
 
 
 def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
@@ -218,6 +259,8 @@ def _attach(item: pytest.Function, outcome: "Outcome") -> None:
             "told": outcome.told,
             "texts": [part.text for part in outcome.parts],
             "runs": [part.summary for part in outcome.parts],
+            "pages": outcome.pages,
+            "tables": outcome.tables,
         }
     )
 
@@ -240,8 +283,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
 
 
 class _Collector:
-    """Gathers what reports carry, in the process that tells the user: the only one, or the
-    controller of several."""
+    """Gathers what reports carry, in the process that speaks to the user."""
 
     def __init__(self, config: pytest.Config):
         self._config = config
@@ -265,10 +307,11 @@ class _Collector:
             terminalreporter.section("evaluations")
             for outcome in self.outcomes:
                 lines = outcome["told"]
-                for text in outcome["texts"]:
+                for text, table in zip(outcome["texts"], outcome["tables"], strict=True):
                     # What failed is shown in full among the failures.
-                    lines = [*lines, *text.splitlines()[: None if outcome["passed"] else 2]]
-                for line in lines:
+                    said = text.splitlines()[: None if outcome["passed"] else 2]
+                    lines = [*lines, *said, *table]
+                for line in [*lines, *outcome["pages"]]:
                     terminalreporter.write_line(line)
         for line in self._written():
             terminalreporter.write_line(line)
@@ -308,7 +351,7 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     summary = {
         "evaluations": [
-            {key: outcome[key] for key in ("test", "passed", "told", "runs")}
+            {key: outcome[key] for key in ("test", "passed", "told", "runs", "pages")}
             for outcome in sorted(outcomes, key=lambda outcome: str(outcome["test"]))
         ]
     }

@@ -26,5 +26,5 @@ The way of one call, and the nouns that the code uses for it:
 - `server`: the gateway itself: its routes, and the keys that are bound to it.
 - `assignment`: trajectories that wait for agents which others start.
 - `agents`: the rollout processors that put agents behind a gateway.
-- `address`, `limits`, `weight_hold`: where it listens, what a client may cost, when it waits.
+- `address`, `limits`: where it listens, and what a client may cost.
 """

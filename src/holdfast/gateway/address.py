@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from holdfast.addresses import is_loopback
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
 
@@ -34,15 +35,6 @@ class Address(Struct, frozen=True):
 
 LOOPBACK = Address()
 """At a free port of this machine."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_usable(token: str | None, host: str) -> None:

@@ -38,15 +38,15 @@ from holdfast.gateway.http.exceptions import (
 )
 from holdfast.gateway.http.listener import Listener
 from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
-from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.http.tickets import RelayReport, Tickets
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
-from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
+from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -126,7 +126,9 @@ class Gateway:
         self._bindings = 0
         self.holds = holds or CallHolds()
         self._metrics = Metrics()
-        self._listener = Listener(self._handle, self._limits)
+        self._listener = Listener(
+            self._handle, self._limits, on_disconnect=self._tickets.disconnect
+        )
         self._internal_requests = 0
         self._created = int(time.time())
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
@@ -207,7 +209,7 @@ class Gateway:
     # --- requests
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        context = RequestContext(request, self._limits)
+        context = RequestContext(request, self._limits, self._tickets)
         is_internal = context.is_inside and context.path in self._links.endpoints
         self._internal_requests += is_internal
         try:
@@ -298,9 +300,7 @@ class Gateway:
 
     async def _call(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
-        return await call(
-            context, bound, ignored_fields=self._ignored_fields, tickets=self._tickets
-        )
+        return await call(context, bound, ignored_fields=self._ignored_fields)
 
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
@@ -334,9 +334,9 @@ class Gateway:
             await until_durable(trajectory.session)
         return await context.response.send(completed(trajectory.reward))
 
-    def mark_undelivered(self, ticket: str) -> None:
-        """A response that another worker relayed did not arrive."""
-        self._tickets.mark_undelivered(ticket)
+    def take_report(self, report: RelayReport) -> None:
+        """Of a response that another worker relayed."""
+        self._tickets.report(report)
 
     def _with_tools(
         self, endpoint: Callable[[RequestContext, AgentTools], Awaitable[web.StreamResponse]]
@@ -345,11 +345,7 @@ class Gateway:
             trajectory = self._find_bound(context).trajectory
             if context.route == tool_routes.CALL:
                 trajectory.check_not_completed()
-            try:
-                return await endpoint(context, trajectory.tools)
-            finally:
-                if context.ticket and context.tool is not None:
-                    self._tickets.put(context.ticket, context.tool)
+            return await endpoint(context, trajectory.tools)
 
         return serve
 

@@ -6,15 +6,25 @@ Knows how records are kept, leased and delivered. Never knows what they mean.
 - `find_run`: A run by the name that a user typed.
 - `changes`: Waiting for what this process changes.
 - `rules`: What every journal refuses, in the same words.
-- `memory`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.
+- `references`: Which blobs a record speaks of.
+- `memory`, `memory_runs`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.
 - `process`, `lease_clock`: Which process is gone, and when a lease is over.
+- `ledger`: What the ledger of a run's groups means.
+- `entries`: Records on their way into a database.
 - `sqlite`: The journal in one SQLite file.
 - `files`: The files beside its database.
 - `damage`: Checking and repairing it.
+- `postgres`: The journal on a PostgreSQL server.
+- `copying`: Runs that are carried from one journal to another.
 """
 
+import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from msgspec import json
 
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -25,27 +35,109 @@ MEMORY = "memory:"
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """With one slash: a `Path` has made one of two."""
+POSTGRES = ("postgresql", "postgres")
+PASSWORDS = "HOLDFAST_JOURNAL_PASSWORDS"
+"""The variable in which a process of ours gets what another one took."""
+
+
+def is_server(where: object) -> bool:
+    """Whether the address is the URL of a server: then there is no file to look for."""
+    return isinstance(where, str) and where.startswith(tuple(f"{name}://" for name in POSTGRES))
+
+
+def shown_address(where: str | Path) -> str:
+    """The address as anyone may see it: a URL without its password."""
+    if not is_server(where):
+        return str(where)
+    from holdfast.journal.postgres.address import public_name
+
+    return public_name(str(where))
+
+
+def take_password(where: str) -> str:
+    """An address for command lines and messages; a password in it stays with this process."""
+    if not is_server(where):
+        return where
+    from holdfast.journal.postgres.address import keep_password
+
+    return keep_password(where)
+
+
+def share_passwords() -> None:
+    """From now on, processes of ours that this one starts have the passwords that it took."""
+    from holdfast.journal.postgres.address import taken_passwords
+
+    if taken_passwords:
+        os.environ[PASSWORDS] = json.encode(taken_passwords).decode()
+
+
+def adopt_passwords() -> None:
+    """Takes them out of this process's environment again: agents and tools inherit that."""
+    from holdfast.journal.postgres.address import taken_passwords
+
+    if found := os.environ.pop(PASSWORDS, None):
+        taken_passwords.update(json.decode(found, type=dict[str, str]))
 
 
 def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
-    """A journal by its address: a file path (SQLite), or `memory:` for one that keeps nothing."""
+    """A journal by its address: a file path (SQLite), the URL of a PostgreSQL server, or `memory:`
+    for one that keeps nothing.
+
+    A server is first talked to when the journal is first used.
+    """
     check_address(where)
     if str(where) == MEMORY:
         from holdfast.journal.memory import MemoryJournal
 
         return MemoryJournal()
+    if is_server(where):
+        return _open_server(str(where), read_only=read_only)
     from holdfast.journal.sqlite.journal import SqliteJournal
 
     return SqliteJournal(Path(where), read_only=read_only)
 
 
+def _open_server(where: str, *, read_only: bool) -> Journal:
+    try:
+        from holdfast.journal.postgres.journal import PostgresJournal
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise UsageError(
+            f"journal {shown_address(where)} needs the extra `postgres`: "
+            "pip install '.[postgres]' (in the clone)"
+        ) from error
+    return PostgresJournal(where, read_only=read_only)
+
+
+@asynccontextmanager
+async def opened_journal(where: str | Path, *, read_only: bool = False) -> AsyncIterator[Journal]:
+    """`open_journal`, closed at the end of the block."""
+    journal = open_journal(where, read_only=read_only)
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+def check_journal(given: object) -> None:
+    """Refuses what is neither an open journal nor the address of one."""
+    if not hasattr(given, "find_run"):
+        check_address(given)
+
+
 def check_address(where: object) -> None:
-    """Refuses the address of a server, which would be taken for the path of a file."""
+    """Refuses what is no address of a journal: another server's would be taken for a file."""
     if not isinstance(where, str | Path) or not str(where):
         raise UsageError(f"a journal is the path of a file, or {MEMORY}, not {where!r:.100}")
+    if is_server(where):
+        from holdfast.journal.postgres.address import address_of
+
+        address_of(str(where))
+        return
     if found := _URL.match(str(where)):
         # No more of it is said: it may hold a password.
         raise UsageError(
-            f"journal {found[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}; "
-            "PostgreSQL and other servers are not there yet"
+            f"journal {found[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}, or "
+            "postgresql://USER@HOST/DATABASE, as text"
         )

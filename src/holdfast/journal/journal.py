@@ -13,18 +13,21 @@
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from msgspec import Struct
 
 from holdfast.journal.changes import Changes
-from holdfast.records.run import Run, RunSpec
+from holdfast.records.run import RecordedCommand, Run, RunSpec
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
+
+TASK_PREFIX = "holdfast-journal"
+"""What the names of a journal's own asyncio tasks begin with: these end when it is closed."""
 
 
 class WorkerIdentity(Struct, frozen=True):
@@ -68,6 +71,10 @@ class Lease(Struct):
     broken: BaseException | None = None
 
 
+Entries = Sequence[tuple[Lease, Sequence[Record], Status | None]]
+"""Records for several trajectories, each with its new status, if that changes."""
+
+
 class Claim(Struct):
     """A whole group: every trajectory of one task that is not settled, and the settled ones."""
 
@@ -102,6 +109,8 @@ class RunRow(Struct, frozen=True):
     by_status: dict[str, int]
     settled: int
     live_workers: tuple[str, ...]
+    sealed: bool = True
+    """False: a stream, to which tasks may be added."""
 
 
 class Cut(Struct, frozen=True):
@@ -160,6 +169,15 @@ class Batch(Struct, frozen=True):
     """Of a batch that is not whole, how many more settled groups it takes."""
 
 
+class Deletion(Struct, frozen=True):
+    """What was deleted with a run."""
+
+    trajectories: int = 0
+    records: int = 0
+    blobs: int = 0
+    """Those that no other run uses."""
+
+
 class GroupEnd(StrEnum):
     """What became of a group. Each has exactly one, for each consumer."""
 
@@ -186,6 +204,19 @@ def digest_of(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
+class ClosedByBlock:
+    """`async with` for journals: closed at the end of the block."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
 class Journal(Protocol):
     """Everything durable. All methods are safe to call concurrently from one event loop."""
 
@@ -204,8 +235,40 @@ class Journal(Protocol):
         """Goes on with another spec, in one step: new tasks are planned, missing ones rest.
 
         With another scorer, settled outcomes are open again, to be scored by it: no run holds the
-        rewards of two scorers. Groups that a consumer has stay as they are.
+        rewards of two scorers. Groups that a consumer has (`held_groups`) stay as they are, so that
+        another scorer is a `UsageError` while there are any.
         """
+        ...
+
+    async def annotate_run(
+        self,
+        run: Run,
+        *,
+        tags: Sequence[str] | None = None,
+        command: RecordedCommand | None = None,
+    ) -> Run:
+        """Replaces the tags, or the recorded command, of a run, whoever works on it; `amend_run`
+        keeps both. None: as they were."""
+        ...
+
+    async def rename_run(self, run: Run, name: str) -> Run:
+        """`UsageError` for a name that is taken; while somebody holds the run, `RunHeld` or
+        `ConsumerHeld`."""
+        ...
+
+    async def delete_run(self, run: Run) -> Deletion:
+        """Deletes everything of the run, all or nothing. For a run that is gone, nothing happens.
+
+        Blobs go with it unless another run refers to them. While a live worker or consumer holds
+        the run, `RunHeld` or `ConsumerHeld`. `RunHeld` also where blobs would go while another run
+        is worked on: it may be about to refer to them. Numbers of runs and trajectories are never
+        used again, so that whoever slept through the deletion is fenced.
+        """
+        ...
+
+    async def compact(self) -> int:
+        """Gives the space of what was deleted back to the disk; how many bytes. May be repeated,
+        and changes nothing else. `RunHeld` while anybody works: they would have to wait."""
         ...
 
     async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
@@ -257,17 +320,18 @@ class Journal(Protocol):
         status: Status | None = None,
         settled: bool | None = None,
     ) -> None: ...
-    async def append_together(
-        self,
-        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
-        *,
-        settled: bool | None = None,
-    ) -> None:
+    async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
         """Appends to several trajectories, all or nothing."""
         ...
 
     async def history(self, trajectory: int) -> list[Record]:
         """All records; the first bad one raises `JournalCorrupt` with its position."""
+        ...
+
+    async def last_records(self, run: Run) -> dict[int, Record]:
+        """The last record of each settled trajectory, by its id: no more of their logs is read.
+
+        One that cannot be read is left out: `history` says what is the matter with it."""
         ...
 
     def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
@@ -309,8 +373,8 @@ class Journal(Protocol):
         """
         ...
 
-    async def versions(self, run: Run) -> list[WeightVersion]:
-        """In their order."""
+    async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
+        """In their order; only the one with that name, if it is given: then no other is read."""
         ...
 
     # --- delivery
@@ -329,9 +393,17 @@ class Journal(Protocol):
         ...
 
     async def next_batch(
-        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+        self,
+        consumer: Consumer,
+        step: int,
+        *,
+        groups: int,
+        wait: float = 0.0,
+        before: int | None = None,
     ) -> Batch:
         """Reserves `groups` settled groups for `step`, in the order in which they were settled.
+        With `before`, only groups of tasks below that ordinal, in the order of tasks; of a stream
+        that has ended, any.
 
         The whole batch or nothing; only of a stream that ends, what is left. Asked again, the same
         batch; groups that were dismissed from it are replaced. Waits up to `wait` seconds for a
@@ -359,16 +431,32 @@ class Journal(Protocol):
         """
         ...
 
-    async def rewind(self, consumer: Consumer, step: int) -> int:
-        """After a restore to the checkpoint of `step`: gives back what came later; how many groups.
+    async def rewind(
+        self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
+    ) -> int:
+        """After a restore to the checkpoint of `step`, which is the truth: gives back what came
+        later, and counts what it holds as trained; how many groups are given back.
 
-        Also what was taken or dismissed since the last commit and belongs to no step.
+        Also what was taken or dismissed since the last commit and belongs to no step; but not
+        `trained`: groups (by task) of `take` that the checkpoint holds, each with its step, whether
+        a commit has named them or not.
         """
         ...
 
     async def consumers(self, run: Run) -> list[str]: ...
-    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
-        """What became of each admitted group, in the order of tasks."""
+    async def held_groups(self, run: Run) -> dict[str, list[str]]:
+        """The groups (by task, in their order) that each consumer has taken or dismissed: they keep
+        their members and rewards. Consumers without any are left out."""
+        ...
+
+    async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
+        """What became of each admitted group from ordinal `since` on, in the order of tasks. It
+        costs as much as it lists."""
         ...
 
     async def close(self) -> None: ...
+    async def __aenter__(self) -> Self:
+        """`async with`: closed at the end of the block."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None: ...

@@ -5,20 +5,18 @@ model that the SQLite one is compared with.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
-from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
+from holdfast.journal.changes import POLL_SECONDS, look_until
 from holdfast.journal.journal import (
     Batch,
     Claim,
+    ClosedByBlock,
     Consumer,
     Cut,
+    Entries,
     Lease,
     LedgerEntry,
-    RunProgress,
-    RunRow,
     TrajectoryRow,
     Worker,
     WorkerIdentity,
@@ -26,215 +24,28 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.memory_ledger import ConsumerLedger, ReadyGroup
+from holdfast.journal.memory_runs import MemoryRuns, MemoryTrajectory
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
     check_batch,
     check_consumer,
     check_reason,
-    check_size,
+    check_step,
     check_version,
-    distinct,
     known_version,
     lease_lost,
-    run_sealed,
 )
 from holdfast.records.encoding.codec import decode, encode
-from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld, UsageError
+from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld
 from holdfast.records.group import valid_members
-from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.run import Run
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record, Reopened
-from holdfast.records.task import Task
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.trajectory import Status
 
 
-class _Trajectory(Struct):
-    id: int
-    run: int
-    ordinal: int
-    key: TrajectoryKey
-    records: list[bytes]
-    status: Status = Status.PENDING
-    epoch: int = 0
-    owner: int | None = None
-    settled: int | None = None
-
-
-class MemoryJournal:
+class MemoryJournal(MemoryRuns, ClosedByBlock):
     """See `Journal`. Closing it forgets nothing; dropping it does."""
-
-    def __init__(self) -> None:
-        self._runs: dict[int, Run] = {}
-        self._tasks: dict[int, list[Task]] = {}
-        self._current: dict[int, set[str]] = {}
-        self._trajectories: dict[int, _Trajectory] = {}
-        self._by_task: dict[tuple[int, int], list[_Trajectory]] = {}
-        self._workers: dict[int, tuple[Worker, float]] = {}
-        self._blobs: dict[bytes, bytes] = {}
-        self._streams: set[int] = set()
-        self._versions: dict[int, list[WeightVersion]] = {}
-        self._ledgers: dict[tuple[int, str], ConsumerLedger] = {}
-        self.changes = Changes()
-        self._cursors: dict[int, int] = {}
-        self._settled = 0
-        self._worker_ids = 0
-
-    # --- runs
-
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
-        if await self.find_run(spec.name) is not None:
-            raise UsageError(f"run {spec.name!r} exists already")
-        run = Run(id=len(self._runs) + 1, spec=spec, changes=(), created=time.time())
-        self._runs[run.id] = run
-        self._tasks[run.id] = []
-        self._current[run.id] = set()
-        self._plan(run, tasks)
-        if not sealed:
-            self._streams.add(run.id)
-        return run
-
-    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
-        known = {task.id: task for task in self._tasks[run.id]}
-        distinct(run, [known[task.id] for task in tasks if task.id in known] + list(tasks))
-        fresh = distinct(run, [task for task in tasks if task.id not in known])
-        if fresh and run.id not in self._streams:
-            raise run_sealed(run, fresh[0].id)
-        check_size(run, planned=self._progress(run).planned, more=len(fresh))
-        self._plan(run, fresh)
-        self.changes.notify()
-        return len(fresh)
-
-    async def seal(self, run: Run) -> None:
-        self._streams.discard(run.id)
-        self.changes.notify()
-
-    async def progress(self, run: Run) -> RunProgress:
-        return self._progress(run)
-
-    def _progress(self, run: Run) -> RunProgress:
-        mine = self._current_members(run.id)
-        settled = [member for member in mine if member.settled is not None]
-        return RunProgress(
-            planned=len(mine),
-            settled=len(settled),
-            failed=sum(member.status is Status.FAILED for member in settled),
-            sealed=run.id not in self._streams,
-        )
-
-    def _current_members(self, run: int) -> list[_Trajectory]:
-        current = self._current[run]
-        return [
-            member
-            for member in self._trajectories.values()
-            if member.run == run and member.key.task in current
-        ]
-
-    async def find_run(self, name: str) -> Run | None:
-        return next((run for run in self._runs.values() if run.spec.name == name), None)
-
-    async def amend_run(
-        self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
-    ) -> Run:
-        changes = (*run.changes, RunChange(tuple(differences), time.time()))
-        amended = Run(id=run.id, spec=spec, changes=changes, created=run.created)
-        self._runs[run.id] = amended
-        self._current[run.id] = set()
-        self._plan(amended, tasks)
-        if spec.scorer and spec.scorer != run.spec.scorer:
-            self._unsettle_outcomes(run.id)
-        for (owner, _), ledger in self._ledgers.items():
-            if owner == run.id:
-                ledger.look_anew()
-        return amended
-
-    def _unsettle_outcomes(self, run: int) -> None:
-        for member in self._trajectories.values():
-            if (
-                member.run == run
-                and member.status.is_outcome
-                and member.settled is not None
-                and not self._is_delivered(run, member.ordinal)
-            ):
-                member.settled, member.epoch = None, member.epoch + 1
-                self._forget(member)
-
-    def _forget(self, member: _Trajectory) -> None:
-        """Its group is open again."""
-        for (run, _), ledger in self._ledgers.items():
-            if run == member.run:
-                ledger.forget(member.ordinal)
-
-    def _plan(self, run: Run, tasks: Sequence[Task]) -> None:
-        known = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
-        self._current[run.id] |= {task.id for task in tasks}
-        for task in sorted(tasks, key=lambda task: task.id not in known):
-            ordinal = known.get(task.id, len(self._tasks[run.id]))
-            if task.id in known:
-                self._tasks[run.id][ordinal] = task
-            else:
-                self._tasks[run.id].append(task)
-            members = self._by_task.setdefault((run.id, ordinal), [])
-            if self._is_delivered(run.id, ordinal):
-                continue
-            for sample in range(len(members), run.spec.samples):
-                key = TrajectoryKey(run.spec.name, task.id, sample)
-                made = _Trajectory(len(self._trajectories) + 1, run.id, ordinal, key, [])
-                self._trajectories[made.id] = made
-                members.append(made)
-
-    async def runs(self) -> list[RunRow]:
-        return [self._run_row(run) for run in self._runs.values()]
-
-    def _run_row(self, run: Run) -> RunRow:
-        mine = self._current_members(run.id)
-        by_status: dict[str, int] = {}
-        for member in sorted(mine, key=lambda member: member.status):
-            by_status[member.status.name] = by_status.get(member.status.name, 0) + 1
-        return RunRow(
-            name=run.spec.name,
-            created=run.created,
-            tasks=len(self._current[run.id]),
-            samples=run.spec.samples,
-            by_status=by_status,
-            settled=sum(member.settled is not None for member in mine),
-            live_workers=tuple(
-                str(worker.identity)
-                for worker, until in self._workers.values()
-                if worker.run == run.id
-                and until > time.monotonic()
-                and not is_gone(worker.identity)
-            ),
-        )
-
-    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-        tasks = self._tasks[run.id]
-        if ordinals is None:
-            return list(tasks)
-        for ordinal in ordinals:
-            if not 0 <= ordinal < len(tasks):
-                raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
-        return [tasks[ordinal] for ordinal in ordinals]
-
-    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
-        return [
-            self._row(member)
-            for ordinal in range(len(self._tasks[run.id]))
-            for member in self._by_task[run.id, ordinal]
-        ]
-
-    def _row(self, member: _Trajectory) -> TrajectoryRow:
-        owner = self._workers.get(member.owner or 0)
-        return TrajectoryRow(
-            key=member.key,
-            id=member.id,
-            ordinal=member.ordinal,
-            status=member.status,
-            settled=member.settled is not None,
-            epoch=member.epoch,
-            records=len(member.records),
-            owner=str(owner[0].identity) if owner else "",
-            resting=member.key.task not in self._current[member.run],
-        )
 
     # --- workers and leases
 
@@ -302,11 +113,11 @@ class MemoryJournal:
             claims.append(Claim(task, ordinal, leases, settled))
         return claims
 
-    def _is_held(self, member: _Trajectory) -> bool:
+    def _is_held(self, member: MemoryTrajectory) -> bool:
         holder = self._workers.get(member.owner or 0)
         return holder is not None and holder[1] > time.monotonic()
 
-    def _lease(self, member: _Trajectory, worker: Worker) -> Lease:
+    def _lease(self, member: MemoryTrajectory, worker: Worker) -> Lease:
         member.owner, member.epoch = worker.id, member.epoch + 1
         return Lease(
             key=member.key,
@@ -330,12 +141,7 @@ class MemoryJournal:
     ) -> None:
         await self.append_together([(lease, records, status)], settled=settled)
 
-    async def append_together(
-        self,
-        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
-        *,
-        settled: bool | None = None,
-    ) -> None:
+    async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
         for lease, _, _ in entries:
             if lease.broken is not None:
                 raise lease.broken
@@ -360,15 +166,24 @@ class MemoryJournal:
             self.changes.notify()
 
     def _check(self, lease: Lease) -> None:
-        member = self._trajectories[lease.id]
-        if member.epoch != lease.epoch:
+        member = self._trajectories.get(lease.id)
+        epoch = None if member is None else member.epoch
+        if epoch != lease.epoch:
             raise LeaseLost(
-                f"another worker has claimed {lease.key} (its epoch is {member.epoch}, ours "
+                f"another worker has claimed {lease.key} (its epoch is {epoch}, ours "
                 f"{lease.epoch}); nothing was written"
             )
 
     async def history(self, trajectory: int) -> list[Record]:
         return [decode(body) for body in self._trajectories[trajectory].records]
+
+    async def last_records(self, run: Run) -> dict[int, Record]:
+        members = self._of_run(run.id)
+        return {
+            member.id: decode(member.records[-1])
+            for member in members
+            if member.settled is not None and member.records
+        }
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
         for row in await self.trajectories(run):
@@ -426,8 +241,9 @@ class MemoryJournal:
         published.append(WeightVersion(len(published) + 1, name, step, digest))
         return len(published)
 
-    async def versions(self, run: Run) -> list[WeightVersion]:
-        return list(self._versions.get(run.id, []))
+    async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
+        published = self._versions.get(run.id, [])
+        return [version for version in published if name is None or version.name == name]
 
     # --- delivery
 
@@ -450,23 +266,36 @@ class MemoryJournal:
         return ledger
 
     async def unsubscribe(self, consumer: Consumer) -> None:
-        self._ledgers[consumer.run.id, consumer.name].unsubscribe(consumer)
+        if ledger := self._ledgers.get((consumer.run.id, consumer.name)):
+            ledger.unsubscribe(consumer)
 
     async def next_batch(
-        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+        self,
+        consumer: Consumer,
+        step: int,
+        *,
+        groups: int,
+        wait: float = 0.0,
+        before: int | None = None,
     ) -> Batch:
         check_batch(groups, step)
-        return await self._deliver(consumer, step, groups, wait=wait)
+        return await self._deliver(consumer, step, groups, wait=wait, before=before)
 
     async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
         check_batch(groups)
         return await self._deliver(consumer, None, groups, wait=wait)
 
     async def _deliver(
-        self, consumer: Consumer, step: int | None, groups: int, *, wait: float
+        self,
+        consumer: Consumer,
+        step: int | None,
+        groups: int,
+        *,
+        wait: float,
+        before: int | None = None,
     ) -> Batch:
         async def look() -> Batch:
-            return self._batch(consumer, step, groups)
+            return self._batch(consumer, step, groups, before)
 
         return await look_until(
             look,
@@ -476,9 +305,13 @@ class MemoryJournal:
             poll=min(POLL_SECONDS, consumer.lease_seconds / 3),
         )
 
-    def _batch(self, consumer: Consumer, step: int | None, groups: int) -> Batch:
+    def _batch(
+        self, consumer: Consumer, step: int | None, groups: int, before: int | None
+    ) -> Batch:
         ledger, run = self._ledger(consumer), consumer.run
         is_over = self._progress(run).is_over
+        if is_over and before is not None:
+            before = len(self._tasks[run.id])
 
         def unseen() -> list[ReadyGroup]:
             return self._unseen(run, ledger)
@@ -486,10 +319,12 @@ class MemoryJournal:
         if step is None:
             taken = ledger.take(groups, None, unseen=unseen, is_over=is_over)
         else:
-            taken = ledger.step(consumer.name, step, groups, unseen=unseen, is_over=is_over)
+            taken = ledger.step(
+                consumer.name, step, groups, unseen=unseen, is_over=is_over, before=before
+            )
         if taken is None:
             reserved = [] if step is None else ledger.in_step(step)
-            missing = groups - len(reserved) - len(ledger.ready(groups, unseen))
+            missing = groups - len(reserved) - len(ledger.ready(groups, unseen, before))
             return Batch(consumer.name, step, (), missing=missing)
         members = tuple(
             tuple(self._row(member) for member in self._by_task[run.id, ordinal])
@@ -518,13 +353,7 @@ class MemoryJournal:
         known = [place for place in places if place is not None]
         return max(known) if known and len(known) == len(places) else None
 
-    def _is_delivered(self, run: int, ordinal: int) -> bool:
-        return any(
-            owner == run and ordinal in ledger.entries and ledger.entries[ordinal].is_had
-            for (owner, _), ledger in self._ledgers.items()
-        )
-
-    def _named(self, run: Run, names: Sequence[str]) -> list[tuple[str, int]]:
+    def _named(self, run: Run, names: Iterable[str]) -> list[tuple[str, int]]:
         ordinals = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
         return [(name, ordinals.get(name, -1)) for name in names]
 
@@ -535,19 +364,25 @@ class MemoryJournal:
     async def commit(
         self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
     ) -> None:
-        named = self._named(consumer.run, groups or ())
-        self._ledger(consumer).commit(consumer, step, named)
+        check_step(step)
+        ledger = self._ledger(consumer)
+        ledger.commit(consumer, step, self._named(consumer.run, groups or ()))
 
-    async def rewind(self, consumer: Consumer, step: int) -> int:
-        return self._ledger(consumer).rewind(step)
+    async def rewind(
+        self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
+    ) -> int:
+        check_step(step)
+        steps = trained or {}
+        named = [(name, ordinal, steps[name]) for name, ordinal in self._named(consumer.run, steps)]
+        return self._ledger(consumer).rewind(consumer, step, named)
 
     async def consumers(self, run: Run) -> list[str]:
         return sorted(name for owner, name in self._ledgers if owner == run.id)
 
-    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
+    async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
         known = self._ledgers.get((run.id, consumer), ConsumerLedger())
         found: list[LedgerEntry] = []
-        for ordinal, task in enumerate(self._tasks[run.id]):
+        for ordinal, task in enumerate(self._tasks[run.id][since:], since):
             is_had = ordinal in known.entries and known.entries[ordinal].is_had
             if task.id in self._current[run.id] or is_had:
                 settled = self._place(run.id, ordinal) is not None

@@ -65,11 +65,15 @@ class ConsumerLedger(Struct):
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
         left = self.until - time.monotonic()
-        if self.holder is not None and left > 0 and not is_gone(self.holder):
-            raise consumer_held(run, name, holder=str(self.holder), seconds=left)
+        if holder := self.live_holder():
+            raise consumer_held(run, name, holder=str(holder), seconds=left)
         self.epoch += 1
         self.holder, self.until = identity, time.monotonic() + lease_seconds
         return Consumer(run, name, self.epoch, identity, lease_seconds, self.committed)
+
+    def live_holder(self) -> WorkerIdentity | None:
+        is_leased = self.holder is not None and self.until > time.monotonic()
+        return None if not is_leased or self.holder is None or is_gone(self.holder) else self.holder
 
     def renew(self, consumer: Consumer) -> None:
         if self.epoch != consumer.epoch:
@@ -90,6 +94,7 @@ class ConsumerLedger(Struct):
         *,
         unseen: Callable[[], list[ReadyGroup]],
         is_over: bool,
+        before: int | None = None,
     ) -> list[int] | None:
         """The groups of that step; None when it cannot have as many yet."""
         reserved = self.in_step(step)
@@ -102,7 +107,7 @@ class ConsumerLedger(Struct):
                 raise step_passed(name, step=step, last=max(steps))
         missing = groups - len(reserved)
         if missing > 0 and is_later:
-            more = self.take(missing, step, unseen=unseen, is_over=is_over)
+            more = self.take(missing, step, unseen=unseen, is_over=is_over, before=before)
             return None if more is None else reserved + more
         return reserved
 
@@ -121,8 +126,9 @@ class ConsumerLedger(Struct):
         *,
         unseen: Callable[[], list[ReadyGroup]],
         is_over: bool,
+        before: int | None = None,
     ) -> list[int] | None:
-        ready = self.ready(groups, unseen)
+        ready = self.ready(groups, unseen, before)
         if len(ready) < groups and not is_over:
             return None
         self._put_in_step(step, [self.entries[ordinal] for ordinal in ready])
@@ -138,14 +144,22 @@ class ConsumerLedger(Struct):
             entry.state, entry.step = EntryState.TAKEN, step
             entry.place = None if step is None else place
 
-    def ready(self, limit: int, unseen: Callable[[], list[ReadyGroup]]) -> list[int]:
+    def ready(
+        self, limit: int, unseen: Callable[[], list[ReadyGroup]], before: int | None = None
+    ) -> list[int]:
+        if before is not None:
+            self._look(unseen())
+            return sorted(ordinal for ordinal in self._ready() if ordinal < before)[:limit]
         while len(found := self._ready()) < limit and (new := unseen()):
-            for group in new[: limit - len(found)]:
-                state = EntryState.READY if group.is_kept else EntryState.SHORT
-                reason = "" if group.is_kept else str(Dismissal.TOO_FEW_VALID)
-                self.entries[group.ordinal] = Entry(state, group.settled, reason=reason)
-                self.seen = group.settled
+            self._look(new[: limit - len(found)])
         return found[:limit]
+
+    def _look(self, new: Sequence[ReadyGroup]) -> None:
+        for group in new:
+            state = EntryState.READY if group.is_kept else EntryState.SHORT
+            reason = "" if group.is_kept else str(Dismissal.TOO_FEW_VALID)
+            self.entries[group.ordinal] = Entry(state, group.settled, reason=reason)
+            self.seen = group.settled
 
     def _ready(self) -> list[int]:
         found = [
@@ -198,13 +212,25 @@ class ConsumerLedger(Struct):
                 entry.step = step
         self.committed = step if self.committed is None else max(self.committed, step)
 
-    def rewind(self, step: int) -> int:
+    def rewind(
+        self, consumer: Consumer, step: int, trained: Sequence[tuple[str, int, int]] = ()
+    ) -> int:
+        self._hold(consumer, step, trained)
         later = [number for number, entry in self.entries.items() if entry.is_after(step)]
         for ordinal in later + self._ready():
             self.seen = min(self.seen, self.entries.pop(ordinal).settled - 1)
-        if self.committed is not None:
-            self.committed = min(self.committed, step)
+        if step or trained or self.committed is not None:
+            self.committed = step
         return len(later)
+
+    def _hold(self, consumer: Consumer, step: int, trained: Sequence[tuple[str, int, int]]) -> None:
+        """Groups (name, ordinal, step) that the checkpoint of `step` holds are in it."""
+        found = [(name, self.entries.get(ordinal), at) for name, ordinal, at in trained]
+        if wrong := [name for name, e, _ in found if e is None or e.state is not EntryState.TAKEN]:
+            raise not_taken(consumer.name, wrong)
+        for _, entry, at in found:
+            if entry is not None and entry.is_after(step):
+                self._put_in_step(at, [entry])
 
     def look_anew(self) -> None:
         """The run was amended: only what the consumer has stays."""

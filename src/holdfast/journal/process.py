@@ -9,6 +9,7 @@ decides.
 import os
 import socket
 import sys
+from functools import cache
 from pathlib import Path
 
 from holdfast.journal.journal import WorkerIdentity
@@ -52,14 +53,22 @@ def _is_ours(worker: WorkerIdentity) -> bool:
     return same and here != _UNKNOWN
 
 
+@cache
 def _namespace() -> str:
-    """Where our pids mean something: the boot, the PID namespace, the clock of start times."""
+    """Where our pids mean something: the boot, the PID namespace, the clock of start times.
+
+    A process stays where it was started, and only a child of it may be elsewhere. It is read once:
+    a thousand workers are looked up in a row.
+    """
     if not sys.platform.startswith("linux"):
         return sys.platform  # One table of processes for the whole machine.
     boot, processes = boot_id(), _link("/proc/self/ns/pid")
     if not boot or not processes:
         return _UNKNOWN
     return f"{boot} {processes} {time_namespace()}"
+
+
+os.register_at_fork(after_in_child=_namespace.cache_clear)
 
 
 def _proc_is_ours() -> bool:

@@ -1,14 +1,15 @@
 """What every journal refuses in the same words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.journal.journal import Consumer
-from holdfast.records.encoding.bounds import check_number, check_whole
-from holdfast.records.errors import ConsumerHeld, LeaseLost, UsageError
-from holdfast.records.run import MAX_TRAJECTORIES, Run
+from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
+from holdfast.records.errors import ConsumerHeld, LeaseLost, RunHeld, UsageError
+from holdfast.records.run import MAX_TRAJECTORIES, Run, RunSpec
 from holdfast.records.task import Task
 
 MAX_NAME = 200
+MAX_TAG = 60
 
 
 def check_size(run: Run, *, planned: int, more: int) -> None:
@@ -73,6 +74,11 @@ def check_batch(groups: object, step: object = 0) -> None:
     check_whole("step", step, least=-(2**63))
 
 
+def check_step(step: object) -> None:
+    """Of a commit or a rewind: what is no whole number would be written, and not read again."""
+    check_whole("step", step, least=0)
+
+
 def check_reason(reason: object) -> None:
     _check_name("the reason of a dismissal", reason)
 
@@ -80,6 +86,7 @@ def check_reason(reason: object) -> None:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise UsageError(f"{what} has 1 to {MAX_NAME} characters: {name!r:.300}")
+    check_characters(what, name)
 
 
 def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
@@ -89,12 +96,85 @@ def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> Consum
     )
 
 
+def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
+    """Of a run that is to be renamed or deleted."""
+    return ConsumerHeld(
+        f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
+        "more; stop it, or wait for it, and try again; nothing was changed"
+    )
+
+
 def lease_lost(consumer: Consumer) -> LeaseLost:
     return LeaseLost(
         f"another process has taken consumer {consumer.name!r} of run "
         f"{consumer.run.spec.name!r} over; this one can neither take, commit nor rewind any more, "
         "and nothing was changed"
     )
+
+
+def two_scorers(held: Mapping[str, Sequence[str]]) -> str:
+    """Why another scorer is refused while consumers have groups, and how it can be given."""
+    return (
+        f"{held_text(held)} with the rewards of the recorded scorer, and would get those of two: "
+        f"give these groups back first, {give_back(next(iter(held)))}"
+    )
+
+
+def refuse_two_scorers(recorded: RunSpec, spec: RunSpec, held: Mapping[str, Sequence[str]]) -> None:
+    if held and recorded.has_other_scorer(spec):
+        raise UsageError(f"run {recorded.name!r}: {two_scorers(held)}, or begin another run")
+
+
+def held_text(held: Mapping[str, Sequence[str]]) -> str:
+    """Which consumers have how many groups; "" where none has any."""
+    numbers = {name: len(tasks) for name, tasks in held.items() if tasks}
+    return " and ".join(
+        f"consumer {name!r} has {number:,} group{'' if number == 1 else 's'}"
+        for name, number in numbers.items()
+    )
+
+
+def give_back(consumer: str) -> str:
+    """How a consumer's groups are given back, in Python."""
+    return f"Delivery(…, consumer={consumer!r}, checkpoint=0)"
+
+
+def run_in_use(run: Run, workers: Sequence[str]) -> RunHeld:
+    return RunHeld(
+        f"run {run.spec.name!r} is being worked on by {', '.join(workers)}; stop it, or wait for "
+        "it, and try again; nothing was changed"
+    )
+
+
+def blobs_in_use(run: Run, others: Sequence[str]) -> RunHeld:
+    names = ", ".join(map(repr, others))
+    return RunHeld(
+        f"run {run.spec.name!r} has snapshots or tool schemas that {names} may be about to use: "
+        "delete it when nobody works on other runs of this journal; nothing was changed"
+    )
+
+
+def journal_in_use(others: Sequence[str]) -> RunHeld:
+    return RunHeld(
+        f"{', '.join(map(repr, others))} is being worked on, and would have to wait while space is "
+        "given back; do it later"
+    )
+
+
+def name_taken(name: str) -> UsageError:
+    return UsageError(f"run {name!r} exists already")
+
+
+def check_tags(tags: Sequence[object]) -> tuple[str, ...]:
+    """Each once, in their order."""
+    found: list[str] = []
+    for tag in tags:
+        if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG or not tag.isprintable():
+            raise UsageError(f"a tag has 1 to {MAX_TAG} characters on one line: {tag!r:.300}")
+        if "," in tag or tag != tag.strip():
+            raise UsageError(f"a tag has no commas, and no space at its ends: {tag!r}")
+        found.append(tag)
+    return tuple(dict.fromkeys(found))
 
 
 def step_passed(name: str, *, step: int, last: int) -> UsageError:

@@ -4,9 +4,11 @@ Knows prompts as ids, sampling, retries and the state of an endpoint. Never know
 or the journal, and never turns sampled text back into ids.
 
 - `policy`: Policy, request and completion: a prompt of tokens in, sampled tokens out.
+- `providers`: Hosted engines that go by the first word of a model's name.
 - `rendering`: From messages to tokens, and from sampled tokens to a message.
 - `client`: The client of inference engines: replicas, retries, outages, validation.
 - `dialects`: The HTTP interfaces of the engines, by name.
+- `hold`: Calls and admission wait while weights change.
 - `retry`: Retries of one HTTP call: number, delay, and a shared budget.
 - `off_loop`: Work on large prompts in a thread instead of on the event loop.
 """

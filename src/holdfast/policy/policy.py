@@ -6,10 +6,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.message import Message
+from holdfast.records.samples.experts import ExpertRows
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
+from holdfast.records.usage import Usage
 
 DEADLINE = "deadline"
 """The finish reason of a completion that was still being sampled at its deadline."""
@@ -63,6 +66,8 @@ class Request(Struct, frozen=True):
     """The structural tag that constrains the reply, JSON; "": there is none."""
     seconds: float | None = None
     """The time limit of a completion in parts, without outages; then it is truncated."""
+    experts_from: int | None = None
+    """From which token of prompt and completion on routed experts are wanted; None: none are."""
 
 
 class Completion(Struct, frozen=True, gc=False):
@@ -81,6 +86,10 @@ class Completion(Struct, frozen=True, gc=False):
     """The reply of an engine without tokens. Good for evaluation only."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """The distribution of its engine's logprobs, for any sampling parameters."""
+    usage: Usage | None = None
+    """Of all tries that sent something; None: nobody says."""
+    experts: ExpertRows | None = None
+    """Of the tokens from the request's `experts_from` to the last but one."""
 
 
 class Policy(Protocol):
@@ -104,3 +113,54 @@ class Policy(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class WrappedPolicy:
+    """A policy that adds something to another one, and passes everything else on to it."""
+
+    def __init__(self, policy: Policy):
+        self.wrapped = policy
+        self.model = policy.model
+
+    async def check(self) -> None:
+        await self.wrapped.check()
+
+    async def ready(self) -> None:
+        await self.wrapped.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self.wrapped.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        return await self.wrapped.sample(request)
+
+    async def aclose(self) -> None:
+        await self.wrapped.aclose()
+
+
+class NoPolicy:
+    """In place of a policy where nothing is to be sampled: `sample` raises."""
+
+    def __init__(self, model: str = "", why: HoldfastError | None = None):
+        """`why`: the error that `sample` raises."""
+        self.model = model
+        self._why = why or UsageError(
+            "this evaluation has no policy: its processor should generate nothing"
+        )
+
+    async def check(self) -> None:
+        return None
+
+    async def ready(self) -> None:
+        return None
+
+    @property
+    def seconds_down(self) -> float:
+        return 0.0
+
+    async def sample(self, request: Request) -> Completion:
+        raise self._why
+
+    async def aclose(self) -> None:
+        return None

@@ -7,6 +7,8 @@ from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
 
+from holdfast.records.encoding.declared import check_fields
+
 
 class RetryPolicy(Struct, frozen=True):
     """A value. One call ends after `tries` or `deadline` seconds, whichever comes first."""
@@ -18,6 +20,9 @@ class RetryPolicy(Struct, frozen=True):
     cap: float = 30.0
     stall_timeout: float = 300.0
     """How long a stream may send nothing. A stream as a whole has only the deadline."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "retry ")
 
     def delay(self, failures: int, *, retry_after: float | None = None) -> float:
         """Full jitter, plus the server's own delay.

@@ -4,7 +4,8 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
 
 - `task`, `epochs`: A row of a data set, and the order in which rows are drawn.
 - `run`, `group`, `sampling`: What a run samples, and what becomes of a short group.
-- `trajectory`, `step`, `message`: A trajectory's identity, the records of its log, and messages.
+- `trajectory`, `step`, `message`, `usage`: A trajectory's identity, the records of its log,
+  messages, and counts of tokens.
 - `failure`, `errors`, `outside`: What went wrong, classified once.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
 - `samples`: The training view, its logprobs, and weight versions.

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.records.history import History, added_messages, tool_message
 from holdfast.records.message import Message
 from holdfast.records.step import Generated, ToolIntent, path_order
@@ -33,16 +35,8 @@ def referenced(
         return [
             ReferencedMessage(message, f"task:{at}") for at, message in enumerate(task.messages)
         ]
-    chain: list[Generated] = []
-    step: Generated | None = last
-    while step is not None:
-        chain.append(step)
-        if step.prefix_break or not step.base:
-            break
-        base = history.steps[step.base]
-        step = base if isinstance(base, Generated) else None
     messages: list[ReferencedMessage] = []
-    for step in reversed(chain):
+    for step in _since_break(_chain(history, last)):
         for item, message in zip(step.added, added_messages(history, task, step), strict=True):
             messages.append(ReferencedMessage(message, item if isinstance(item, str) else ""))
         messages.append(ReferencedMessage(step.message, f"reply:{step.path}"))
@@ -57,6 +51,36 @@ def referenced(
         and intent.path in history.results
     ]
     return messages
+
+
+def shown_tools(history: History, task: Task) -> list[dict[str, object]]:
+    """The schemas of all tools that the model was shown in the main conversation, each once: also
+    those that its last turns were not shown any more."""
+    last = main_end(history)
+    if last is None:
+        return list(task.tools)
+    found: list[dict[str, object]] = []
+    for text in dict.fromkeys(history.shown_tools.get(step.path) for step in _chain(history, last)):
+        tools = task.tools if text is None else msgspec.json.decode(text)
+        found += [tool for tool in tools if tool not in found]
+    return found
+
+
+def _chain(history: History, last: Generated) -> list[Generated]:
+    """The generations of a branch, from its beginning."""
+    chain: list[Generated] = []
+    step: Generated | None = last
+    while step is not None:
+        chain.append(step)
+        base = history.steps[step.base] if step.base else None
+        step = base if isinstance(base, Generated) else None
+    return chain[::-1]
+
+
+def _since_break(chain: list[Generated]) -> list[Generated]:
+    """From where the conversation was last rendered anew: there, all messages are recorded."""
+    starts = [at for at, step in enumerate(chain) if step.prefix_break]
+    return chain[starts[-1] :] if starts else chain
 
 
 def main_end(history: History) -> Generated | None:

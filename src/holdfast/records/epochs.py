@@ -41,8 +41,7 @@ class EpochStream:
     """The tasks of a data set, epoch after epoch. Frozen: it keeps no position."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True):
-        """Raises `UsageError` for an empty data set, and for ids that a later epoch would give
-        to another row."""
+        """Raises `UsageError` for an empty data set, and for ids that clash in a later epoch."""
         if not tasks:
             raise UsageError("a data set without rows has no epochs; give at least one task")
         names = {task.id for task in tasks}

@@ -70,6 +70,18 @@ class JournalNewer(JournalError):
     """A newer Holdfast wrote this journal. It was not touched."""
 
 
+class JournalEmpty(JournalError):
+    """Nothing has been recorded in it yet, so there is nothing to read."""
+
+
+class JournalUnreachable(JournalError):
+    """Its server did not answer for as long as it is waited for."""
+
+
+class JournalOutage(JournalUnreachable):
+    """Its server was there, and has not come back in time: the run stops, and can go on."""
+
+
 class JournalFull(JournalError):
     """The disk is full: the run stops before it does work that it cannot keep."""
 
@@ -88,6 +100,12 @@ class ConsumerHeld(RunHeld):
 
 class LeaseLost(JournalError):
     """Another process has taken the lease over; what this one writes is refused (I7)."""
+
+
+class DeliveryTimeout(JournalError):
+    """No batch came for as long as a consumer waits for one. Nothing was taken; it may go on."""
+
+    retryable = True
 
 
 # --- policies ----------------------------------------------------------------------------------
@@ -109,12 +127,13 @@ class EngineUnavailable(PolicyError):
         message: str,
         *,
         retry_after: float | None = None,
-        connected: bool = True,
+        reached: bool = True,
         is_busy: bool = False,
     ):
         super().__init__(message)
         self.retry_after = retry_after
-        self.connected = connected
+        self.reached = reached
+        """Whether the engine itself answered; if not, its endpoint may be down."""
         self.is_busy = is_busy
         """Whether it only wants to be asked less often (429)."""
 
@@ -237,6 +256,23 @@ class ScorerTimeout(HoldfastError):
 
     cause = Cause.CODE
     retryable = True
+    arose_here = False
+
+
+class ScorerDied(HoldfastError):
+    """The processes of a scorer died again and again over the same trajectory."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True
+    arose_here = False
+
+
+class ScorerUnloadable(HoldfastError):
+    """A process of its own cannot load the scorer, or loads another one. It stops the run: nothing
+    failed, and what is rolled out can be scored later."""
+
+    cause = Cause.INFRASTRUCTURE
+    arose_here = False
 
 
 class ScoringStopped(HoldfastError):

@@ -105,7 +105,7 @@ def failure_of(
     root = root_of(error)
     cause, retryable = classify(root)
     formatted = tracebacks.TracebackException.from_exception(root)
-    if isinstance(root, HoldfastError) and not root.arose_here:
+    if isinstance(root, HoldfastError) and not root.arose_here and not _has_user_code(formatted):
         _leave_out_our_frames(formatted)
     else:
         _begin_with_user_code(formatted)
@@ -166,6 +166,58 @@ def is_user_code(file: str) -> bool:
 
 def _is_in_library(file: str) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def fold_traceback(text: str) -> str:
+    """A recorded traceback for people: frames of Holdfast, and those of asyncio between them, are
+    one line. One that has no others stays as it is: then the error is ours to show."""
+    parts = _FRAME.split(text)
+    frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
+    is_ours = [_is_ours(head) for head, _ in frames]
+    if not any(is_ours) or all(is_ours):
+        return text
+    found, folded = [parts[0]], 0
+    for at, (head, rest) in enumerate(frames):
+        source, after = _source_of(rest)
+        between = bool(_ASYNCIO.search(head)) and at > 0 and is_ours[at - 1]
+        if is_ours[at] or between:
+            is_ours[at] = True
+            folded += 1
+        else:
+            found += [_folded(folded), head, source]
+            folded = 0
+        if after:  # Another traceback begins, or the error itself is said.
+            found += [_folded(folded), after]
+            folded = 0
+    return "".join(found)
+
+
+_FRAME = re.compile(r'^(  File "[^\n]*\n)', re.MULTILINE)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]holdfast[/\\]")
+"""On the machine that recorded it."""
+_ASYNCIO = re.compile(r'File "[^"]*[/\\](asyncio|concurrent|contextlib|threading)[^"]*", line ')
+
+
+def _is_ours(head: str) -> bool:
+    file = head.removeprefix('  File "').partition('"')[0]
+    return file.startswith(_PACKAGE) or bool(_INSTALLED.search(file))
+
+
+def _source_of(rest: str) -> tuple[str, str]:
+    """The lines of a frame, which are indented more than it is, and what follows them."""
+    lines = rest.splitlines(keepends=True)
+    end = next((at for at, line in enumerate(lines) if not line.startswith("    ")), len(lines))
+    return "".join(lines[:end]), "".join(lines[end:])
+
+
+def _folded(frames: int) -> str:
+    if not frames:
+        return ""
+    return f"  … {frames} {'frame' if frames == 1 else 'frames'} of Holdfast (--full-tracebacks)\n"
+
+
+def _has_user_code(formatted: tracebacks.TracebackException) -> bool:
+    return any(is_user_code(frame.filename) for frame in formatted.stack or ())
 
 
 def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:

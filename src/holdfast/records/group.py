@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.records.encoding.bounds import check_whole
-from holdfast.records.errors import UsageError
+from holdfast.records.encoding.declared import check_fields
 from holdfast.records.trajectory import Status
 
 
@@ -31,11 +31,7 @@ class GroupPolicy(Struct, frozen=True):
     at_least: int = 1
 
     def __post_init__(self) -> None:
-        if self.shortfall not in list(Shortfall):
-            known = ", ".join(Shortfall)
-            raise UsageError(f"group shortfall={self.shortfall!r} is none of {known}")
-        # Its name is as good as the member; it is compared by identity.
-        structs.force_setattr(self, "shortfall", Shortfall(self.shortfall))
+        check_fields(self, "group ")
         check_whole("group refill", self.refill, least=0)
         check_whole("group at_least", self.at_least, least=1)
 

@@ -42,6 +42,7 @@ from holdfast.records.step import (
 )
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import NOTHING, Usage, UsageByModel, judge_usage
 
 
 class EpisodeLog:
@@ -76,9 +77,15 @@ CAME_BACK_DIFFERENT = "the environment came back different"
 class History:
     """The present state of one trajectory, and what led to it."""
 
-    def __init__(self, records: Iterable[Record] = ()):
+    def __init__(self, records: Iterable[Record] = (), *, settled: bool = True):
+        """`settled`: as the journal lists it, for whoever reads rewards. What is not settled is to
+        be scored, perhaps anew, by another scorer: it has no score and no reward until then."""
+        self._settled = settled
         self.steps: dict[str, Step] = {}
         self.results: dict[str, ToolResult] = {}
+        self.shown_tools: dict[str, str] = {}
+        """The schemas, JSON, that each generation was shown; it has none where they are the task's.
+        Those of one conversation are one text."""
         self.drafts: dict[str, Drafted] = {}
         """Generations that are not finished: all of their durable tokens in one."""
         self.calls: dict[tuple[bytes, int], Called] = {}
@@ -112,9 +119,14 @@ class History:
         """How often an environment came back other than it was, since something was sampled."""
         self.finished: Finished | None = None
         self.scored: Scored | None = None
+        self.used: UsageByModel = {}
+        """All that was ever sampled, by model: what is history and no part of the data, and what a
+        judge used, too."""
         self.records = 0
         for record in records:
             self.take(record)
+        if not settled:
+            self.scored = None
 
     def take(self, record: Record) -> None:
         """Folds one more record in."""
@@ -138,9 +150,14 @@ class History:
     def _step(self, record: "Drafted | ToolResult | Step") -> None:
         match record:
             case Generated():
+                used = record.billed
+                # What is drafted was counted when it became durable.
+                self._use(record.model, used + Usage(completion_tokens=-record.drafted))
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
+                self._show_tools(record)
                 self.rewinds = 0
             case Drafted():
+                self._use(record.model, Usage(completion_tokens=count(record.ids)))
                 self.drafts[record.path] = longer(self.drafts.get(record.path), record)
             case ToolIntent():
                 self.steps[record.path] = record
@@ -158,6 +175,16 @@ class History:
                 intent = self.steps.get(record.path)
                 if isinstance(intent, ToolIntent) and intent.environment:
                     self._acted(intent.environment, record.path)
+
+    def _show_tools(self, record: Generated) -> None:
+        shown = self.shown_tools.get(record.base) if record.tools is None else record.tools
+        if shown is None:
+            self.shown_tools.pop(record.path, None)  # Of a generation that is history.
+        else:
+            self.shown_tools[record.path] = shown
+
+    def _use(self, model: str, usage: Usage) -> None:
+        self.used[model] = self.used.get(model, NOTHING) + usage
 
     @property
     def deaths(self) -> int:
@@ -220,6 +247,8 @@ class History:
                     self.steps.pop(path, None)
             case Scored():
                 self.scored = record
+                for model, usage in judge_usage(record.details).items():
+                    self._use(model, usage)
             case ScoringFailed():
                 self.scoring_failures.append(record.failure)
                 if record.final and self.finished is not None:
@@ -258,8 +287,9 @@ class History:
 
     @property
     def reward(self) -> float | None:
-        """The scorer's word, else the rollout's own; None for anything that is no outcome (I5)."""
-        if not self.status.is_outcome or self.finished is None:
+        """The scorer's word, else the rollout's own; None for anything that is no outcome (I5), or
+        not settled."""
+        if not self._settled or not self.status.is_outcome or self.finished is None:
             return None
         return self.scored.reward if self.scored else self.finished.reward
 
@@ -281,7 +311,12 @@ class History:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(count(step.ids) for step in self.generations)
+        return sum(step.counted.completion_tokens for step in self.generations)
+
+    @property
+    def uncounted_turns(self) -> int:
+        """Turns of an engine that sends no tokens, and does not say how many there were."""
+        return sum(not (step.ids or step.usage or step.trainable) for step in self.generations)
 
     @property
     def interrupted_calls(self) -> int:

@@ -1,13 +1,18 @@
 """Messages, in the shape that chat APIs speak.
 
 A message is immutable: two conversations that share a beginning share its objects, and "was this
-part of the history rewritten?" is a comparison of identities.
+part of the history rewritten?" is a comparison of identities. Wherever one is taken, a dict in
+OpenAI's shape is taken, too (`as_message`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+import msgspec
 from msgspec import Struct
+
+from holdfast.records.encoding.near_names import nearest
+from holdfast.records.errors import UsageError
 
 IMAGE = "image_url"
 """The type of a content's part that is an image."""
@@ -78,6 +83,28 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
         if not isinstance(self.content, list):
             return ()
         return tuple(_url_of(part) for part in self.content if part.get("type") == IMAGE)
+
+    def to_dict(self) -> dict[str, object]:
+        """The message as chat APIs have it; reasoning is `reasoning_content`."""
+        fields: dict[str, object] = {"role": Role(self.role).value}
+        if self.content is not None:
+            fields["content"] = self.content
+        if self.reasoning is not None:
+            fields["reasoning_content"] = self.reasoning
+        if self.name is not None:
+            fields["name"] = self.name
+        if self.tool_call_id is not None:
+            fields["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            fields["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": call.type,
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        return fields
 
     @property
     def readable(self) -> str:
@@ -156,3 +183,125 @@ def system(text: str) -> Message:
 def assistant(text: str) -> Message:
     """A message of the assistant's that nobody sampled: an example, say. It is not trained on."""
     return Message(Role.ASSISTANT, text)
+
+
+# --- messages from dicts
+
+
+_MEMBERS = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning")
+_SILENT = (Role.ASSISTANT,)
+"""Who may say nothing: a reply that only calls tools has no content."""
+
+
+def as_message(value: object, *, where: str = "a message") -> Message:
+    """A message from one, from a dict in OpenAI's shape, from an object that dumps itself as one
+    (`model_dump`), or from a text, which is the user's. `UsageError` names `where` and the bad
+    member."""
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, str):
+        return user(value)
+    fields = _fields_of(value)
+    if fields is None:
+        raise UsageError(
+            f"{where} is {_kind(value)}; give a dict like "
+            '{"role": "user", "content": "…"}, a holdfast.Message or a text'
+        )
+    plain = _plain(fields)
+    _check_members(plain, where)
+    try:
+        return msgspec.convert(plain, Message)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UsageError(_explain(plain, where) or f"{where}: {error}") from error
+
+
+def as_messages(values: object, *, where: str = "messages") -> tuple[Message, ...]:
+    """The messages of a conversation; a text alone is one of the user's."""
+    if isinstance(values, str):
+        return (user(values),)
+    if isinstance(values, Mapping | Message) or not isinstance(values, Iterable):
+        raise UsageError(f"{where} is {_kind(values)}; give a list of messages: [{{…}}, …]")
+    return tuple(as_message(value, where=f"{where}[{at}]") for at, value in enumerate(values))
+
+
+def _fields_of(value: object) -> "dict[str, object] | None":
+    if isinstance(value, Mapping):
+        return {str(name): member for name, member in value.items()}
+    dump = getattr(value, "model_dump", None)
+    found = dump(mode="json", exclude_none=True) if callable(dump) else None
+    return found if isinstance(found, dict) and "role" in found else None
+
+
+def _plain(fields: Mapping[str, object]) -> dict[str, object]:
+    """Other tools write what is absent as null, reasoning under its chat name, and the arguments of
+    a call as an object."""
+    plain = {name: value for name, value in fields.items() if value is not None}
+    if "reasoning_content" in plain:
+        plain.setdefault("reasoning", plain.pop("reasoning_content"))
+    if "content" in fields and "content" not in plain:
+        plain["content"] = None
+    calls = plain.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
+    return plain
+
+
+def _plain_call(call: object) -> object:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return call
+    assert isinstance(call, Mapping), "it has a function"
+    text = msgspec.json.encode(function["arguments"]).decode()
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _check_members(plain: Mapping[str, object], where: str) -> None:
+    """What is missing; what is there in another type is found when it is converted."""
+    if "role" not in plain:
+        raise UsageError(f"{where} has no 'role'{_instead(plain, 'role')}")
+    if plain["role"] not in list(Role):
+        raise UsageError(
+            f"{where}: role is {plain['role']!r:.100}; the roles are {', '.join(Role)}"
+        )
+    if "content" not in plain and plain["role"] not in _SILENT:
+        raise UsageError(f"{where} has no 'content'{_instead(plain, 'content')}")
+
+
+def _instead(plain: Mapping[str, object], missing: str) -> str:
+    others = [name for name in plain if name not in _MEMBERS]
+    if near := nearest(missing, others):
+        return f"; is {near!r} meant for it?"
+    return f", but {', '.join(map(repr, others))[:200]}" if others else ""
+
+
+def _explain(plain: Mapping[str, object], where: str) -> str:
+    """The member that is of another type than messages have, and what it wants; "" if none is."""
+    content = plain.get("content")
+    if content is not None and not isinstance(content, str | list | tuple):
+        return f"{where}: content is {_kind(content)}; give a text, or a list of parts"
+    for at, part in enumerate(content if isinstance(content, list | tuple) else ()):
+        if not isinstance(part, Mapping):
+            wants = '{"type": "text", "text": "…"}'
+            return f"{where}: content[{at}] is {_kind(part)}; a part is a dict: {wants}"
+    for name in ("tool_call_id", "name", "reasoning"):
+        if name in plain and not isinstance(plain[name], str):
+            return f"{where}: {name} is {_kind(plain[name])}; give a text"
+    return _explain_calls(plain.get("tool_calls", ()), where)
+
+
+def _explain_calls(calls: object, where: str) -> str:
+    wants = '{"id": "…", "type": "function", "function": {"name": "…", "arguments": "{…}"}}'
+    if not isinstance(calls, list | tuple):
+        return f"{where}: tool_calls is {_kind(calls)}; give a list of calls: {wants}"
+    for at, call in enumerate(calls):
+        try:
+            msgspec.convert(call, ToolCall)
+        except msgspec.ValidationError as error:
+            return f"{where}: tool_calls[{at}]: {error}; a call is {wants}"
+    return ""
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "None"
+    return f"of type {type(value).__name__} ({value!r:.100})"

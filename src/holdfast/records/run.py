@@ -2,9 +2,10 @@
 
 import hashlib
 import unicodedata
+from collections.abc import Iterable
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
@@ -17,6 +18,8 @@ MAX_SAMPLES = 1_000_000
 """Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
 MAX_NAMED = 5
 """Files that are named as changed."""
+_APART = frozenset({"rollout_code", "scorer_code", "tags", "command"})
+"""What `rollout` and `scorer` stand for, and what is no part of what is sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
@@ -29,6 +32,20 @@ class Code(Struct, frozen=True):
     before: str
     """The fingerprint as it was taken when only the file that defines the code counted: runs that
     were begun then go on by it."""
+    texts: str = ""
+    """The fingerprint as it was taken when, of what code was made with, little more than texts
+    counted: runs whose `values` are None were begun then, and go on by it."""
+    values: tuple[str, ...] | None = None
+    """The names of what it was made with: variables, arguments, attributes."""
+
+
+class RecordedCommand(Struct, frozen=True):
+    """The command that a run was last worked on with, so that it can be given again."""
+
+    words: tuple[str, ...]
+    """Without secrets, and without the program's name."""
+    folder: str
+    """Where it was given: relative paths mean something there."""
 
 
 class RunSpec(Struct, frozen=True):
@@ -48,6 +65,12 @@ class RunSpec(Struct, frozen=True):
     group: GroupPolicy = GroupPolicy()
     rollout_code: Code | None = None
     scorer_code: Code | None = None
+    judge: str = ""
+    """The model that the scorer asks, as its engine names it. "": none, or it was not asked."""
+    tags: tuple[str, ...] = ()
+    """The user's own words for it. No part of what is sampled."""
+    command: RecordedCommand | None = None
+    """No part of it, either. None for a run of a program, or of an older version."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)
@@ -89,8 +112,22 @@ class RunSpec(Struct, frozen=True):
         return [
             _difference(field, old.get(field), new.get(field)) + _about_code(self, other, field)
             for field in old
-            if old.get(field) != new.get(field) and not _is_same_code(self, other, field)
+            if old.get(field) != new.get(field) and not _is_same(self, other, field)
         ]
+
+    def has_other_scorer(self, other: "RunSpec") -> bool:
+        """Whether the trajectories of `other` get their rewards from another scorer, or of none."""
+        return any(
+            getattr(self, field) != getattr(other, field) and not _is_same(self, other, field)
+            for field in ("scorer", "judge")
+        )
+
+    def differs_by_code(self, other: "RunSpec") -> bool:
+        """Whether `other` is this run with another rollout or scorer (most often, both are in one
+        file), and nothing else."""
+        names = ("rollout", "rollout_code", "scorer", "scorer_code", "judge")
+        same = structs.replace(other, **{name: getattr(self, name) for name in names})
+        return bool(self.differences(other)) and not self.differences(same)
 
 
 class RunChange(Struct, frozen=True):
@@ -142,25 +179,35 @@ def _code(spec: RunSpec, field: str) -> Code | None:
     return {"rollout": spec.rollout_code, "scorer": spec.scorer_code}.get(field)
 
 
-def _is_same_code(recorded: RunSpec, now: RunSpec, field: str) -> bool:
-    """A run of an older version goes by what that version looked at."""
-    code = _code(now, field)
-    if code is None or _code(recorded, field) is not None:
+def _is_same(recorded: RunSpec, now: RunSpec, field: str) -> bool:
+    """Whether fields that are not equal stand for the same. A judge is another one where both are
+    known. Code of a run of an older version goes by what that version looked at."""
+    if field == "judge":
+        return not (recorded.judge and now.judge)
+    then, code = _code(recorded, field), _code(now, field)
+    if code is None or (then is not None and then.values is not None):
         return False
-    return bool(code.before == getattr(recorded, field))
+    older = code.before if then is None else code.texts
+    return bool(older == getattr(recorded, field))
 
 
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
     """Code is recorded as its name and a digest of the files that it is in."""
     if field not in ("rollout", "scorer"):
         return ""
-    names = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
-    if len(names) > 1 or "" in names:
+    called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
+    if len(called) > 1 or "" in called:
         return ""
     then, code = _code(recorded, field), _code(now, field)
     changed = [] if then is None or code is None else _changed(then.files, code.files)
     if changed:
         return f" (changed: {', '.join(changed)})"
+    if code is not None and code.values:
+        names = ", ".join(_shortened(code.values))
+        return (
+            f" (its file is the same, and what it was made with is not: {names}; a value that is "
+            "another one at each start, as the time is, belongs into the function)"
+        )
     return (
         " (another version of its code: any change to its file counts, or to what it was made with)"
     )
@@ -168,6 +215,10 @@ def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
 
 def _changed(then: dict[str, str], now: dict[str, str]) -> list[str]:
     names = [name for name in (*now, *then) if then.get(name) != now.get(name)]
+    return _shortened(names)
+
+
+def _shortened(names: Iterable[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
     more = [f"{len(distinct) - MAX_NAMED} more"] if len(distinct) > MAX_NAMED else []
     return distinct[:MAX_NAMED] + more
@@ -176,8 +227,8 @@ def _changed(then: dict[str, str], now: dict[str, str]) -> list[str]:
 def _flat(spec: RunSpec) -> dict[str, object]:
     flat: dict[str, object] = {}
     for field, value in msgspec.to_builtins(spec).items():
-        if field in ("rollout_code", "scorer_code"):
-            continue  # What `rollout` and `scorer` stand for.
+        if field in _APART:
+            continue
         if isinstance(value, dict):
             defaults = msgspec.structs.asdict(getattr(spec, field))
             flat |= {

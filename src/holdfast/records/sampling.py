@@ -16,6 +16,30 @@ REQUIRED, NAMED = "required", "tool:"
 NO_REASONING = "none"
 """The effort of a model that is not to reason at all."""
 _NO_SCHEMA = "a JSON schema is an object, or the text of one"
+_ZERO, _ONE = 0.0, 1.0
+"""What is not written is recognized by its identity."""
+MAX_BIAS = 100
+MAX_LISTED = 1024
+"""Tokens that are named one by one: they are recorded with each reply."""
+MAX_OBJECT = 65_536
+"""Bytes of an object that is passed on; recorded with each reply, too."""
+_TAKEN = frozenset(
+    (
+        *("model", "prompt", "messages", "tools", "token_ids", "input_ids", "text"),
+        *("n", "seed", "sampling_seed", "stream", "stream_options", "max_new_tokens"),
+        *("max_completion_tokens", "logprobs", "top_logprobs", "return_logprob"),
+        *("logprob_start_len", "return_token_ids", "response_format", "structured_outputs"),
+    )
+)
+"""What a request says for itself: `extra_body` does not have it."""
+_RENDERED = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "add_generation_prompt"),
+        *("continue_final_message", "chat_template", "tokenize", "return_dict"),
+        *("return_tensors", "padding", "truncation", "tokenizer_kwargs", "model"),
+    )
+)
+"""What rendering itself gives to a template."""
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -41,11 +65,86 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     """False: it makes one call at most."""
     thinking_token_budget: int | None = None
     """After how many tokens of reasoning the engine ends it; None: when the model does."""
+    min_p: float = _ZERO
+    """Tokens are not drawn that are less likely than this share of the likeliest; 0: all are."""
+    presence_penalty: float = _ZERO
+    """Taken off the logits of tokens that the reply has already."""
+    frequency_penalty: float = _ZERO
+    """The same for each time that the reply has them."""
+    repetition_penalty: float = _ONE
+    """By which tokens that prompt or reply have already are made less likely (above 1)."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Added to the logits of tokens: (id, bias), in the order of ids. May be given as a dict."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a reply, beside those that end a turn of the model."""
+    ignore_eos: bool = False
+    """True: the reply goes on after what would end it, up to `max_tokens`."""
+    extra_body: str = ""
+    """Members that are added to the request to the engine: JSON, an object. May be given as a
+    dict."""
+    chat_template_kwargs: str = ""
+    """Arguments for the model's chat template, such as `enable_thinking`: JSON, an object. May be
+    given as a dict."""
+    routed_experts: bool = False
+    """True: the experts that each token was routed to are asked for, and recorded."""
 
     @property
     def is_cut(self) -> bool:
         """Whether some tokens could not be drawn, since others were likelier."""
-        return self.top_p != 1 or self.top_k != 0
+        return self.top_p != 1 or self.top_k != 0 or self.min_p != 0
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether some tokens were made more or less likely than the model has them. Of what is
+        passed on as it is, nobody knows."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.extra_body
+        )
+
+    @property
+    def altered_by(self) -> tuple[str, ...]:
+        """The parameters by which tokens are drawn from another distribution than the model's own
+        at this temperature. A trainer knows no other."""
+        altering = {
+            "top_p": self.top_p != 1,
+            "top_k": self.top_k != 0,
+            "min_p": self.min_p != 0,
+            "presence_penalty": self.presence_penalty != 0,
+            "frequency_penalty": self.frequency_penalty != 0,
+            "repetition_penalty": self.repetition_penalty != 1,
+            "logit_bias": self.logit_bias != (),
+            "extra_body": self.extra_body != "",
+            "json": self.json is not False,
+            "tool_choice": self.tool_choice != "",
+            "parallel_tool_calls": not self.parallel_tool_calls,
+            "thinking_token_budget": self.thinking_token_budget is not None,
+        }
+        return tuple(name for name, is_set in altering.items() if is_set)
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether a reply cannot go on from its first tokens: an engine counts the tokens of a
+        reply in each request from 0 on."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.extra_body)
+
+    @property
+    def biases(self) -> dict[str, float]:
+        """`logit_bias` as engines take it."""
+        return {str(token): bias for token, bias in self.logit_bias}
+
+    @property
+    def extra(self) -> dict[str, object]:
+        """`extra_body` as an object."""
+        return _object(self.extra_body)
+
+    @property
+    def template_kwargs(self) -> dict[str, object]:
+        """`chat_template_kwargs` as an object."""
+        return _object(self.chat_template_kwargs)
 
     def __post_init__(self) -> None:
         # Each record that is read passes here: what is as it should be costs little.
@@ -66,6 +165,57 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             _check_choice(self.tool_choice)
         if self.thinking_token_budget is not None:
             check_whole("thinking_token_budget", self.thinking_token_budget, least=0)
+        self._check_penalties()
+        self._check_listed()
+        self._check_objects()
+
+    def _check_penalties(self) -> None:
+        """Makes what is equal to a default the default itself, so that it is not written."""
+        if self.min_p is not _ZERO:
+            self._check_between("min_p", 0, 1)
+        if self.presence_penalty is not _ZERO:
+            self._check_between("presence_penalty", -2, 2)
+        if self.frequency_penalty is not _ZERO:
+            self._check_between("frequency_penalty", -2, 2)
+        if self.repetition_penalty is not _ONE:
+            check_number("repetition_penalty", self.repetition_penalty)
+            if not 0 < self.repetition_penalty < math.inf:
+                raise UsageError(
+                    "repetition_penalty must be above 0, where 1 changes nothing, not "
+                    f"{self.repetition_penalty}"
+                )
+            self._set("repetition_penalty", float(self.repetition_penalty), _ONE)
+
+    def _check_between(self, name: str, least: float, most: float) -> None:
+        value = getattr(self, name)
+        check_number(name, value)
+        if not least <= value <= most:
+            raise UsageError(f"{name} must be {least} to {most}, not {value}")
+        self._set(name, float(value), _ZERO)
+
+    def _check_listed(self) -> None:
+        if self.logit_bias != ():
+            structs.force_setattr(self, "logit_bias", bias_of(self.logit_bias))
+        if self.stop_token_ids != ():
+            structs.force_setattr(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        if not isinstance(self.ignore_eos, bool):
+            raise UsageError(f"ignore_eos is True or False, not {self.ignore_eos!r:.100}")
+        if not isinstance(self.routed_experts, bool):
+            raise UsageError(f"routed_experts is True or False, not {self.routed_experts!r:.100}")
+
+    def _check_objects(self) -> None:
+        if self.extra_body != "":
+            found = object_text("extra_body", self.extra_body)
+            structs.force_setattr(self, "extra_body", found)
+            _check_extra(_object(found))
+        if self.chat_template_kwargs != "":
+            found = object_text("chat_template_kwargs", self.chat_template_kwargs)
+            structs.force_setattr(self, "chat_template_kwargs", found)
+            if taken := sorted(_object(found).keys() & _RENDERED):
+                raise UsageError(f"chat_template_kwargs.{taken[0]}: rendering itself gives it")
+
+    def _set(self, name: str, value: float, default: float) -> None:
+        structs.force_setattr(self, name, default if value == default else value)
 
     def _check_numbers(self) -> None:
         if type(self.max_tokens) is not int or not 0 < self.max_tokens < 2**63:
@@ -95,9 +245,128 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
         return found
 
 
+def as_kept(given: Mapping[str, object]) -> dict[str, object]:
+    """Parameters with objects as `Sampling` keeps them. Raises `UsageError`."""
+    kept = dict(given)
+    if "logit_bias" in kept:
+        kept["logit_bias"] = bias_of(kept["logit_bias"])
+    for name in ("extra_body", "chat_template_kwargs"):
+        if name in kept:
+            kept[name] = object_text(name, kept[name])
+    return kept
+
+
+def wrong_type(given: Mapping[str, object]) -> str:
+    """The first of the parameters that is of another type than it has, in words; "": none is."""
+    for field in msgspec.structs.fields(Sampling):
+        if field.name not in given:
+            continue
+        try:
+            msgspec.convert(given[field.name], field.type)
+        except msgspec.ValidationError:
+            return f"{field.name} is {_in_words(field.type)}, not {given[field.name]!r:.100}"
+    return ""
+
+
+def _in_words(kind: object) -> str:
+    words: dict[object, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        bool | str: "True, False or a JSON schema",
+        tuple[str, ...]: "a list of texts",
+        tuple[int, ...]: "a list of token ids",
+        int | None: "a whole number",
+    }
+    return words.get(kind, "a text")
+
+
+def packed(sampling: Sampling) -> bytes:
+    """What fingerprints are taken of. As an object, and not as a struct, whose header says how many
+    fields there could be: a field that is added would be in all of them."""
+    return msgspec.msgpack.encode(msgspec.to_builtins(sampling))
+
+
 def _check_stop(stop: object) -> None:
     if not isinstance(stop, tuple) or not all(isinstance(text, str) for text in stop):
         raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
+
+
+def bias_of(found: object) -> tuple[tuple[int, float], ...]:
+    """`Sampling.logit_bias` from an object, as chat APIs have it, or from pairs."""
+    items = found.items() if isinstance(found, Mapping) else found
+    wanted = "logit_bias is an object of token ids and numbers, like {42: -100}"
+    try:
+        pairs = [(int(token), _number(bias)) for token, bias in items]  # type: ignore[attr-defined]
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{wanted}, not {found!r:.100}") from None
+    for token, bias in pairs:
+        _check_token("logit_bias", token)
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise UsageError(
+                f"logit_bias of token {token} must be -{MAX_BIAS} to {MAX_BIAS}, not {bias:g}"
+            )
+    if len(dict(pairs)) < len(pairs):
+        raise UsageError("logit_bias names a token twice")
+    _check_count("logit_bias", len(pairs))
+    return tuple(sorted(pairs))
+
+
+def _number(bias: object) -> float:
+    if isinstance(bias, bool) or not isinstance(bias, int | float):
+        raise TypeError
+    return float(bias)
+
+
+def _token_ids(found: object) -> tuple[int, ...]:
+    if not isinstance(found, tuple | list):
+        raise UsageError(f"stop_token_ids are a tuple of token ids, like (2,), not {found!r:.100}")
+    for token in found:
+        _check_token("stop_token_ids", token)
+    _check_count("stop_token_ids", len(found))
+    return tuple(found)
+
+
+def _check_token(name: str, token: object) -> None:
+    if type(token) is not int or not 0 <= token < 2**31:
+        raise UsageError(f"{name}: a token id is a whole number from 0 on, not {token!r:.100}")
+
+
+def _check_count(name: str, count: int) -> None:
+    if count > MAX_LISTED:
+        raise UsageError(f"{name} names {count:,} tokens, and can name {MAX_LISTED:,}")
+
+
+def object_text(name: str, found: object) -> str:
+    """A JSON object as `Sampling` keeps it: text, its members in one order; "" for none."""
+    if isinstance(found, str):
+        try:
+            found = msgspec.json.decode(found)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{name} is no JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise UsageError(f'{name} is a JSON object, like {{"name": true}}, not {found!r:.100}')
+    try:
+        text = msgspec.json.encode(dict(found), order="deterministic").decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name} cannot be written as JSON: {error}") from error
+    if len(text) > MAX_OBJECT:
+        raise UsageError(f"{name} has {len(text):,} characters, and can have {MAX_OBJECT:,}")
+    return "" if text == "{}" else text
+
+
+def _object(text: str) -> dict[str, object]:
+    found: dict[str, object] = msgspec.json.decode(text) if text else {}
+    return found
+
+
+def _check_extra(extra: Mapping[str, object]) -> None:
+    if named := sorted(extra.keys() & set(Sampling.__struct_fields__)):
+        raise UsageError(f"extra_body.{named[0]}: give {named[0]} itself, and not in extra_body")
+    if taken := sorted(extra.keys() & _TAKEN):
+        raise UsageError(f"extra_body.{taken[0]}: the request has one of its own")
+    if isinstance(inner := extra.get("sampling_params"), Mapping):
+        _check_extra(inner)
 
 
 def _check_choice(choice: object) -> None:

@@ -14,11 +14,14 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
+from holdfast.records.encoding.tokens import count
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message
+from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
@@ -101,6 +104,27 @@ class Generated(_Record, frozen=True, tag=2):
     """False: from an engine that gives no tokens, so that only its message is known."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """What its engine's logprobs have in them, whatever the sampling."""
+    usage: Usage | None = None
+    """Of all its tries that sent something, also those before a seam; None: nobody says."""
+    tools: str | None = None
+    """The schemas of the tools that were shown, JSON; None: those of `base`, or without one those
+    of the task."""
+    experts: RoutedExperts | None = None
+    """Those of its tokens that no generation before has; None: not asked for, or not given."""
+
+    @property
+    def billed(self) -> Usage:
+        """What it used, also for tries that were interrupted."""
+        return self.counted if self.usage is None else self.usage
+
+    @property
+    def counted(self) -> Usage:
+        """What it used if nothing interrupted it: the same in a disturbed run and an undisturbed
+        one. So nothing of caches is in it."""
+        if self.ids or self.delta:
+            return Usage(self.keep + count(self.delta), self.drafted + count(self.ids))
+        said = self.usage or NOTHING
+        return Usage(said.prompt_tokens, said.completion_tokens, 0, said.reasoning_tokens)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -135,8 +159,7 @@ class ToolResult(_Record, frozen=True, tag=4):
 
 
 class EnvironmentStepped(_Record, frozen=True, tag=5):
-    """One action and what the environment answered. The opening of an episode is one, too: its
-    action is the seed."""
+    """One action and its answer. An episode's opening is one, too: its action is the seed."""
 
     path: str
     fingerprint: bytes

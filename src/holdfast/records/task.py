@@ -1,4 +1,4 @@
-"""Task: one row of a data set, and how rows are read.
+"""Task: one row of a data set, and how rows become tasks.
 
 Ids are given, or derived from the row's content plus its ordinal among equal rows: two rows with
 the same content stay two tasks, and inserting an unrelated row renames nothing.
@@ -9,26 +9,29 @@ What a journal cannot hold is refused when it is read, by its place: nothing is 
 import hashlib
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
-from holdfast.records.message import Message, Role, user
+from holdfast.records.message import Message, as_messages, user
 
 MAX_ID = 200
+MAX_SHOWN = 60
 NAMED = 5
-_FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
+FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
     """One row of a data set: what is asked, and what it is judged by.
 
-    Within a run, its `id` is its own. Columns that have no field here are in `metadata`.
+    Within a run, its `id` is its own. Columns that have no field here are in `metadata`. Messages
+    may be given as dicts in OpenAI's shape.
     """
 
     id: str
@@ -36,6 +39,13 @@ class Task(Struct, frozen=True, omit_defaults=True):
     tools: tuple[dict[str, object], ...] = ()
     ground_truth: object = None
     metadata: dict[str, object] = {}
+
+    def __post_init__(self) -> None:
+        given: object = self.messages
+        if type(given) is tuple and all(type(message) is Message for message in given):
+            return
+        messages = as_messages(given, where=f"task {self.id!r}: messages")
+        msgspec.structs.force_setattr(self, "messages", messages)
 
     if not TYPE_CHECKING:  # Who checks types knows what is not there.
 
@@ -46,9 +56,12 @@ class Task(Struct, frozen=True, omit_defaults=True):
 def _where_to_look(task: Task, name: str) -> str:
     if name == "prompt":
         return "it is the first of task.messages"
-    if name in task.metadata:
+    held: object = task.metadata  # Whoever made the task may have given anything.
+    if not isinstance(held, dict):
+        return f"its metadata must be a dict, not {held!r:.100}"
+    if name in held:
         return f"it is a column of the row: task.metadata[{name!r}]"
-    columns = ", ".join(map(repr, task.metadata)) or "none"
+    columns = ", ".join(map(repr, held)) or "none"
     return f"columns of its own are in task.metadata, which has {columns}"
 
 
@@ -58,41 +71,57 @@ class _RowId(str):
 
 class _Row(Struct):
     id: str | int | None = None
-    messages: tuple[Message, ...] | None = None
-    prompt: str | None = None
+    messages: list[object] | None = None
+    prompt: str | list[object] | None = None
     tools: tuple[dict[str, object], ...] | None = None
     ground_truth: object = None
     metadata: dict[str, object] | None = None
 
 
-def read_tasks(path: str | Path) -> list[Task]:
-    """Reads a JSONL file. The first bad line raises `UsageError` with its number and the reason."""
-    try:
-        text = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"task file {path} does not exist") from None
-    except OSError as error:
-        raise UsageError(f"task file {path} cannot be read: {error.strerror}") from error
-    # Some editors begin a file with a byte order mark.
-    lines = enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
-    rows = {n: _parse(line, where=f"{path}:{n}") for n, line in lines if line.strip()}
-    if not rows:
-        raise UsageError(f"task file {path} has no tasks; it wants one JSON object per line")
-    return _with_ids(rows, where=str(path), unit="lines")
-
-
-def as_tasks(rows: Iterable["Task | Mapping[str, object]"]) -> list[Task]:
-    """Tasks from Python values: `Task`s or dicts shaped like lines of a task file."""
+def as_tasks(rows: Iterable["Task | Mapping[str, object] | str"]) -> list[Task]:
+    """Tasks from Python values: `Task`s, dicts shaped like lines of a task file, prompts, or
+    conversations (lists of messages)."""
     _refuse_what_is_no_list(rows)
-    named = {number: _from_value(row, where=f"task {number}") for number, row in enumerate(rows, 1)}
-    return _with_ids(named, where="tasks", unit="tasks")
+    return tasks_from((f"task {number}", row) for number, row in enumerate(rows, 1))
+
+
+def tasks_from(
+    rows: Iterable[tuple[str, object]], *, where: str = "tasks", unit: str = "tasks"
+) -> list[Task]:
+    """Tasks from rows with their positions, such as `task 3` or `file:3`. `UsageError` names the
+    position of the first bad row; `where` and `unit`, those of an id that is there twice."""
+    named = [(position, *_from_value(row, where=position)) for position, row in rows]
+    return _with_ids(named, where=where, unit=unit)
+
+
+def decode_row(line: bytes, *, where: str) -> object:
+    """The JSON of a line, or the reason why it is none that a record can hold."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{where}: {_unreadable(line) or f'not JSON: {error}'}") from error
+
+
+class PlainRow(dict[str, object]):
+    """A row that was read from JSON, so that nothing in it is anything else."""
+
+
+def is_conversation(value: object) -> bool:
+    """Whether it is a list of messages, and not of rows."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(_is_message(message) for message in value)
+
+
+def _is_message(value: object) -> bool:
+    return hasattr(value, "role") or (isinstance(value, Mapping) and "role" in value)
 
 
 def _refuse_what_is_no_list(rows: object) -> None:
     if isinstance(rows, str | bytes | PurePath):
         raise UsageError(
             "tasks is a text, not a list of tasks; if it names a file, read that with "
-            "holdfast.records.task.read_tasks"
+            "holdfast.read_tasks"
         )
     if isinstance(rows, Mapping | Task):
         raise UsageError("tasks is one task, not a list of tasks; write tasks=[…] around it")
@@ -101,19 +130,41 @@ def _refuse_what_is_no_list(rows: object) -> None:
 
 
 def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
+    if isinstance(row, PlainRow):
+        return _parse(row, where=where)
     values = msgspec.structs.asdict(row) if isinstance(row, Task) else row
     try:
         if isinstance(row, Task):
             own(row)  # Its types are the caller's word; a journal reads it back only if they hold.
             _check(row.id, row.tools, where=where)
             return row.id, row
-        line = msgspec.json.encode(dict(row) if isinstance(row, Mapping) else row)
+        fields = _fields_of(row, where)
+        raw = msgspec.json.decode(msgspec.json.encode(fields))
     except RecursionError as error:
         raise UsageError(f"{where}: nested too deeply, or within itself") from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: {_unrecordable(values) or error}") from error
     _refuse_unfaithful(row, where=where)
-    return _parse(line, where=where)
+    return _parse(raw, where=where)
+
+
+def _fields_of(row: object, where: str) -> dict[str, object]:
+    if isinstance(row, Mapping):
+        return dict(row)
+    if isinstance(row, str):
+        return {"prompt": row}
+    if is_conversation(row):
+        assert isinstance(row, list | tuple), "a conversation is a list"
+        return {
+            "messages": [{**each.to_dict(), "content": each.content} for each in as_messages(row)]
+        }
+    dump = getattr(row, "model_dump", None)
+    if callable(dump):
+        return dict(dump(mode="json", exclude_unset=True))
+    raise UsageError(
+        f"{where} is of type {type(row).__name__} ({row!r:.100}); give a dict with a 'prompt' or "
+        "'messages', a text, or a holdfast.Task"
+    )
 
 
 def _refuse_unfaithful(row: object, *, where: str) -> None:
@@ -126,13 +177,17 @@ def _refuse_unfaithful(row: object, *, where: str) -> None:
             raise UsageError(f"{where}: {path} is a set, which has no order; give a sorted list")
 
 
-def _with_ids(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> list[Task]:
+_Named = Sequence[tuple[str, str | None, Task]]
+"""Rows by position, with the ids that they were given."""
+
+
+def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
     """Gives every row its id; a given id that is there twice is an error."""
     _refuse_twice(rows, where=where, unit=unit)
-    taken = {name for name, _ in rows.values() if _is_explicit(name)}
+    taken = {name for _, name, _ in rows if _is_explicit(name)}
     seen: Counter[str] = Counter()
     tasks = []
-    for name, task in rows.values():
+    for _, name, task in rows:
         if not _is_explicit(name):
             name = next(each for each in _derived(name, task, seen) if each not in taken)
             taken.add(name)
@@ -155,18 +210,23 @@ def _derived(name: str | None, task: Task, seen: Counter[str]) -> Iterator[str]:
         yield f"{begin}-{seen[begin] - 1 if name is None else seen[begin]}"
 
 
-def _refuse_twice(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> None:
-    explicit: dict[str, list[int]] = {}
-    for number, (name, _) in rows.items():
+def _refuse_twice(rows: _Named, *, where: str, unit: str) -> None:
+    explicit: dict[str, list[str]] = {}
+    for position, name, _ in rows:
         if name is not None and _is_explicit(name):
-            explicit.setdefault(name, []).append(number)
+            explicit.setdefault(name, []).append(_number_in(position))
     for name, at in explicit.items():
         if len(at) > 1:
-            listed = ", ".join(map(str, at[:NAMED])) + (", …" if len(at) > NAMED else "")
+            listed = ", ".join(at[:NAMED]) + (", …" if len(at) > NAMED else "")
             raise UsageError(
                 f"{where}: task id {name!r} is used {len(at)} times, in {unit} {listed}; give each "
                 "task an id of its own"
             )
+
+
+def _number_in(position: str) -> str:
+    """The 3 of `task 3` and of `file.jsonl:3`."""
+    return re.split(r"[: ]", position)[-1]
 
 
 def own(task: Task) -> Task:
@@ -187,41 +247,64 @@ def tasks_digest(tasks: Iterable[Task]) -> str:
     return digest.hexdigest()
 
 
-def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
-    try:
-        raw = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{where}: {_unreadable(line) or f'not JSON: {error}'}") from error
+def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: wants a JSON object, found {type(raw).__name__}")
     try:
-        row = msgspec.convert(_plain(raw), _Row)
-    except (msgspec.ValidationError, RecursionError) as error:
-        known = f"; the roles are {', '.join(Role)}" if "enum value" in str(error) else ""
-        raise UsageError(f"{where}: {error}{known}") from error
+        row = msgspec.convert(raw, _Row)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_ill_typed(raw) or error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: {error}") from error
     name = _own_id(row, raw)
     _check(name, row.tools or (), where=where)
     _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
-    extra = {key: value for key, value in raw.items() if key not in _FIELDS}
+    extra = {key: value for key, value in raw.items() if key not in FIELDS}
     return name, Task(
         id="",
-        messages=_messages(row, where=where),
+        messages=_messages(row, raw, where=where),
         tools=row.tools or (),
         ground_truth=row.ground_truth,
         metadata=extra | (row.metadata or {}),
     )
 
 
+_WANTED = {
+    "id": "a text or a whole number",
+    "messages": "a list of messages",
+    "prompt": "a text, or a list of messages",
+    "tools": "a list of JSON objects",
+    "metadata": "a JSON object",
+}
+
+
+def _ill_typed(raw: Mapping[str, object]) -> str:
+    """The first field of a row that is of another type, and what it is to be; "" if none is."""
+    for name in filter(raw.__contains__, _WANTED):
+        try:
+            msgspec.convert({name: raw[name]}, _Row)
+        except msgspec.ValidationError:
+            found = json.dumps(raw[name], ensure_ascii=False)
+            shown = found if len(found) <= MAX_SHOWN else f"{found[:MAX_SHOWN]}…"
+            return f"{name} is {shown}; it wants {_WANTED[name]}"
+    return ""
+
+
 def _check(name: str | None, tools: Iterable[dict[str, object]], *, where: str) -> None:
     if name is not None and not 0 < len(name) <= MAX_ID:
         raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
     for at, tool in enumerate(tools):
-        if tool.get("type", "function") == "function" and not _function_name(tool):
-            raise UsageError(
-                f"{where}: tools[{at}] names no function; it wants "
-                '{"type": "function", "function": {"name": …, "parameters": …}}'
-            )
+        check_schema(tool, where=f"{where}: tools[{at}]")
+
+
+def check_schema(tool: dict[str, object], *, where: str) -> None:
+    """Of one tool; those of other types than functions are the engine's affair."""
+    if tool.get("type", "function") == "function" and not _function_name(tool):
+        raise UsageError(
+            f"{where} names no function; it wants "
+            '{"type": "function", "function": {"name": …, "parameters": …}}'
+        )
 
 
 def _function_name(tool: dict[str, object]) -> bool:
@@ -286,23 +369,6 @@ def _quote_key(key: object) -> str:
     return str(key).encode(errors="backslashreplace").decode()
 
 
-def _plain(raw: dict[str, object]) -> dict[str, object]:
-    """Rows of other tools write what is absent as null, and reasoning under its chat name."""
-    messages = raw.get("messages")
-    if not isinstance(messages, list):
-        return raw
-    return raw | {"messages": [_plain_message(message) for message in messages]}
-
-
-def _plain_message(message: object) -> object:
-    if not isinstance(message, dict):
-        return message
-    plain = {key: value for key, value in message.items() if value is not None or key == "content"}
-    if "reasoning_content" in plain:
-        plain.setdefault("reasoning", plain.pop("reasoning_content"))
-    return plain
-
-
 def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
     """The row's own id, or the one that an evaluation row carries."""
     if row.id is not None:
@@ -312,14 +378,34 @@ def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
     return _RowId(found) if isinstance(found, str) and found else None
 
 
-def _messages(row: _Row, *, where: str) -> tuple[Message, ...]:
+def _messages(row: _Row, raw: Mapping[str, object], *, where: str) -> tuple[Message, ...]:
     if row.messages is not None and row.prompt is not None:
         raise UsageError(f"{where}: give 'messages' or 'prompt', not both")
-    if row.prompt is not None:
+    if isinstance(row.prompt, str):
         return (user(row.prompt),)
+    if row.prompt is not None:
+        return as_messages(row.prompt, where=f"{where}: prompt")
     if row.messages is None:
         raise UsageError(
             f"{where}: needs 'messages' (a list; empty where an environment speaks first) or "
-            "'prompt' (a string)"
+            f"'prompt' (a string){_there_is(raw)}"
         )
-    return row.messages
+    return as_messages(row.messages, where=f"{where}: messages")
+
+
+def _there_is(raw: Mapping[str, object]) -> str:
+    if "role" in raw and "content" in raw:
+        return '; it is a message: a conversation is {"messages": [{…}, …]}'
+    columns = [name for name in raw if name not in FIELDS]
+    if not columns:
+        return ""
+    listed = ", ".join(map(repr, columns))[:200]
+    example = next((name for name in columns if name in _ASKS), columns[0])
+    return (
+        f"; it has {listed}: say which is the prompt, --columns prompt={example} (from Python: "
+        f"columns={{'prompt': {example!r}}})"
+    )
+
+
+_ASKS = ("question", "query", "problem", "instruction", "input", "text")
+"""What data sets call the column that asks."""

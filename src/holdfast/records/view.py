@@ -4,7 +4,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from holdfast.records.conversation import conversation
+from holdfast.records.conversation import conversation, shown_tools
 from holdfast.records.history import History, Turn, turns
 from holdfast.records.message import Message, Role
 from holdfast.records.step import ToolIntent, ToolResult
@@ -22,7 +22,9 @@ class ToolUse(Struct, frozen=True):
 class TrajectoryView:
     """What was asked, what was said, what was called, and how it ended."""
 
-    def __init__(self, key: TrajectoryKey, task: Task, history: History):
+    def __init__(self, key: TrajectoryKey, task: Task, history: History, *, id: int | None = None):  # noqa: A002
+        self.id = id
+        """Its number in the journal, if it is there."""
         self.key = key
         self.task = task
         self.history = history
@@ -44,6 +46,11 @@ class TrajectoryView:
     @cached_property
     def messages(self) -> list[Message]:
         return conversation(self.history, self.task)
+
+    @cached_property
+    def tools(self) -> list[dict[str, object]]:
+        """The schemas of the tools that the model was shown."""
+        return shown_tools(self.history, self.task)
 
     @cached_property
     def turns(self) -> list[Turn]:

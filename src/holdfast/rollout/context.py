@@ -16,6 +16,7 @@ from holdfast.policy.policy import DEADLINE
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.history import added_messages, tool_message
 from holdfast.records.message import Message, ToolCall, user
+from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated, ValueRecorded, is_cut_by, scope_of
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey, Truncation
@@ -33,7 +34,7 @@ from holdfast.rollout.replay.nested_steps import (
     check_own_attempt,
     enclosing_step,
 )
-from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
+from holdfast.rollout.replay.prompt import Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
@@ -84,8 +85,9 @@ class Rollout:
 
     # --- the conversation
 
-    def add(self, *messages: Message | str | Observation) -> None:
-        """Adds messages to the conversation; a string, or an observation, is what the user says."""
+    def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
+        """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape; a string, or
+        an observation, is what the user says."""
         self._check_own()
         check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
@@ -133,12 +135,23 @@ class Rollout:
         json: bool | Mapping[str, object] | str | None = None,
         reasoning_effort: str | None = None,
         thinking_token_budget: int | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        ignore_eos: bool | None = None,
+        extra_body: Mapping[str, object] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         speaker: Speaker | None = None,
         voice: Speaker | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
-        `json`: True for any JSON object, or the JSON schema that the reply has to fit.
+        `json`: True for any JSON object, or the JSON schema that the reply has to fit. Which engine
+        knows which of the others: docs/engines.md.
         Another `speaker` than the run's own samples from another policy (`voice` is the older name
         of this parameter).
         """
@@ -151,8 +164,9 @@ class Rollout:
             )
         speaker = speaker or voice or session.speaker
         schemas = self._schemas = schemas_of(tools)
+        generate_step.as_json(schemas)  # What could not be recorded is refused before it is shown.
+        validate.adopt_messages(self.messages, begin=len(self._stream.messages))
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
-        validate.check_messages(messages[len(self._stream.messages) :])
         validate.check_conversation(messages, schemas, speaker.renderer)
         requested = validate.sampling_of(
             session.context.spec.sampling,
@@ -163,6 +177,16 @@ class Rollout:
             json=json,
             reasoning_effort=reasoning_effort,
             thinking_token_budget=thinking_token_budget,
+            top_k=top_k,
+            min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            repetition_penalty=repetition_penalty,
+            logit_bias=logit_bias,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+            extra_body=extra_body,
+            chat_template_kwargs=chat_template_kwargs,
         )
         speaker = speaker.at_sampling(requested)
         # An untrained speaker costs the policy nothing.
@@ -172,27 +196,7 @@ class Rollout:
         path = self._next_path()
         self._sampling = True
         try:
-            prompt = await self._stream.prepare(
-                messages, schemas, renderer=speaker.renderer, sampling=sampling
-            )
-            step = await session.match(
-                path,
-                Generated,
-                prompt.fingerprint,
-                lambda recorded: divergence.of_generate(
-                    recorded,
-                    prompt,
-                    sampling=sampling,
-                    renderer=speaker.renderer,
-                    added=self._stream.added(messages, anew=prompt.prefix_break != ""),
-                    added_then=lambda step: added_messages(session.history, self.task, step),
-                ),
-            )
-            if step is None:
-                await session.keep_episodes()
-                ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
-                turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), added)
-                step = await self._live(speaker, turn, seconds=budget.seconds_left)
+            step = await self._generated(path, speaker, sampling, messages=messages, budget=budget)
         finally:
             self._sampling = False
         self._stream.advance(step, messages, schemas)
@@ -370,6 +374,41 @@ class Rollout:
         inside = enclosing_step(self._session, self._scope)
         (self if inside is None else inside).budget.join(branches)
 
+    async def _generated(
+        self,
+        path: str,
+        speaker: Speaker,
+        sampling: Sampling,
+        *,
+        messages: list[Message],
+        budget: Budget,
+    ) -> Generated:
+        """The generation at `path`: the recorded one, if it is this one, else a new one."""
+        session, schemas = self._session, self._schemas
+        prompt = await self._stream.prepare(
+            messages, schemas, renderer=speaker.renderer, sampling=sampling
+        )
+        added = self._stream.added(messages, anew=prompt.prefix_break != "")
+        step = await session.match(
+            path,
+            Generated,
+            prompt.fingerprint,
+            lambda recorded: divergence.of_generate(
+                recorded,
+                prompt,
+                sampling=sampling,
+                renderer=speaker.renderer,
+                added=added,
+                added_then=lambda step: added_messages(session.history, self.task, step),
+            ),
+        )
+        if step is not None:
+            return step
+        await session.keep_episodes()
+        ids, references = self._stream.prompt_ids(prompt), tuple(map(self._reference, added))
+        turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), references)
+        return await self._live(speaker, turn, seconds=budget.seconds_left)
+
     async def _live(
         self, speaker: Speaker, turn: GenerateStep, *, seconds: float | None
     ) -> Generated:
@@ -383,10 +422,6 @@ class Rollout:
         step = await generate_step.build_step(session, speaker, turn, completion)
         await session.log.append(generate_step.without_drafted(session, step))
         return step
-
-    def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
-        added = self._stream.added(messages, anew=prompt.prefix_break != "")
-        return tuple(self._reference(message) for message in added)
 
     def _observe(self, observation: Observation) -> None:
         message = user(observation.text)

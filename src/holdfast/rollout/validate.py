@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.policy.rendering.renderer import ByteRenderer, Renderer
+from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import UsageError
-from holdfast.records.message import Message, ToolCall, user
-from holdfast.records.sampling import Sampling, schema_text
+from holdfast.records.message import Message, ToolCall, as_message
+from holdfast.records.sampling import Sampling, as_kept, schema_text, wrong_type
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.tools.tool import MAX_RESULT, Tool, name_in
 
@@ -20,12 +20,17 @@ Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
 def message_of(value: object) -> Message:
-    """A message, or what the user says."""
-    if isinstance(value, Message):
-        return value
-    if isinstance(value, str):
-        return user(value)
-    raise UsageError(f"t.add takes Messages or strings, not {_describe(value)}{_hint(value)}")
+    """A message, a dict in OpenAI's shape, or what the user says."""
+    if isinstance(value, str | Message | Mapping) or _dumps(value):
+        return as_message(value, where="t.add: the message")
+    raise UsageError(
+        f"t.add takes messages, dicts and strings, not {_describe(value)}{_hint(value)}"
+    )
+
+
+def _dumps(value: object) -> bool:
+    """Whether it is another library's message."""
+    return hasattr(value, "role") and callable(getattr(value, "model_dump", None))
 
 
 def _describe(value: object) -> str:
@@ -35,8 +40,6 @@ def _describe(value: object) -> str:
 def _hint(value: object) -> str:
     if isinstance(value, list | tuple):
         return "; did you mean *messages?"
-    if isinstance(value, dict):
-        return '; did you mean holdfast.Message("user", …), or *messages?'
     if isinstance(value, Reply):
         return "; t.generate added the reply already"
     return "; did you forget to await it?" if inspect.isawaitable(value) else ""
@@ -46,8 +49,8 @@ def check_conversation(
     messages: Sequence[Message], tools: Sequence[dict[str, object]], renderer: Renderer
 ) -> None:
     """What can be asked of the model at all."""
-    # Bytes are framed, not templated: only they can begin with nothing.
-    if not messages and not isinstance(renderer, ByteRenderer):
+    # Templates cannot begin with nothing; a renderer of one's own, as for a base model, may.
+    if not messages and not getattr(renderer, "begins_empty", False):
         raise UsageError(
             "the conversation is empty: add a message first, as in t.add(*t.task.messages)"
         )
@@ -58,10 +61,14 @@ def check_conversation(
         )
 
 
-def check_messages(messages: Sequence[object]) -> None:
-    for message in messages:
-        if not isinstance(message, Message):
-            raise UsageError(f"t.messages holds Messages, not {_describe(message)}{_hint(message)}")
+def adopt_messages(messages: "list[Message]", *, begin: int) -> None:
+    """Makes messages of the dicts that were put into the list from `begin` on."""
+    for at in range(begin, len(messages)):
+        value: object = messages[at]
+        if not isinstance(value, Message):
+            if not isinstance(value, Mapping) and not _dumps(value):
+                raise UsageError(f"t.messages holds messages, not {_describe(value)}{_hint(value)}")
+            messages[at] = as_message(value, where=f"t.messages[{at}]")
 
 
 def check_calls(
@@ -128,10 +135,11 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
         named["stop"] = (named["stop"],)
     if isinstance(schema := named.get("json"), Mapping):
         named["json"] = schema_text(schema)
+    kept = as_kept(named)
     try:
-        found = msgspec.convert({**msgspec.structs.asdict(run), **named}, Sampling)
+        found = msgspec.convert({**msgspec.structs.asdict(run), **kept}, Sampling)
     except msgspec.ValidationError as error:
-        raise UsageError(f"sampling: {error}") from error
+        raise UsageError(wrong_type(kept) or f"sampling: {error}") from error
     if "" in found.stop:
         raise UsageError("stop: every reply holds the empty text; leave it out, or give None")
     return found

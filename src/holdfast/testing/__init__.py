@@ -7,27 +7,24 @@ that a test moves by hand. Importing this package imports none of them.
 - `crash_points`: Crash points: ending this process with SIGKILL at an exact moment.
 - `faulty_journal`: Journals that fail on purpose, at a place that a test chooses.
 - `manual_clock`: A clock that only moves when a test moves it.
+- `virtual_time`: An event loop whose time jumps to the next moment at which something is due.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from holdfast.testing.fake_engine.faults import Fault, FaultKind
-    from holdfast.testing.fake_engine.handle import FakeEngine
-    from holdfast.testing.manual_clock import ManualClock
+    from holdfast.testing.fake_engine.faults import Fault as Fault
+    from holdfast.testing.fake_engine.faults import FaultKind as FaultKind
+    from holdfast.testing.fake_engine.handle import FakeEngine as FakeEngine
+    from holdfast.testing.manual_clock import ManualClock as ManualClock
+    from holdfast.testing.virtual_time import run_in_virtual_time as run_in_virtual_time
 
-__all__ = ["FakeEngine", "Fault", "FaultKind", "ManualClock"]
-
-_HOMES = {
-    "FakeEngine": "holdfast.testing.fake_engine.handle",
-    "Fault": "holdfast.testing.fake_engine.faults",
-    "FaultKind": "holdfast.testing.fake_engine.faults",
-    "ManualClock": "holdfast.testing.manual_clock",
+_MODULES = {
+    "testing.fake_engine.faults": "Fault FaultKind",
+    "testing.fake_engine.handle": "FakeEngine",
+    "testing.manual_clock": "ManualClock",
+    "testing.virtual_time": "run_in_virtual_time",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __all__ = lazy_names(__name__, _MODULES)

@@ -12,12 +12,15 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.declared import as_declared, check_fields
 from holdfast.records.errors import UsageError
 
 Rewards = Sequence[float | None]
 """Of one group."""
 EPSILON = 1e-6
-"""Keeps a division by a small deviation finite; the same as in TRL and verl."""
+"""Keeps a division by a small deviation finite; the same as in verl (TRL: 1e-4)."""
+Returns = Sequence[Sequence[float] | None]
+"""Of one group: what each member earned from each of its turns on."""
 
 
 class Baseline(StrEnum):
@@ -49,6 +52,9 @@ class Estimator(Struct, frozen=True):
     baseline: Baseline = Baseline.GROUP
     scale: Scale = Scale.GROUP_DEVIATION
 
+    def __post_init__(self) -> None:
+        check_fields(self, "estimator ")
+
     @property
     def needs_groups(self) -> bool:
         """Whether a group of one can only give advantages of zero."""
@@ -73,7 +79,8 @@ def estimate(
 
     A group of one has nothing to be compared with: with a group's baseline, its advantage is 0.
     """
-    valid = [[reward for reward in group if reward is not None] for group in groups]
+    estimator = as_declared("estimator", estimator, Estimator)
+    valid = _valid(groups)
     everything = [reward for group in valid for reward in group]
     batch_mean = statistics.fmean(everything) if everything else 0.0
     centred = [
@@ -85,6 +92,40 @@ def estimate(
     for group, differences, divisor in zip(groups, centred, divisors, strict=True):
         scaled = iter([difference / divisor if divisor else 0.0 for difference in differences])
         results.append([None if reward is None else next(scaled) for reward in group])
+    return results
+
+
+def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
+    """Of any kind of list and of number: arrays and tensors, too."""
+    try:
+        return [[0.0 + reward for reward in group if reward is not None] for group in groups]
+    except TypeError:
+        raise UsageError(
+            "groups holds a list for each task, of its trajectories' rewards: numbers, or None; "
+            f"not {groups!r:.100}"
+        ) from None
+
+
+def estimate_by_turn(
+    groups: Sequence[Returns], estimator: Estimator = ESTIMATORS["grpo"]
+) -> list[list[list[float] | None]]:
+    """The advantage of each turn, in the shape of `groups`: at each turn number, the returns of a
+    group are compared as rewards are by `estimate`.
+
+    A member that ended before that turn stands with its last return, so that each is in every
+    baseline once. Where all turns of a member have the same return, this is `estimate`.
+    """
+    turns = max((len(member) for group in groups for member in group if member), default=0)
+    results: list[list[list[float] | None]] = [
+        [None if member is None else [] for member in group] for group in groups
+    ]
+    for turn in range(turns):
+        values = [[member[min(turn, len(member) - 1)] if member else None for member in group]
+                  for group in groups]  # fmt: skip
+        for members, found, group in zip(groups, results, estimate(values, estimator), strict=True):
+            for member, listed, value in zip(members, found, group, strict=True):
+                if member and listed is not None and value is not None and turn < len(member):
+                    listed.append(value)
     return results
 
 
@@ -148,6 +189,7 @@ class OverlongPenalty(Struct, frozen=True):
     penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self, "overlong ")
         check_whole("overlong length", self.length, least=1)
         check_whole("overlong margin", self.margin, least=1)
         if self.margin > self.length:

@@ -5,17 +5,30 @@ loss. Each sampled token is trained once, and a trajectory weighs as one, howeve
 has. Pure; nothing here needs torch.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.samples.sample import Sample
-from holdfast.training.advantages import OverlongPenalty, estimate
+from holdfast.training.advantages import (
+    Estimator,
+    OverlongPenalty,
+    Returns,
+    Rewards,
+    estimate,
+    estimate_by_turn,
+    returns_to_go,
+)
 from holdfast.training.objective.objective import Mean, Objective
 from holdfast.training.packing.rows import TokenSequence
 from holdfast.training.settings import TruncationPolicy
+
+_ROUNDING = 1e-9
+"""Of a sum of rewards."""
 
 
 class TrainedTrajectory(Struct, frozen=True):
@@ -32,6 +45,29 @@ class TrainedTrajectory(Struct, frozen=True):
     @property
     def is_truncated(self) -> bool:
         return any(sample.truncated for sample in self.samples)
+
+    @property
+    def turns(self) -> int:
+        """Those that are trained."""
+        return sum(len(_turn_starts(sample)) for sample in self.samples)
+
+    def returns(self, reward: float, discount: float) -> list[float]:
+        """What was earned from each trained turn on, in the order of branches, if the trajectory
+        earned `reward` in all: what its environments gave, where they gave it, and the rest with
+        the last turn."""
+        earned: list[float] = []
+        for sample in self.samples:
+            starts = _turn_starts(sample)
+            before = len(earned)
+            earned += [0.0] * len(starts)
+            for step in sample.step_rewards if earned else ():
+                turn = before - 1 + sum(start < step.place for start in starts)
+                earned[max(turn, 0)] += step.reward
+        if not earned:
+            return [reward]
+        rest = reward - math.fsum(earned)
+        earned[-1] += 0.0 if abs(rest) < _ROUNDING else rest
+        return returns_to_go(earned, discount)
 
 
 class TrainingGroup(Struct, frozen=True):
@@ -52,7 +88,7 @@ class TrainedSequence(Struct, frozen=True):
     engine_logprobs: Sequence[float]
     """Of the trained tokens."""
     temperatures: Sequence[float]
-    advantage: float
+    advantages: Sequence[float]
     weight: float
 
 
@@ -81,30 +117,33 @@ def sequences_of(
     *,
     truncation: TruncationPolicy = TruncationPolicy.KEEP,
     overlong: OverlongPenalty | None = None,
+    discount: float | None = None,
     penalties: Sequence[Sequence[float]] | None = None,
     max_tokens: int | None = None,
 ) -> list[TrainedSequence]:
     """Every branch that is trained, in order. `penalties` are taken off the rewards, in the shape
-    of the groups (a divergence from the reference, say). A branch that is longer than `max_tokens`
-    is refused."""
+    of the groups (a divergence from the reference, say). With a `discount`, a turn is credited with
+    what was earned from it on; without, every turn with the whole reward. A branch that is longer
+    than `max_tokens` is refused."""
+    is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
         rewards = [
             [None if r is None else r - p for r, p in zip(group, less, strict=True)]
             for group, less in zip(rewards, penalties, strict=True)
         ]
-    advantages = estimate(rewards, objective.estimator)
-    trained: list[tuple[TrainedTrajectory, float, int]] = []
+    advantages = _advantages(groups, rewards, objective.estimator, discount=discount)
+    trained: list[tuple[TrainedTrajectory, list[float], int]] = []
     for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
         for trajectory, advantage in zip(group.trajectories, values, strict=True):
-            masked = truncation is TruncationPolicy.MASK and trajectory.is_truncated
+            masked = is_masking and trajectory.is_truncated
             if advantage is not None and not masked:
                 trained.append((trajectory, advantage, number))
     return _weighted(trained, objective, max_tokens=max_tokens)
 
 
 def _weighted(
-    trained: Sequence[tuple[TrainedTrajectory, float, int]],
+    trained: Sequence[tuple[TrainedTrajectory, list[float], int]],
     objective: Objective,
     *,
     max_tokens: int | None,
@@ -112,7 +151,8 @@ def _weighted(
     lengths = [[sum(s.loss_mask) for s in t.samples] for t, _, _ in trained]
     weights = sequence_weights(lengths, objective.mean, objective.constant)
     found = []
-    for (trajectory, advantage, family), shares in zip(trained, weights, strict=True):
+    for (trajectory, advantages, family), shares in zip(trained, weights, strict=True):
+        turns = iter(advantages)
         for sample, weight in zip(trajectory.samples, shares, strict=True):
             if max_tokens is not None and len(sample.token_ids) > max_tokens:
                 raise UsageError(
@@ -120,7 +160,7 @@ def _weighted(
                     f"most {max_tokens}: raise the token budget, or limit the rollout"
                 )
             if any(sample.loss_mask):
-                found.append(_sequence(sample, advantage, weight, family))
+                found.append(_sequence(sample, _by_token(sample, turns), weight, family))
     return found
 
 
@@ -161,7 +201,45 @@ def _shaped(group: TrainingGroup, overlong: OverlongPenalty | None) -> list[floa
     ]
 
 
-def _sequence(sample: Sample, advantage: float, weight: float, family: int) -> TrainedSequence:
+def _advantages(
+    groups: Sequence[TrainingGroup],
+    rewards: Sequence[Rewards],
+    estimator: Estimator,
+    *,
+    discount: float | None,
+) -> list[list[list[float] | None]]:
+    """Of each trained turn of each trajectory."""
+    found: list[list[list[float] | None]] = []
+    if discount is None:
+        for group, values in zip(groups, estimate(rewards, estimator), strict=True):
+            both = zip(group.trajectories, values, strict=True)
+            found.append([None if value is None else [value] * t.turns for t, value in both])
+        return found
+    returns: list[Returns] = []
+    for group, listed in zip(groups, rewards, strict=True):
+        pairs = zip(group.trajectories, listed, strict=True)
+        returns.append([None if r is None else t.returns(r, discount) for t, r in pairs])
+    return estimate_by_turn(returns, estimator)
+
+
+def _turn_starts(sample: Sample) -> list[int]:
+    """Where each of its trained turns begins; a sample that does not say is one turn."""
+    if not any(sample.loss_mask):
+        return []
+    return [turn.start for turn in sample.turns if turn.trained] or [0]
+
+
+def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
+    """The advantages of its trained tokens, from those of its turns."""
+    advantages = [0.0] * len(sample.token_ids)
+    for start in _turn_starts(sample):
+        advantages[start:] = [next(turns)] * (len(advantages) - start)
+    return [advantages[place] for place, trains in enumerate(sample.loss_mask) if trains]
+
+
+def _sequence(
+    sample: Sample, advantages: list[float], weight: float, family: int
+) -> TrainedSequence:
     trained = [place for place, trains in enumerate(sample.loss_mask) if trains]
     temperatures = [1.0] * len(sample.token_ids)
     for span in sample.turns:
@@ -170,7 +248,7 @@ def _sequence(sample: Sample, advantage: float, weight: float, family: int) -> T
         tokens=TokenSequence(sample.token_ids, trained, family),
         engine_logprobs=[sample.logprobs[place] for place in trained],
         temperatures=[temperatures[place] for place in trained],
-        advantage=advantage,
+        advantages=advantages,
         weight=weight,
     )
 
@@ -190,5 +268,6 @@ def check_trainable(sample: Sample) -> None:
             raise NotTrainable(
                 f"task {sample.task!r}, sample {sample.sample}: sampled at temperature "
                 f"{span.temperature:g} and top_p {span.top_p:g}, from a distribution that was cut "
-                "(top_p, top_k, JSON or a forced tool call); sample without, above temperature 0"
+                "or bent (top_p, top_k, min_p, penalties, logit_bias, extra_body, JSON, a forced "
+                "tool call, a thinking budget); sample without, above temperature 0"
             )

@@ -92,7 +92,10 @@ def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
         except CheckpointDamaged as error:
             problems.append(str(error))
     if problems:
-        raise CheckpointDamaged("; ".join(problems))
+        raise CheckpointDamaged(
+            f"{'; '.join(problems)}; none is whole: bring one back, or move {folder} away, and its "
+            "steps are trained again from the recorded rollouts"
+        )
     return None
 
 

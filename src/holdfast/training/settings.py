@@ -1,18 +1,23 @@
 """The settings of a training run, as frozen values; each is checked when it is made. No torch."""
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, json, structs
 
 from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.declared import check_fields, check_names
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.training.advantages import OverlongPenalty
-from holdfast.training.objective.objective import Objective
+from holdfast.training.objective.objective import Objective, objective_named
 
 DTYPES = ("float32", "bfloat16")
+WEIGHT_SYNC = ("auto", "adapter", "ipc", "nccl", "gloo", "disk", "object-store")
+"""How engines may get new weights."""
 
 
 class RateSchedule(StrEnum):
@@ -38,16 +43,12 @@ class OptimizerSettings(Struct, frozen=True):
     """Gradients are scaled down to it."""
 
     def __post_init__(self) -> None:
-        try:
-            structs.force_setattr(self, "schedule", RateSchedule(self.schedule))
-        except ValueError:
-            known = ", ".join(RateSchedule)
-            raise UsageError(f"schedule={self.schedule!r} is none of {known}") from None
+        check_fields(self)
         if not 0 < self.learning_rate < 1:
             raise UsageError(f"learning_rate={self.learning_rate!r} is no number between 0 and 1")
         if not self.max_norm > 0:
             raise UsageError(f"max_norm={self.max_norm!r} is not above 0")
-        if self.warmup_steps < 0 or self.weight_decay < 0:
+        if self.warmup_steps < 0 or not 0 <= self.weight_decay < math.inf:
             raise UsageError("warmup_steps and weight_decay must be 0 or more")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
             raise UsageError("beta1 and beta2 lie between 0 and 1, epsilon above 0")
@@ -73,6 +74,7 @@ class Lora(Struct, frozen=True):
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self, "LoRA ")
         if self.rank < 1 or self.alpha < 1:
             raise UsageError(f"LoRA rank={self.rank} and alpha={self.alpha} must be 1 or more")
 
@@ -99,11 +101,19 @@ class TrainerSettings(Struct, frozen=True):
     share_prefixes: bool = True
     truncation: TruncationPolicy = TruncationPolicy.KEEP
     overlong: OverlongPenalty | None = None
+    discount: float | None = None
+    """A turn is credited with the rewards from it on, times this for each turn in between; None:
+    with the whole reward of its trajectory."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.objective, str):  # The name of a preset is as good as its value.
+            structs.force_setattr(self, "objective", objective_named(self.objective))
+        check_fields(self)
         check_whole("steps", self.steps, least=1)
         check_whole("updates", self.updates, least=1)
         check_whole("row_tokens", self.row_tokens, least=2)
+        if self.discount is not None and not 0 <= self.discount <= 1:
+            raise UsageError(f"discount={self.discount!r} is no number from 0 to 1")
 
 
 class TrainingSettings(Struct, frozen=True, kw_only=True):
@@ -126,7 +136,13 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     eval_every: int = 10
     """Steps between evaluations on held-out tasks, if there are any; also before the first."""
     eval_samples: int = 1
+    eval_deadline: float | None = None
+    """Seconds after which an evaluation is given up, and training goes on; None: never."""
+    eval_max_tokens: int | None = None
+    """Per reply of an evaluation; None: as in training."""
     device: str = "cpu"
+    ranks: int = 1
+    """Processes of this machine that train together; on GPUs, each has one."""
     dtype: str = "float32"
     lora: Lora | None = None
     reference: Path | None = None
@@ -134,8 +150,15 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     gradient_checkpointing: bool = False
     loss: str = ""
     """What identifies a loss of your own; "" for that of the objective."""
+    weight_sync: str = "auto"
+    """How engines get new weights: the name of a strategy; "auto": the best that they offer."""
+    weight_dir: Path | None = None
+    """Where engines read them, if not in the folder of the training: `/dev/shm/…`."""
+    log_requests: bool = False
+    """Whether the embedded engine logs each request that it gets."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_whole("groups", self.groups, least=1)
         check_whole("samples", self.samples, least=1)
         check_whole("max_draws", self.max_draws, least=1)
@@ -143,8 +166,20 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         check_whole("keep_checkpoints", self.keep_checkpoints, least=1)
         check_whole("eval_every", self.eval_every, least=1)
         check_whole("eval_samples", self.eval_samples, least=1)
+        check_whole("ranks", self.ranks, least=1)
+        if self.eval_max_tokens is not None:
+            check_whole("eval_max_tokens", self.eval_max_tokens, least=1)
+        if self.eval_deadline is not None and not self.eval_deadline > 0:
+            raise UsageError(f"eval_deadline={self.eval_deadline!r} is not above 0")
         if self.reference is not None and not self.trainer.objective.kl.coefficient:
-            raise UsageError("a reference model is given, but the KL coefficient is 0")
+            raise UsageError(
+                "a reference model is given, but the KL coefficient is 0: give one (--kl), or "
+                "leave the reference out"
+            )
+        if self.weight_sync not in WEIGHT_SYNC:
+            raise UsageError(
+                f"weight_sync={self.weight_sync!r} is none of {', '.join(WEIGHT_SYNC)}"
+            )
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype!r} is none of {', '.join(DTYPES)}")
         if self.samples == 1 and self.trainer.objective.estimator.needs_groups:
@@ -152,6 +187,29 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
                 "samples=1 with a baseline of the group gives advantages of zero: sample 2 or more "
                 "of each task, or use the loss reinforce++"
             )
+
+    @classmethod
+    def of(cls, loss: str = "grpo", **options: object) -> "TrainingSettings":
+        """Settings by the name of a loss and options of any kind: those of the training (`groups`,
+        `samples`, …), of a step (`steps`, `row_tokens`, …) and of the optimizer (`learning_rate`,
+        `schedule`, …). What has options of its own (`lora`, `optimizer`, …) may be a dict of them;
+        `objective` may be a name, as `loss` is."""
+        of_optimizer, of_step = _names(OptimizerSettings), _names(TrainerSettings)
+        check_names(
+            options, sorted({*of_optimizer, *of_step, *_names(cls)}), "TrainingSettings has no"
+        )
+        _check_once(options, "optimizer", of_optimizer)
+        _check_once(options, "trainer", (*of_optimizer, *of_step))
+        if "trainer" in options and loss != "grpo":
+            raise UsageError(
+                f"the trainer that is given has its objective: loss {loss!r} is too much"
+            )
+        if isinstance(options.get("objective"), str):
+            loss = str(options.pop("objective"))
+        options = {"objective": objective_named(loss), "dynamic": loss == "dapo", **options}
+        optimizer = OptimizerSettings(**_fields(OptimizerSettings, options))
+        trainer = TrainerSettings(**{"optimizer": optimizer, **_fields(TrainerSettings, options)})
+        return cls(**{"trainer": trainer, **_fields(cls, options)})
 
     @property
     def group_policy(self) -> GroupPolicy:
@@ -161,10 +219,38 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What makes another training; how often is saved or evaluated does not."""
-        free = ("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device")
+        """What makes another training; how often is saved, evaluated or logged does not."""
+        free = (
+            *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
+            *("log_requests", "eval_deadline", "eval_max_tokens", "weight_sync", "weight_dir"),
+            "ranks",
+        )
         values = {name: value for name, value in structs.asdict(self).items() if name not in free}
         values["reference"] = str(self.reference) if self.reference else ""
-        found = to_builtins(values)
-        assert isinstance(found, dict)
-        return found
+        # As a checkpoint gives it back: a tuple is a list there.
+        return json.decode(json.encode(values), type=dict[str, object])
+
+
+def training_settings_from(
+    value: TrainingSettings | Mapping[str, Any] | None,
+) -> TrainingSettings:
+    """A `TrainingSettings`, or a dict of what `TrainingSettings.of` takes."""
+    if isinstance(value, Mapping):
+        return TrainingSettings.of(**value)
+    if value is not None and not isinstance(value, TrainingSettings):
+        raise UsageError(f"settings is a TrainingSettings(…) or a dict, not {value!r:.100}")
+    return value or TrainingSettings()
+
+
+def _names(kind: type[Struct]) -> tuple[str, ...]:
+    return kind.__struct_fields__
+
+
+def _check_once(options: dict[str, object], whole: str, parts: tuple[str, ...]) -> None:
+    """Raises for a part of what is given whole: one of the two would be ignored."""
+    if whole in options and (doubled := [name for name in options if name in parts]):
+        raise UsageError(f"{doubled[0]} is part of {whole}, which is given too: give it in there")
+
+
+def _fields(kind: type[Struct], options: dict[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in _names(kind)}

@@ -196,6 +196,18 @@ def test_another_scorer_in_a_file_of_its_own_changes_the_scorer_alone(lab):
     assert line.strip().startswith("scorer: recorded 'count@")
 
 
+def test_what_is_only_to_be_scored_needs_no_engine(ran):
+    ran.write("agent.py", AGENT.replace("/ 100", "/ 200"))
+    gone = {"policy": "http://127.0.0.1:9", "samples": 2}
+    done = ran.run("--accept-changes", **gone)
+    assert done.code == Exit.OK, done.err
+    assert "4 trajectories: 2 COMPLETED, 2 TRUNCATED" in done.out
+    assert shown(ran)["changes"]
+    assert ran.run("--retry-failed", **gone).code == Exit.STOPPED
+    assert ran.run("--accept-changes", **{**gone, "samples": 3}).code == Exit.STOPPED
+    assert ran.engine.stats().requests == 0
+
+
 def test_another_model_is_refused(ran):
     with FakeEngine(model="other") as other:
         done = ran.run(samples=2, policy=other.url, model="other")
@@ -260,6 +272,21 @@ def test_what_would_not_be_accepted_is_not_advised(ran):
     accepted = ran.run("--accept-changes", samples=1)
     assert (accepted.code, accepted.err) == (Exit.CHANGED, done.err), "it changes nothing"
     assert ran.recorded() == before
+
+
+def test_a_corrected_answer_is_no_other_question(ran):
+    rows = [json.loads(line) for line in ran.tasks("sum", "long-one").read_text().splitlines()]
+    rows = [{**row, "ground_truth": "corrected"} for row in rows]
+    rows[0]["note"] = "by hand"
+    ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    done = ran.run("--accept-changes", samples=2)
+    assert done.code == Exit.CHANGED
+    for said in (
+        "1 task has been worked on, and its ground_truth and metadata changed (sum): give it",
+        "1 task has been worked on, and its ground_truth changed (long-one): give it another id",
+    ):
+        assert said in done.err.splitlines()[-1]
+    assert "asks something else" not in done.err
 
 
 @pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])

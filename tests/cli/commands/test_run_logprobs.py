@@ -113,12 +113,10 @@ def test_greedy_replies_have_none_of_their_own(lab):
     assert "sample at temperature 1" in done.line
 
 
-def test_the_option_is_for_samples_alone(raw):
+def test_the_option_is_for_samples_and_what_is_made_of_them(raw):
     done = raw.holdfast("export", "r", "--what", "rows", "--logprobs", "raw", "--out", "x")
-    assert (done.code, done.line) == (
-        Exit.USAGE,
-        "holdfast: --logprobs goes with --what samples",
-    )
+    assert done.code == Exit.USAGE
+    assert done.line.startswith("holdfast: --logprobs goes with --what samples or ")
 
 
 def test_an_engine_with_raw_ones_is_not_said_to_be_fit_for_training(raw):

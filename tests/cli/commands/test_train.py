@@ -1,13 +1,17 @@
 """`holdfast train`: bad input is one line and exit status 2, before anything is written."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from holdfast.cli.commands.train import settings_from
+from holdfast.cli.commands.train import _last_lines, settings_from
 from holdfast.cli.main import _parser, main
+from holdfast.records.errors import UsageError
 from holdfast.training import extra
+from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Clip, KlPlace
+from holdfast.training.settings import TruncationPolicy
 from support.paths import EXAMPLES
 
 CALCULATOR = str(EXAMPLES / "calculator.py")
@@ -18,12 +22,17 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(extra, "require", lambda: None)
     (tmp_path / "train.jsonl").write_text(json.dumps({"id": "a", "prompt": "What is 1 + 2?"}))
-    (tmp_path / "own.py").write_text("def mine(batch, objective):\n    return 0\n")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "own.py").write_text(
+        "def mine(batch, objective):\n    return 0\n"
+        "def short(batch):\n    return 0\n"
+        "async def later(batch, objective):\n    return 0\n"
+    )
     return tmp_path
 
 
 def words(*more):
-    fixed = ("--tasks", "train.jsonl", "--run", "first", "--out", "out")
+    fixed = ("--tasks", "train.jsonl", "--run", "first", "--out", "out", "--groups", "1")
     return ["train", CALCULATOR, *fixed, *more]
 
 
@@ -33,9 +42,20 @@ def words(*more):
         (["--samples", "1"], "samples=1 with a baseline of the group"),
         (["--loss", "best"], "no loss is called 'best'; there are grpo"),
         (["--loss", "own.py:yours"], "has no function 'yours'"),
+        (["--loss", "own.py:short"], "the loss short(batch): too many positional arguments; it is"),
+        (["--loss", "own.py:later"], "is async: write `def`; it is called as loss(batch, object"),
         (["--loss", "rloo", "--clip-low", "0.1"], "has no clip"),
         (["--clip-low", "3"], "clip low=3.0"),
         (["--correction", "tis"], "recompute_old"),
+        (["--overlong-margin", "5"], "belongs to --overlong-length"),
+        (["--overlong-penalty", "5"], "belongs to --overlong-length"),
+        (["--lora-alpha", "5"], "belongs to --lora-rank"),
+        (["--max-draws", "5"], "belongs to --dynamic"),
+        (["--eval-every", "5"], "belongs to --eval-tasks"),
+        (["--worker-cpus", "2"], "--worker-cpus belongs to --cluster"),
+        (["--score-concurrency", "2"], "belongs to --score-workers"),
+        (["--overlong-length", "5", "--overlong-margin", "6"], "margin=6 is above length=5"),
+        (["--overlong-length", "5", "--overlong-penalty", "0"], "penalty=0.0 is not above 0"),
         (["--track", "mlflow"], "no tracker is called 'mlflow'"),
         (["--tasks", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--eval-tasks", "nowhere.jsonl"], "nowhere.jsonl"),
@@ -43,6 +63,13 @@ def words(*more):
         (["--reference", "nowhere"], "KL coefficient is 0"),
         (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
         (["--scorer", "missing"], "missing"),
+        (["--device", "cuda:99"], "device 'cuda:99'"),
+        (["--groups", "2"], "groups=2 is more than the 1 tasks"),
+        (["--lora-targets", "q_proj"], "--lora-targets belongs to --lora-rank"),
+        (["--kl-in-reward"], "need --kl C"),
+        (["--eval-tasks", "empty.jsonl"], "empty.jsonl has no tasks"),
+        (["--out", "train.jsonl"], "train.jsonl is a file; --out is a folder"),
+        (["--out", "train.jsonl/x"], "cannot be written"),
     ],
 )
 def test_bad_input_is_one_line(place, capsys, more, said):
@@ -64,10 +91,15 @@ def test_bad_input_is_one_line(place, capsys, more, said):
         ["--learning-rate", "nan"],
         ["--steps", "0"],
         ["--temperature", "0"],
+        ["--discount", "1.5"],
+        ["--overlong-length", "0"],
+        ["--truncation", "cut"],
         ["--dtype", "int8"],
         ["--schedule", "square"],
         ["--lora-rank", "0"],
         ["--fail-on-permanent-failure"],
+        ["--max-cost", "3"],
+        ["--max-tokens-total", "0"],
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_the_parser(place, capsys, more):
@@ -99,3 +131,94 @@ def test_options_become_settings():
     assert settings.lora.targets == ("q_proj", "v_proj")
     assert settings.trainer.optimizer.learning_rate == 1e-5
     assert settings.trainer.optimizer.schedule == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(["--device", "cuda:99"], "device 'cuda:99'"), (["--model", "nowhere"], "nowhere")],
+)
+def test_beside_rollouts_bad_input_starts_no_engine(place, capsys, monkeypatch, more, said):
+    pytest.importorskip("torch")
+    monkeypatch.setattr("holdfast.cli.commands.pipeline.supervise", None)
+    assert main(words("--async", *more)) == 2
+    assert said in capsys.readouterr().err
+    assert not (place / "out").exists()
+
+
+def trained(**changes):
+    pytest.importorskip("torch")
+    from holdfast.training.run.train import TrainingReport
+
+    made = {"run": "first", "steps": 3, "model": Path("out/weights/step-3"), "stopped": "",
+            "rewards": [0.25, 0.5, 0.75], "held_out": {0: 0.5, 3: 0.875},
+            "skipped_steps": 0}  # fmt: skip
+    return TrainingReport(**made | changes)
+
+
+def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
+    args = _parser().parse_args(words("--journal", "other.db"))
+    assert _last_lines(args, trained()) == [
+        "trained 3 steps: reward 0.250 to 0.750, held out 0.500 to 0.875",
+        "the model:   out/weights/step-3",
+        "serve it:    holdfast serve --model out/weights/step-3",
+        "look at it:  holdfast report first --journal other.db [--out FILE.html]",
+    ]
+    args = _parser().parse_args(words())
+    nothing = trained(steps=0, rewards=[], held_out={}, stopped="received SIGINT")
+    assert _last_lines(args, nothing) == [
+        "trained 0 steps of 40",
+        "look at it:  holdfast report first [--out FILE.html]",
+    ]
+
+
+@pytest.mark.parametrize(("skipped", "said", "code"), [(0, "", 0), (2, "2", 0), (3, "all", 7)])
+def test_a_training_that_trained_nothing_is_no_success(
+    place, capsys, monkeypatch, skipped, said, code
+):
+    async def end(*arguments, **options):
+        return trained(skipped_steps=skipped)
+
+    monkeypatch.setattr("holdfast.training.run.train.train_plan", end)
+    assert main(words()) == code
+    line = f"{said} of them trained nothing: no gradient was finite"
+    assert (line in capsys.readouterr().out) == bool(skipped)
+
+
+@pytest.mark.parametrize(("flat", "code"), [(0, 0), (2, 0), (3, 7)])
+def test_a_training_without_a_gradient_is_no_success(place, capsys, monkeypatch, flat, code):
+    async def end(*arguments, **options):
+        return trained(flat_steps=flat)
+
+    monkeypatch.setattr("holdfast.training.run.train.train_plan", end)
+    assert main(words()) == code
+    line = "all of them trained nothing: all rewards of every group are equal; look at the scorer"
+    assert (line in capsys.readouterr().out) == (code == 7)
+
+
+@pytest.mark.parametrize(("begun", "code"), [(False, 2), (True, 5)])
+def test_bad_input_that_is_found_in_a_step_has_changed_something(
+    place, capsys, monkeypatch, begun, code
+):
+    pytest.importorskip("torch")
+
+    async def fail(*arguments, progress, **options):
+        if begun:
+            progress.roll_out(1, steps=2, settled=0)
+        raise UsageError("token 7 is beyond the model's vocabulary of 5")
+
+    monkeypatch.setattr("holdfast.training.run.train.train_plan", fail)
+    assert main(words()) == code
+    assert "token 7" in capsys.readouterr().err
+
+
+def test_rewards_are_shaped_by_options():
+    trainer = settings_from(_parser().parse_args(words())).trainer
+    assert (trainer.truncation, trainer.overlong, trainer.discount) == ("keep", None, None)
+    more = words("--truncation", "mask", "--overlong-length", "200", "--discount", "0.9")
+    trainer = settings_from(_parser().parse_args(more)).trainer
+    assert trainer.truncation is TruncationPolicy.MASK, "and not its name, which would be no policy"
+    assert trainer.overlong == OverlongPenalty(200, 40)
+    assert trainer.discount == 0.9
+    more += ["--overlong-margin", "50", "--overlong-penalty", "0.5"]
+    trainer = settings_from(_parser().parse_args(more)).trainer
+    assert trainer.overlong == OverlongPenalty(200, 50, 0.5)

@@ -29,6 +29,36 @@ def test_an_option_that_is_mistyped_is_told_the_one_that_is_near(lab, words, mea
     assert line.endswith(f"see `holdfast {command} --help`")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--lr", "3"), "did you mean --learning-rate instead of --lr?"),
+        (("train", "--batch-size", "3"), "did you mean --groups instead of --batch-size?"),
+        (("run", "--batch_size", "3"), "did you mean --concurrency instead of --batch_size?"),
+        (("run", "--num-samples=3"), "did you mean --samples instead of --num-samples?"),
+        (("run", "--max_tokens", "3"), "did you mean --max-tokens instead of --max_tokens?"),
+        (("export", "r", "--output", "x"), "did you mean --out instead of --output?"),
+        (("export", "r", "--what", "sample"), "--what sample is unknown; did you mean samples?"),
+        (("export", "r", "--what", "csv"), "choose from 'samples', 'rows'"),
+        (("rnu", "agent.py"), "there is no command 'rnu'; did you mean run?"),
+        (("list",), "there is no command 'list'; did you mean runs?"),
+        (("version",), "did you mean --version?"),
+        (("journal", "chek"), "ACTION chek is unknown; did you mean check?"),
+        (("completion", "bsh"), "shell bsh is unknown; did you mean bash?"),
+        (("xyzzy",), "there is no command 'xyzzy'; there are run, train"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_words_of_other_tools_and_near_misses_are_answered_with_ours(lab, words, said):
+    assert said in refused(lab, *words)
+
+
+def test_a_run_whose_name_is_mistyped_is_told_the_one_that_is_near(lab):
+    lab.finished_run(run="first")
+    assert "did you mean first? (`holdfast runs` lists all 1)" in refused(lab, "show", "fisrt")
+    assert "it has: first" in refused(lab, "show", "other")
+
+
 def test_an_option_that_is_like_no_other_is_told_where_all_are(lab):
     line = refused(lab, "runs", "--colour", "red")
     assert line == "holdfast: unrecognized arguments: --colour red; see `holdfast runs --help`"
@@ -63,10 +93,25 @@ def test_a_scorer_that_is_not_there_is_told_those_that_are(lab):
     source = (lab.place / "agent.py").read_text()
     lab.write("agent.py", source + "\n\ndef strict(trajectory):\n    return 0\n")
     line = refused(lab, *lab.words("--scorer", "nosuch"))
-    assert "agent.py has no scorer 'nosuch'; its functions of one argument: score, strict" in line
+    assert "agent.py has no scorer 'nosuch'; its functions of one argument, and judges" in line
+    assert line.rstrip().endswith(": score, strict")
+    judge = 'import holdfast\njudge = holdfast.Judge("Right?", policy="http://127.0.0.1:9")\n'
+    lab.write("agent.py", judge + source)
+    line = refused(lab, *lab.words("--scorer", "jugde"))
+    assert "has no scorer 'jugde'; is 'judge' meant?" in line
     lab.write("points.py", "POINTS = 1\n")
     line = refused(lab, *lab.words("--scorer", "points.py:nosuch"))
-    assert "its functions of one argument: none" in line
+    assert "its functions of one argument, and judges: none" in line
+
+
+def test_what_a_command_of_the_journal_wants_is_said_as_it_is_given(lab):
+    line = refused(lab, "journal", "compact", "none.db")
+    assert line.endswith("name one as FILE: holdfast journal compact FILE")
+    line = refused(lab, "journal", "copy", "none.db", "to.db")
+    assert line.endswith("name one: holdfast journal copy FROM TO [RUN …]")
+    line = refused(lab, "journal", "copy")
+    assert "required: FROM, TO; see" in line
+    assert "required: RUN; see" in refused(lab, "tag")
 
 
 def test_the_journal_that_is_checked_is_the_one_that_the_other_commands_take(lab):

@@ -91,3 +91,14 @@ def test_an_engine_that_is_down_is_told_without_the_words_of_the_http_client(lab
     assert done.code == Exit.STOPPED
     assert "127.0.0.1:9" in done.line
     assert "ssl" not in done.line
+
+
+def test_a_providers_model_wants_its_key_by_name(lab: Lab) -> None:
+    env = {"OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": ""}
+    words = ["run", "agent.py", "--tasks", "tasks.jsonl", "--run", "x"]
+    for option in ("--policy", "--model"):
+        done = lab.holdfast(*words, option, "openai/gpt-4o-mini", env=env)
+        assert (done.code, "set OPENAI_API_KEY" in done.line) == (Exit.USAGE, True)
+    done = lab.holdfast(*words, "--policy", "anthropic/claude", "--model", "x", env=env)
+    assert "leave --model out" in done.line
+    assert not lab.journal.exists()

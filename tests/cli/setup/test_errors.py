@@ -68,9 +68,9 @@ def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(rec
         ('{"prompt": "a"}\n{"prompt": \n', "tasks.jsonl:2: not JSON"),
         ('{"prompt": "a"}\n\n[1]\n', "tasks.jsonl:3: wants a JSON object, found list"),
         ('{"id": "a"}\n', "tasks.jsonl:1: needs 'messages' (a list; empty"),
-        ('{"messages": [{"role": "king"}]}\n', "tasks.jsonl:1: Invalid enum value 'king'"),
+        ('{"messages": [{"role": "king"}]}\n', "tasks.jsonl:1: messages[0]: role is 'king'"),
         ('{"prompt": "a", "messages": []}\n', "give 'messages' or 'prompt', not both"),
-        ('{"id": 1.5, "prompt": "a"}\n', "tasks.jsonl:1: Expected `int | str | null`, got `float`"),
+        ('{"id": 1.5, "prompt": "a"}\n', "tasks.jsonl:1: id is 1.5; it wants a text or a whole"),
         ('{"id": "", "prompt": "a"}\n', "tasks.jsonl:1: an id has 1 to 200 characters"),
         ('{"id": "x", "prompt": "a"}\n' * 2, "task id 'x' is used 2 times"),
         ("\n \n", "has no tasks"),
@@ -81,9 +81,11 @@ def test_a_bad_task_file_is_refused_with_its_line_and_the_reason(recorded, conte
     assert said in refused_anew(recorded)
 
 
-def test_a_task_file_that_is_not_there_or_a_folder_is_refused(recorded):
+def test_a_task_file_that_is_not_there_or_an_empty_folder_is_refused(recorded, tmp_path):
     assert "task file none.jsonl does not exist" in refused_anew(recorded, tasks="none.jsonl")
-    assert "Is a directory" in refused_anew(recorded, tasks=".")
+    empty = tmp_path / "an_empty_folder"
+    empty.mkdir()
+    assert "holds no data set" in refused_anew(recorded, tasks=str(empty))
 
 
 # --- rollouts and scorers
@@ -125,6 +127,7 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
         (GOOD, ".", ". is no file"),
         (GOOD, "mine.py:other", "mine.py has no 'other'; its rollouts: solve"),
         (GOOD + "async def second(t):\n    pass\n", "mine.py", "2 rollouts (solve, second)"),
+        ("from agent import solve\n", "mine.py", "solve is imported from elsewhere: name it as"),
         ("x = 3\n", "mine.py", "mine.py has no rollout: it wants an async function"),
         ("def solve(t):\n    pass\n", "mine.py:solve", "is no rollout: it wants an async function"),
         ("async def solve(t, u):\n    pass\n", "mine.py:solve", "function of one argument"),

@@ -36,7 +36,7 @@ def test_help_explains_every_word_and_every_exit_code(lab, words):
 def test_a_command_that_is_none_is_refused_and_no_command_is_help(lab):
     done = lab.holdfast("fly")
     assert done.code == Exit.USAGE
-    assert "invalid choice: 'fly'" in done.line
+    assert "there is no command 'fly'" in done.line
     done = lab.holdfast()
     assert done.code == Exit.USAGE
     assert "usage: holdfast" in done.err
@@ -45,7 +45,8 @@ def test_a_command_that_is_none_is_refused_and_no_command_is_help(lab):
 
 def test_progress_that_is_no_terminal_is_plain_lines(lab):
     done = lab.finished_run()
-    assert re.fullmatch(r"2/2 done, 0 running, 0 retried, 0 failed, [\d,]+ tokens/s.*", done.line)
+    counted = r"2/2 done, 0 running, 0 retried, 0 failed, reward [\d.]+ ± [\d.]+, 4 turns, "
+    assert re.fullmatch(rf"{counted}[\d,]+ tokens/s.*", done.line)
     assert lab.finished_run("--quiet").err == ""
     assert "\x1b" not in done.err + done.out
 
@@ -96,6 +97,34 @@ def test_a_terminal_shows_a_live_line_that_ends_with_everything_done(tmp_path):
     assert "━" in said
     assert "run r: 6 trajectories" in said
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"
+
+
+NOISY = """
+import logging, sys
+
+logging.basicConfig(level=logging.INFO, stream=sys.__stderr__)
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+    logging.getLogger("mine").info("logged in %s", t.task.id)
+    print("printed in", t.task.id)
+"""
+
+
+def test_what_user_code_logs_and_prints_leaves_the_line_whole(tmp_path):
+    with FakeEngine(mean_length=10, delay=0.5) as engine:
+        lab = Lab(tmp_path, engine)
+        lab.write("agent.py", NOISY)
+        process, ours = on_a_terminal(lab.words("--concurrency", 1), lab.place)
+        said = read_all(ours)
+        assert process.wait(60) == 0, said
+    assert "0/2 done" in said
+    for line in ("INFO:mine:logged in sum", "printed in sum"):
+        before, _, after = said.partition(line)
+        assert before.endswith("\x1b[2K"), "the line is taken away before"
+        assert "/2 done" in after.split("\n")[1], "and drawn anew behind"
 
 
 def test_a_run_that_is_refused_draws_nothing(tmp_path, lab):

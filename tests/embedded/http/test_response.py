@@ -1,5 +1,6 @@
 """`/v1/completions` and `/inference/v1/generate` over a real socket."""
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -237,3 +238,37 @@ def test_models_health_and_metrics(engine: DecodeEngine) -> None:
     assert f'holdfast_requests_running{{model_name="{NAME}"}} 0\n' in metrics[1]
     assert 'version="v1"} 1\n' in metrics[1]
     assert 'holdfast_pass_tokens_bucket{model_name="tiny",le="+Inf"}' in metrics[1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_cuts_and_bends_is_kept_whatever_else_is_sampled(
+    engine: DecodeEngine, path: str
+) -> None:
+    """Each over the socket, alone and beside others with other parameters."""
+    asks = [
+        {"top_k": 1, "temperature": 1.0},
+        {"min_p": 1.0, "temperature": 1.0},
+        {"temperature": 0.0},
+        {"presence_penalty": 2.0, "frequency_penalty": 2.0, "temperature": 0.0},
+        {"repetition_penalty": 3.0, "temperature": 0.0},
+        {"logit_bias": {str(token): -100 for token in (5, 6, 7)}, "seed": 3},
+    ]
+
+    def body(changes: dict[str, Any]) -> dict[str, Any]:
+        params = {"max_tokens": 12, "seed": 7, "n": 1, "ignore_eos": True, **changes}
+        if path == PATHS[0]:
+            return completion(**params, return_token_ids=True)
+        return {**body_for(path), "sampling_params": params}
+
+    async def both(client: Client) -> Any:
+        alone = [await client.ok(path, body(changes)) for changes in asks]
+        together = await asyncio.gather(*(client.ok(path, body(changes)) for changes in asks))
+        return alone, together
+
+    alone, together = through(engine, both)
+    found = [answer["choices"][0]["token_ids"] for answer in alone]
+    assert found == [answer["choices"][0]["token_ids"] for answer in together]
+    likeliest, penalized, repeated, biased = found[2], found[3], found[4], found[5]
+    assert found[0] == found[1] == likeliest, "only the likeliest token is left"
+    assert len(set(penalized)) == len(set(repeated)) == 12, "nothing is said twice"
+    assert not {5, 6, 7} & set(biased)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast.embedded import extra
-from holdfast.embedded.model.load import load
+from holdfast.embedded.model.load import best_device, load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.embedded.scheduler.slots import CacheSlots, common_prefix
 from holdfast.records.errors import UsageError
@@ -161,7 +161,8 @@ def test_the_package_is_imported_without_torch() -> None:
     import subprocess
 
     code = (
-        "import sys, holdfast.embedded, holdfast.embedded.arguments, holdfast.cli.commands.serve;"
+        "import sys, holdfast.embedded, holdfast.embedded.arguments;"
+        "import holdfast.cli.commands.serving.serve;"
         "print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -186,3 +187,12 @@ def test_the_common_beginning(shared: int) -> None:
     same = list(range(shared))
     assert common_prefix([*same, -1, 5], [*same, -2, 5]) == shared
     assert common_prefix(same, [*same, 1]) == shared
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [((64, 64), "cpu"), ((8_000, 8_000), "cuda")])
+def test_only_a_large_model_takes_a_gpu(monkeypatch, sizes, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    network = torch.nn.Linear(*sizes, device="meta")
+    assert best_device(network).type == expected
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert best_device(network).type == "cpu"

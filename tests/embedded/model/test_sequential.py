@@ -219,11 +219,14 @@ def test_numbers_that_are_not_finite_fail_their_request_and_are_forgotten(
 def test_it_is_said_once_when_it_starts(tmp_path: Path) -> None:
     folder = odd_models.saved(odd_models.mixtral, tmp_path / "mixtral")
     log = tmp_path / "serve.log"
-    with EmbeddedEngine(folder, log=log):
+    reported: list[str] = []
+    with EmbeddedEngine(folder, log=log, report=reported.append):
         said = log.read_text()
     (line,) = said.splitlines()
     assert line.startswith("holdfast: mixtral runs one sequence at a time, and slower for it: ")
     assert "mixture of experts" in line
+    told = line.replace("holdfast: ", "the embedded engine: ", 1)
+    assert [one for one in reported if "so far" not in one] == [told]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

@@ -1,6 +1,7 @@
 """Pauses, clients that leave, and the bound of the queue."""
 
 import asyncio
+import threading
 from typing import Any
 
 import aiohttp
@@ -8,7 +9,7 @@ import pytest
 
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode, QueueFull
-from holdfast.embedded.scheduler.generation import Finish
+from holdfast.embedded.scheduler.generation import Finish, Generation, TokenDelta
 from holdfast.records.errors import UsageError
 from support.embedded.client import Asked, Client, ask, completion, sampling, serving, until
 
@@ -131,6 +132,25 @@ def test_a_client_that_leaves_frees_its_places(own_engine: DecodeEngine, stream:
     assert len(own_engine._slots._free) == 4
     assert own_engine.statistics.finished == {"abort": 3}
     assert ask(own_engine, PROMPT).wait().finish_reason is Finish.LENGTH
+
+
+def test_the_sink_of_what_is_cancelled_is_not_called_again(own_engine: DecodeEngine) -> None:
+    """Not even with what the same step has sampled: its event loop may be closed by now."""
+    other = Generation(PROMPT, sampling(), stream=True, sink=lambda *_: heard.append("other"))
+    heard: list[str] = []
+
+    def cancel_other(_: Generation, delta: TokenDelta) -> None:
+        heard.append("first")
+        own_engine.cancel(other)
+        if delta.finish_reason is not None:
+            ended.set()
+
+    ended = threading.Event()
+    first = Generation(PROMPT, sampling(), stream=True, sink=cancel_other)
+    own_engine.submit(first, other)
+    assert ended.wait(60)
+    assert set(heard) == {"first"}
+    assert own_engine.failure is None
 
 
 def test_a_client_that_leaves_while_waiting_is_forgotten(own_engine: DecodeEngine) -> None:

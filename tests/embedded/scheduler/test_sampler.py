@@ -105,3 +105,106 @@ def test_choice_0_has_the_requests_own_seed_and_others_have_others() -> None:
     ]
     assert len(set(seeds)) == len(seeds)
     assert all(seeded_random.SEED_LEAST <= one <= seeded_random.SEED_MOST for one in seeds)
+
+
+# --- what cuts and bends the distribution
+
+TEXT = ([1, 4, 4, 0, 0, 0, 6], 3)
+"""Tokens so far, of which three are the prompt's."""
+
+
+def bent(**changes: object) -> torch.Tensor:
+    """The logprobs of all tokens, from those that are told beside a drawn one."""
+    sampling = TokenSampling(max_tokens=1, logprobs=7, **changes)  # type: ignore[arg-type]
+    (drawn,) = sampler.draw(LOGITS[None], [(sampling, 0)], [TEXT])
+    assert drawn is not None
+    found = torch.full((7,), float("-inf"))
+    for candidate in drawn.top:
+        if candidate.token < 7:
+            found[candidate.token] = candidate.logprob
+    return found
+
+
+def expected(logits: torch.Tensor) -> torch.Tensor:
+    return logits.double().log_softmax(-1).float()
+
+
+def test_a_bias_is_added_to_logits() -> None:
+    logits = LOGITS.clone()
+    logits[1] += 2
+    logits[3] -= 100
+    torch.testing.assert_close(bent(logit_bias=((1, 2.0), (3, -100.0))), expected(logits))
+    assert 1 not in frequencies(logit_bias=((1, -100.0),))
+
+
+def test_penalties_count_the_tokens_of_the_reply_alone() -> None:
+    logits = LOGITS.clone()
+    logits[0] -= 0.5 + 3 * 0.25
+    logits[6] -= 0.5 + 0.25
+    found = bent(presence_penalty=0.5, frequency_penalty=0.25)
+    torch.testing.assert_close(found, expected(logits))
+
+
+def test_a_repetition_is_one_of_the_prompt_too() -> None:
+    logits = LOGITS.clone()
+    for token in (0, 1, 4, 6):
+        logits[token] = logits[token] / 2 if logits[token] > 0 else logits[token] * 2
+    torch.testing.assert_close(bent(repetition_penalty=2.0), expected(logits))
+
+
+def test_min_p_leaves_out_what_is_below_its_share_of_the_likeliest() -> None:
+    share = math.exp(-1)
+    assert set(frequencies(count=500, min_p=share - 1e-9)) == {0, 1, 4}
+    assert set(frequencies(count=500, min_p=share + 1e-9)) == {0}
+    assert set(frequencies(count=50, min_p=1.0)) == {0}
+
+
+def test_top_k_keeps_the_likeliest_and_the_smaller_id_of_two_alike() -> None:
+    assert set(frequencies(count=500, top_k=1)) == {0}
+    assert set(frequencies(count=500, top_k=2)) == {0, 1}
+    assert set(frequencies(count=500, top_k=3)) == {0, 1, 4}
+    assert frequencies(count=500, top_k=99) == frequencies(count=500)
+
+
+def test_top_p_is_a_share_of_what_top_k_and_min_p_left() -> None:
+    kept = LOGITS[[0, 1]].double().softmax(-1)
+    limit = float(kept[0])
+    assert set(frequencies(count=500, top_k=2, top_p=limit - 1e-9)) == {0}
+    assert set(frequencies(count=500, top_k=2, top_p=limit + 1e-9)) == {0, 1}
+    mass = bent(top_k=3, min_p=0.2, top_p=0.95).exp().sum()
+    assert float(mass) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_greedy_takes_the_likeliest_of_what_is_bent() -> None:
+    sampling = TokenSampling(max_tokens=1, temperature=0.0, frequency_penalty=1.0, top_k=1)
+    (drawn,) = sampler.draw(LOGITS[None], [(sampling, 0)], [TEXT])
+    assert drawn is not None
+    assert drawn.token == 1
+
+
+def test_a_row_with_everything_is_drawn_the_same_among_any_others() -> None:
+    torch.manual_seed(0)
+    logits, count = torch.randn(24, 1001), 24
+    asked = [
+        (
+            TokenSampling(
+                max_tokens=1,
+                seed=i,
+                temperature=0.5 + i / 20,
+                top_p=1 - i / 100,
+                top_k=(0, 5, 300)[i % 3],
+                min_p=(0.0, 0.01)[i % 2],
+                presence_penalty=(0.0, 0.7, -0.3, 0.0)[i % 4],
+                frequency_penalty=(0.1, 0.0)[i % 2],
+                repetition_penalty=(1.0, 1.3, 0.8)[i % 3],
+                logit_bias=((i, 3.7), (2 * i + 50, -1.1)),
+            ),
+            10 * i,
+        )
+        for i in range(count)
+    ]
+    texts = [(torch.randint(0, 1001, (10 * i + 1,)).tolist(), 5 * i) for i in range(count)]
+    together = sampler.draw(logits, asked, texts)
+    alone = [sampler.draw(logits[i : i + 1], [asked[i]], [texts[i]])[0] for i in range(count)]
+    assert together == alone
+    assert together[::-1] == sampler.draw(logits.flip(0), asked[::-1], texts[::-1])

@@ -71,3 +71,7 @@ def test_what_is_not_there_is_said_by_name(path: Path, reading):
     with pytest.raises(holdfast.UsageError, match=r"there is no journal at .*nowhere\.db"):
         asyncio.run(listed(reading(path.with_name("nowhere.db"), "run")))
     assert not path.with_name("nowhere.db").exists()
+    with pytest.raises(holdfast.UsageError, match="named by its name, a text, not None"):
+        asyncio.run(listed(reading(path, None)))
+    with pytest.raises(holdfast.UsageError, match="a journal is the path of a file"):
+        asyncio.run(listed(reading(None, "run")))

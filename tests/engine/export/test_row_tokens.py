@@ -272,7 +272,7 @@ class Chat(Oracle):
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_run_through_chat_gives_rows_without_token_fields(turns, monkeypatch):
-    monkeypatch.setattr("support.engine.yard.ByteRenderer", MessagesOnly)
+    monkeypatch.setattr("support.engine.yard.BeginsEmpty", MessagesOnly)
 
     async def talk(t):
         for turn in range(turns):

@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 
-from holdfast.engine.guards.orphan_tasks import end_tasks
+from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
+from holdfast.journal.journal import TASK_PREFIX
 from support.engine.yard import Yard, turn
 
 
@@ -46,6 +47,17 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
         "starts_another of run/a/1",
     ]
     assert not left
+
+
+def test_tasks_of_a_journal_are_no_orphans():
+    async def scenario():
+        before = asyncio.all_tasks()
+        ours = asyncio.create_task(forever(), name=f"{TASK_PREFIX}-reader")
+        theirs = asyncio.create_task(forever(), name="mine")
+        assert left_behind(before) == [theirs]
+        await end_tasks([ours, theirs])
+
+    asyncio.run(scenario())
 
 
 AGENT = """

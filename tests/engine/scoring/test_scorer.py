@@ -96,6 +96,13 @@ async def exits(view):
     raise SystemExit(3)
 
 
+class Several:
+    """Like an array of two numbers: it has a __float__, which raises."""
+
+    def __float__(self):
+        raise TypeError("only arrays of one element can be converted to numbers")
+
+
 BAD = {
     "raises": (raising(KeyError("always")), "KeyError"),
     "exits in a thread": (raising(SystemExit(3)), "ExitCalled"),
@@ -103,12 +110,13 @@ BAD = {
     "cancels": (cancelled, "ExitCalled"),
     "base group": (base_group, "ExitCalled"),
     "unreadable": (raising(Unreadable()), "Unprintable"),
-    "nan": (lambda view: math.nan, "ValueError"),
-    "text": (lambda view: "good", "TypeError"),
-    "none": (lambda view: None, "TypeError"),
-    "bad reward": (lambda view: Score("good"), "TypeError"),
-    "bad metric": (lambda view: Score(1.0, {"a": "x"}), "ValueError"),
-    "no metrics": (lambda view: Score(1.0, None), "AttributeError"),
+    "nan": (lambda view: math.nan, "NotAScore"),
+    "text": (lambda view: "good", "NotAScore"),
+    "bad reward": (lambda view: Score("good"), "NotAScore"),
+    "bad metric": (lambda view: Score(1.0, {"a": "x"}), "NotAScore"),
+    "no metrics": (lambda view: Score(1.0, None), "NotAScore"),
+    "too large": (lambda view: 10**400, "NotAScore"),
+    "several numbers": (lambda view: Several(), "NotAScore"),
 }
 
 
@@ -153,6 +161,7 @@ def test_a_hanging_scorer_of_either_kind_fails_by_its_deadline():
             yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=1, timeout=0.03))
             (failure,) = yard.history().scoring_failures
             assert (failure.type, failure.phase) == ("ScorerTimeout", "scoring")
+            assert "File " not in failure.traceback, "no line of ours explains it"
             assert yard.statuses() == {"a/0": ("FAILED", True)}
     finally:
         release.set()
@@ -360,9 +369,111 @@ def test_a_group_scorer_that_returns_the_wrong_shape_fails_its_group_only(return
     assert len(yard.policy.requests) == 4
 
 
-def test_a_scorer_wants_to_be_a_function():
-    with pytest.raises(UsageError, match="is no scorer"):
-        Scorer(3)
+@pytest.mark.parametrize(
+    ("returned", "reward", "metrics", "reasons"),
+    [
+        (True, 1.0, {}, {}),
+        (False, 0.0, {}, {}),
+        (3, 3.0, {}, {}),
+        (None, None, {}, {}),
+        ({"score": 0.5}, 0.5, {}, {}),
+        ({"reward": True}, 1.0, {}, {}),
+        ({"score": None, "reason": "unclear"}, None, {}, {"reason": "unclear"}),
+        ({"score": 1, "is_score_valid": False}, None, {}, {}),
+        (
+            {"score": 1, "metrics": {"a": 1, "b": {"score": 0.5, "reason": "half"}}},
+            1.0,
+            {"a": 1.0, "b": 0.5},
+            {"b": "half"},
+        ),
+        ({"score": 1, "reasons": {"why": "so"}}, 1.0, {}, {"why": "so"}),
+        (Score(0.25, {"a": 1}), 0.25, {"a": 1.0}, {}),
+    ],
+)
+def test_a_scorer_returns_a_number_a_bool_a_dict_a_score_or_none(
+    returned, reward, metrics, reasons
+):
+    yard = Yard("a", "b")
+    yard.run(one_turn, lambda view: returned)
+    scored = yard.history().scored
+    assert (scored.reward, scored.metrics, scored.reasons) == (reward, metrics, reasons)
+
+    @group_scorer
+    def rank(views):
+        return [returned for _ in views]
+
+    yard = Yard("a", "b")
+    yard.run(one_turn, rank)
+    assert yard.history().scored.reward == reward
+
+
+def test_what_else_a_dict_has_is_kept_as_details():
+    yard = Yard()
+    yard.run(one_turn, lambda view: {"score": 1, "answer": [1, 2]})
+    assert yard.history().scored.details == {"answer": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        ("good", "returned 'good'; return a number, a bool, a dict with a 'score', a Score"),
+        ({"accuracy": 1}, "returned a dict without a 'score'; it has accuracy"),
+        ({}, "returned a dict without a 'score'; it has nothing"),
+        ({"score": "high"}, "return a number"),
+        ({"score": 1, "metrics": [1]}, "metrics that are no dict"),
+        ({"score": 1, "reasons": "good"}, "reasons that are no dict"),
+        ({"score": 1, "metrics": {"a": "b"}}, "'b' as its metric 'a'"),
+        ([1.0], "return a number"),
+    ],
+)
+def test_what_is_no_score_fails_its_trajectory_and_says_so(returned, why):
+    yard = Yard()
+    yard.run(one_turn, lambda view: returned)
+    assert why in yard.history().scoring_failures[-1].message
+
+
+class Judge:
+    def rate(self, view, strictness):
+        return 1.0
+
+
+async def streaming(view):
+    yield 1.0
+
+
+def yielding(view):
+    yield 1.0
+
+
+def keyword(*, view):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("scorer", "why"),
+    [
+        (3, "scorer is a function of one argument, not 3"),
+        (
+            lambda: 1.0,
+            r"scorer <lambda>\(\): too many .*; a scorer takes one argument, the finished",
+        ),
+        (
+            lambda trajectory, task: 1.0,
+            r"\(trajectory, task\): missing .*its task is trajectory.task",
+        ),
+        (Judge().rate, r"rate\(view, strictness\): missing a required argument: 'strictness'"),
+        (keyword, r"keyword\(view\): "),
+        (group_scorer(lambda a, b: [1.0]), "takes one argument, the list of a task's finished"),
+        (Judge, "Judge is a class, and no scorer; give an instance"),
+        (streaming, "scorer streaming yields; a scorer returns its score"),
+        (yielding, "scorer yielding yields"),
+        (async_scorer(None), "the scorer was called already: give the function itself, async_sc"),
+    ],
+)
+def test_what_cannot_be_a_scorer_is_refused_before_anything_is_sampled(scorer, why):
+    with pytest.raises(UsageError, match=why) as caught:
+        Scorer(scorer)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [{"tries": 0}, {"concurrency": 0}, {"timeout": 0}])

@@ -363,3 +363,58 @@ def test_a_generator_without_an_end_may_be_limited(course: Course) -> None:
     assert course.only()["rows"] == 3
     (dataset,) = datasets_of(input_dataset=_endless(), max_dataset_rows=2)
     assert len(asyncio.run(dataset.rows())) == 2
+
+
+# --- functions of the user's
+
+
+def nothing(*_: object) -> None:
+    return None
+
+
+@pytest.mark.parametrize("argument", ["dataset_adapter", "preprocess_fn"])
+def test_a_function_that_returns_no_rows_is_named(argument, tmp_path):
+    path = str(written(tmp_path / "a.jsonl", ask("a")))
+    with pytest.raises(UsageError) as caught:
+        rows_of(input_dataset=path, **{argument: nothing})
+    assert str(caught.value) == f"{argument} 'nothing' returned None; return a list of rows"
+    for found in (EvaluationRow(), ask("b"), "b", 3):
+        with pytest.raises(UsageError, match=r"'<lambda>' returned .*; return a list of rows"):
+            rows_of(input_dataset=path, **{argument: lambda _, found=found: found})
+
+
+@pytest.mark.parametrize("argument", ["dataset_adapter", "preprocess_fn"])
+def test_a_function_that_cannot_take_rows_is_refused_before(argument):
+    with pytest.raises(UsageError, match=rf"{argument} '<lambda>' is called with the list of"):
+        datasets_of(input_dataset="none.jsonl", **{argument: lambda: [None]})
+    with pytest.raises(UsageError, match=f"{argument} wants a function, not 'f'"):
+        datasets_of(input_dataset="none.jsonl", **{argument: "f"})
+    datasets_of(input_dataset="none.jsonl", **{argument: list})
+
+
+def test_a_data_loader_names_what_returned_no_rows():
+    with pytest.raises(UsageError, match="generator 'nothing' returned None; return a list"):
+        DynamicDataLoader(generators=[nothing]).load()
+    with pytest.raises(UsageError, match="preprocess_fn 'nothing' returned None; return a list"):
+        InlineDataLoader(rows=[ask("a")], preprocess_fn=nothing).load()
+    with pytest.raises(UsageError, match="generator '<lambda>' is called with nothing"):
+        DynamicDataLoader(generators=[lambda row: [row]])
+
+
+def test_an_adapter_that_raises_is_shown_without_our_frames(course: Course):
+    (course.folder / "a.jsonl").write_text('{"question": "a"}')
+    course.write(
+        """
+        def adapter(records):
+            return [{"prompt": one["quesiton"]} for one in records]
+
+        @evaluation_test(dataset="a.jsonl", dataset_adapter=adapter)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError: 'quesiton'", "test_it.py:*"])
+    assert "plugin.py" not in result.stdout.str()
+    assert "experiment.py" not in result.stdout.str()

@@ -20,6 +20,7 @@ from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
 from holdfast.evaluation.running.resume import MAX_NAME, run_name
 from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.records.errors import UsageError
+from holdfast.records.sampling import Sampling
 from holdfast.rollout.code.source import without_evaluations
 
 ROWS = [{"prompt": "hi"}]
@@ -125,6 +126,29 @@ def test_params_are_read_and_a_key_is_never_kept() -> None:
     assert setting.api_key == "sk-secret"
     assert "secret" not in repr(setting)
     assert "secret" not in json.dumps(dict(setting.params))
+
+
+def test_what_engines_know_is_read_and_the_rest_of_extra_body_is_passed_on() -> None:
+    setting = setting_of(
+        {
+            "top_k": 5,
+            "logit_bias": {"7": -100},
+            "chat_template_kwargs": {"enable_thinking": False},
+            "extra_body": {"min_p": 0.1, "max_completion_tokens": 9, "cache_salt": "x"},
+        },
+        {"presence_penalty": 0.5},
+    )
+    assert setting.sampling == Sampling(
+        9,
+        top_k=5,
+        min_p=0.1,
+        presence_penalty=0.5,
+        logit_bias=((7, -100.0),),
+        chat_template_kwargs='{"enable_thinking":false}',
+        extra_body='{"cache_salt":"x"}',
+    )
+    with pytest.raises(UsageError, match="min_p must be 0 to 1, not 2"):
+        setting_of({"min_p": 2})
 
 
 def test_variants_have_readable_ids() -> None:

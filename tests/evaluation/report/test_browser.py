@@ -17,6 +17,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import assistant, user
 from support.evaluation.graded_runs import failed, scored, truncated, with_tools, write
 from support.records import generated, spec
+from support.training import batches_of, rolled_out
 
 CHROMIUM = "/usr/bin/chromium"
 # Where scripts/system.sh can install it, a browser that is missing is a failure.
@@ -312,3 +313,107 @@ def test_five_thousand_rows_do_not_freeze_it(watched, tmp_path):
     page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
     expect(page.locator("#list button").nth(300)).to_be_attached()
     assert watched.told == []
+
+
+def test_a_training_has_its_learning_curve(watched, tmp_path):
+    async def write_training() -> None:
+        async with rolled_out(lambda task: [0.0, 1.0, 1.0], samples=3) as (journal, consumer, rows):
+            batches = batches_of(journal, consumer, rows, groups=1)
+            for step in (1, 2):
+                await journal.publish_version(consumer.run, f"v{step}", step=step - 1, digest="d")
+                await batches.of_step(step)
+                await journal.commit(consumer, step)
+            await write_report(journal, consumer.run, tmp_path / "r.html")
+
+    in_a_thread(lambda: asyncio.run(write_training()))
+    page = watched.open(tmp_path / "r.html")
+    expect(page.locator("#overview")).to_contain_text("Training (trainer)")
+    expect(page.locator("#overview")).to_contain_text("weight versions")
+    assert page.locator("svg .dot title").all_text_contents() == [
+        "training, step 1: 0.667",
+        "training, step 2: 0.667",
+    ]
+    assert watched.told == []
+
+
+# --- rows, links and markdown
+
+MARKED = """# Title
+
+Some **bold** and `code`, a [link](https://example.org/x?a=1)
+and <b onclick="window.hurt=1">tags</b>.
+
+- one
+  - two
+
+```js
+window.hurt = 1; <script>alert(1)</script>
+```
+
+> quoted ![image](https://example.org/i.png)
+"""
+
+
+@pytest.fixture(scope="module")
+def marked_path(tmp_path_factory, browser):
+    place = tmp_path_factory.mktemp("report") / "marked.html"
+    said = scored(1.0, generated("0", added=("task:0",), message=assistant(MARKED)))
+    tasks = {"first": [said, scored(0.0)], "a/b #2": [scored(0.5), scored(0.25)]}
+    return in_a_thread(lambda: write_page(place, tasks))
+
+
+@pytest.fixture
+def marked_page(watched, marked_path):
+    watched.page.goto(marked_path.as_uri())
+    expect(watched.page.locator("#count")).to_have_text("4 of 4 rows")
+    yield watched.page
+    assert watched.told == []
+    assert watched.asked == [marked_path.as_uri()]
+    assert watched.page.evaluate("window.hurt") is None
+
+
+def test_rows_are_under_their_task_with_input_and_answer(marked_page):
+    heads = marked_page.locator("#list .task")
+    expect(heads).to_have_count(2)
+    assert heads.nth(0).locator("b").inner_text() == "first"
+    assert heads.nth(0).locator(".mean").inner_text() == "0.5"
+    assert heads.nth(0).locator(".input").inner_text().startswith("input do first")
+    answer = marked_page.locator("#list .row").nth(0).locator(".answer").inner_text()
+    assert answer.startswith("answer # Title Some **bold**")
+    # In another order, samples of one task are apart, and each row has its own input.
+    marked_page.select_option("#order", "highest score")
+    expect(heads).to_have_count(0)
+    expect(marked_page.locator("#list .row .input")).to_have_count(4)
+
+
+def test_each_row_has_a_link(marked_page, marked_path, browser):
+    marked_page.locator("#list .row").nth(3).click()
+    href = marked_page.locator(".head h3 a").get_attribute("href")
+    assert marked_page.url == f"{marked_path.as_uri()}{href}"
+    other = browser.new_page()
+    other.goto(f"{marked_path.as_uri()}{href}")
+    expect(other.locator(".head h3")).to_have_text("a/b #2/1")
+    other.evaluate("location.hash = '#first/0'")
+    expect(other.locator(".head h3")).to_have_text("first/0")
+    other.close()
+
+
+def test_markdown_is_drawn_and_nothing_in_it_is_run_or_asked_for(marked_page):
+    said = marked_page.locator("#items .markdown")
+    expect(said).to_have_count(1)
+    assert said.locator("h5.h1").inner_text() == "Title"
+    assert said.locator("p b").inner_text() == "bold"
+    assert said.locator("p code").inner_text() == "code"
+    assert said.locator("li").all_inner_texts() == ["• one", "• two"]
+    assert "<script>alert(1)</script>" in said.locator("pre.code").inner_text()
+    assert '<b onclick="window.hurt=1">tags</b>' in said.inner_text()
+    assert said.locator("a, img, script, [onclick]").count() == 0
+    assert "(https://example.org/x?a=1)" in said.inner_text()
+    marked_page.keyboard.press("m")
+    expect(said).to_have_count(0)
+    assert MARKED.strip() in marked_page.locator("#items pre.said").last.inner_text()
+
+
+def test_what_is_searched_for_is_marked_in_markdown(marked_page):
+    marked_page.fill("#search", "bold")
+    expect(marked_page.locator("#items .markdown mark")).to_have_text(["bold"])

@@ -19,6 +19,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import assistant, system, user
 from holdfast.records.step import AttemptFailed, Finished, Refilled
+from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from support.evaluation.graded_runs import (
     Told,
@@ -102,7 +103,8 @@ def test_every_row_has_its_numbers_and_its_conversation(tmp_path):
 
 def test_a_conversation_has_its_parts_in_order(tmp_path):
     _, text = report(tmp_path, {"a": [with_tools()]})
-    truth, items = Blocks(text).data("c0")
+    truth, items, tools = Blocks(text).data("c0")
+    assert tools == []
     ask, first, tool, opened, stepped, value, more, last, score = items
     assert truth == "42"
     assert ask[:3] == ["m", "user", "do a"]
@@ -396,3 +398,18 @@ def test_an_empty_row_shows_its_task(tmp_path):
     page = Blocks(text)
     assert kinds(page.data("c0")) == "m"
     assert page.data("index")["summary"]["agg_score"] is None
+
+
+def test_the_tools_of_a_task_are_there_with_their_schemas(tmp_path):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+    async def written():
+        journal = MemoryJournal()
+        task = Task("a", (user("1+1?"),), tools=(tool,), ground_truth={"is": 2})
+        run = await journal.create_run(spec(samples=1), [task])
+        await write_report(journal, run, tmp_path / "r.html")
+
+    asyncio.run(written())
+    blocks = Blocks((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert blocks.data("c0")[2] == [["add", '{"name":"add","parameters":{"type":"object"}}']]
+    assert blocks.data("index")["rows"][0][-3:] == ["1+1?", '{"is":2}', ""]

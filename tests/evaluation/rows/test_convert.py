@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from holdfast.engine.export.export import What
 from holdfast.engine.export.row_messages import HELD
 from holdfast.engine.scoring.scorer import Score
-from holdfast.evaluation.rows.convert import row_from, row_of, score_of, task_of
+from holdfast.evaluation.rows.convert import row_from, row_of, task_of
 from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
 from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
+from holdfast.evaluation.running.scorer import score_of
 from holdfast.records.errors import EngineUnavailable, Truncated, UsageError
 from holdfast.records.message import user
-from holdfast.records.task import Task, content_digest, own, read_tasks
+from holdfast.records.task import Task, content_digest, own
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
+from holdfast.tasks.read import read_tasks
 from support.engine.yard import Yard
 from support.evaluation.performed import adding, identified, performed
 from support.evaluation.rows import FULL, values
@@ -211,7 +213,7 @@ def test_a_result_is_kept_whole_and_comes_back():
         trajectory_info={"n": 1},
         mine=[1],
     )
-    score = score_of(result)
+    score = score_of(result, "judge")
     assert (score.reward, dict(score.metrics)) == (0.25, {"style": 0.5})
     assert score.reasons == {"style": "so so", "reason": "partly"}
     yard = performed(adding, scorer=lambda view: score)
@@ -222,7 +224,7 @@ def test_a_result_is_kept_whole_and_comes_back():
 
 def test_a_score_that_is_not_valid_is_no_reward_and_is_there_all_the_same():
     result = EvaluateResult(score=0.0, is_score_valid=False, reason="the judge was out")
-    yard = performed(adding, scorer=lambda view: score_of(result))
+    yard = performed(adding, scorer=lambda view: score_of(result, "judge"))
     assert yard.history().reward is None
     assert row_in(yard).evaluation_result == result
 

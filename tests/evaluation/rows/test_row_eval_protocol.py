@@ -12,9 +12,10 @@ import pytest
 from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.rows import row as ours
-from holdfast.evaluation.rows.convert import row_from, row_of, score_of, task_of
+from holdfast.evaluation.rows.convert import row_from, row_of, task_of
 from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
 from holdfast.evaluation.rows.row import EvaluationRow
+from holdfast.evaluation.running.scorer import score_of
 from holdfast.records.errors import EngineUnavailable, Truncated
 from holdfast.records.task import own
 from holdfast.records.view import TrajectoryView
@@ -48,7 +49,7 @@ def exported() -> list[dict]:
     group = Yard("a", "b", samples=3)
     group.run(TrainingRolloutProcessor(), lambda view: 0.5)
     result = EvaluateResult(score=1, metrics={"m": MetricResult(score=0.5, reason="so")})
-    scored = performed(adding, scorer=lambda view: score_of(result))
+    scored = performed(adding, scorer=lambda view: score_of(result, "judge"))
 
     async def cut(t):
         t.add(*t.task.messages)

@@ -144,6 +144,16 @@ def test_variants_and_arguments_are_named(engine: FakeEngine, place: Path) -> No
     assert outcome.verdict.rows == 2
 
 
+def test_options_are_a_dict_too(engine: FakeEngine, place: Path) -> None:
+    run = judged.evaluate  # type: ignore[attr-defined]
+    outcome = run(policy=engine.url, options={"max_rows": 1, "journal": "memory:"})
+    assert outcome.verdict.rows == 1
+    with pytest.raises(UsageError, match="options has no 'max_row'; is 'max_rows' meant"):
+        run(policy=engine.url, options={"max_row": 1})
+    with pytest.raises(UsageError, match=r"options wants an Options\(…\) or a dict, not 3"):
+        run(policy=engine.url, options=3)
+
+
 def test_a_policy_that_serves_another_model_is_refused(engine: FakeEngine, place: Path) -> None:
     @evaluation_test(dataset=ROWS, completion_params={"model": "other"})
     def wanting(row: EvaluationRow) -> float:

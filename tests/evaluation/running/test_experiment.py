@@ -80,11 +80,11 @@ def test_a_score_may_be_returned_in_many_ways(course: Course, returned: str, sco
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ("None", "it wants to return a row with its evaluation_result"),
+        ("'good'", "; return a row with its evaluation_result"),
         ("row", "returned a row without its evaluation_result"),
         ("{'reason': 'no score'}", "score"),
         ("float('nan')", "nan, which is no reward"),
-        ("'1.0'", "it wants to return a row"),
+        ("'1.0'", "; return a row"),
     ],
 )
 def test_what_is_no_score_fails_its_rows(course: Course, returned: str, told: str) -> None:

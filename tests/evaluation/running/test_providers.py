@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.engine.connect import EngineAddress
 from holdfast.evaluation.definition.completion_params import ids_of, setting_of
-from holdfast.evaluation.running.providers import find_address, names_of
+from holdfast.evaluation.running.providers import find_address
+from holdfast.policy.providers import names_of
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 from support.evaluation.course import Course
@@ -150,7 +151,8 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert (
         "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
         "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
-        "'holdfast.evaluation.plugin', 'holdfast.records', 'holdfast.records.errors']"
+        "'holdfast.evaluation.plugin', 'holdfast.lazy_names', 'holdfast.records', "
+        "'holdfast.records.errors']"
     ) in out
 
 

@@ -57,6 +57,30 @@ def test_another_scorer_scores_the_same_rollouts_anew(course: Course) -> None:
     assert course.engine.stats().requests == 4
 
 
+MODEL = ("--holdfast-input-param", "model=fake")
+GONE = ("--holdfast-policy", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("mode", ["pointwise", "all"])
+def test_another_scorer_needs_no_engine_where_the_model_is_known(course: Course, mode: str) -> None:
+    several = SCORER.replace("(row)", "(rows)").replace("return {score}", "return [{score}] * 4")
+    source = SCORER if mode == "pointwise" else several.replace("dataset", "mode='all', dataset")
+    course.write(source.format(score="0.25", threshold=0))
+    course.run().assert_outcomes(passed=1)
+    course.write(source.format(score="0.75", threshold=0.5))
+    unknown = course.run(*GONE, policy=False)
+    unknown.assert_outcomes(failed=1)
+    unknown.stdout.fnmatch_lines(
+        ["*127.0.0.1:9 does not answer*--holdfast-input-param model=fake*"]
+    )
+    course.run(*GONE, *MODEL, policy=False).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 0.75
+    assert course.engine.stats().requests == 4
+    # What is to be sampled needs it, as before.
+    more = course.run(*GONE, *MODEL, "--holdfast-num-runs", "2", policy=False)
+    more.stdout.fnmatch_lines(["*127.0.0.1:9 does not answer*or correct the address"])
+
+
 def test_another_threshold_is_no_other_scorer(course: Course) -> None:
     course.write(SCORER.format(score="0.25", threshold=0))
     course.run().assert_outcomes(passed=1)

@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
+from holdfast.engine.scoring.scorer import NotAScore, Score, checked
 from holdfast.evaluation import EvaluateResult, EvaluationRow, evaluation_test
+from holdfast.evaluation.running.scorer import score_of
+from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 from support.evaluation.course import Course
 
@@ -182,3 +185,115 @@ def test_and_so_are_those_of_other_settings(course: Course) -> None:
         histories = course.histories(f"test_it.test_it[temperature={temperature}]").values()
         assert [history.reward for history in histories] == [0.5] * 4
     assert course.engine.stats().requests == 8, "nothing is rolled out again"
+
+
+@pytest.mark.parametrize(
+    ("returned", "reward"),
+    [
+        (True, 1.0),
+        (3, 3.0),
+        (None, None),
+        ({"score": 0.5}, 0.5),
+        ({"reward": 0.5}, 0.5),
+        ({"score": None}, None),
+        ({"score": 1, "metrics": {"a": 1}}, 1.0),
+        (Score(0.25), 0.25),
+    ],
+)
+def test_what_a_scorer_of_a_run_may_return_an_evaluation_may_return(
+    returned: object, reward: float | None
+) -> None:
+    assert score_of(returned, "test_it").reward == reward
+    assert checked(returned, "test_it").reward == reward
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"score": "1"}, "returned '1' as its score, which is no number; return a"),
+        ({"reward": "0.5"}, "returned '0.5' as its score, which is no number; return a"),
+        ({"score": [1]}, r"returned \[1\] as its score"),
+        ({"score": 1, "reward": 1}, "returned a dict with a 'score' and a 'reward'; return one"),
+        ({"score": 1, "metrics": {"a": "1"}}, "returned '1' as its metric 'a'"),
+        (
+            {"score": 1, "metrics": {"a": {"score": "1", "reason": ""}}},
+            "returned .* as its metric 'a'",
+        ),
+    ],
+)
+def test_what_a_scorer_of_a_run_may_not_return_an_evaluation_may_not_either(
+    returned: object, said: str
+) -> None:
+    for read in (score_of, checked):
+        with pytest.raises(NotAScore, match=f"^test_it {said}"):
+            read(returned, "test_it")
+
+
+def test_a_dict_without_a_score_and_a_generator_are_refused() -> None:
+    with pytest.raises(TypeError, match="a dict without a 'score'; it has accuracy"):
+        score_of({"accuracy": 1}, "test_it")
+    with pytest.raises(UsageError, match="test_it yields; an evaluation returns its result"):
+
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            yield 1.0
+
+
+NONSENSE = {
+    "pointwise": {
+        "return 'ok'": "returned 'ok'; return a row with its evaluation_result, *",
+        "return float('nan')": "returned nan, which is no reward; *",
+        "return 10**400": "returned inf, which is no reward; *",
+        "return -(10**400)": "returned -inf, which is no reward; *",
+        "return [10**5000]": "returned a list whose repr fails*; return a row*",
+        "row.ground_truth": "returns nothing; return a row*",
+        "return row": "returned a row without its evaluation_result; set *",
+        "return {'scor': 1}": "returned a dict without a 'score'; it has scor; return a row*",
+        "return {'score': 'x'}": "returned 'x' as its score, which is no number; return a row*",
+        "return Score(1.0, {'length': 10**400})": "returned inf as its metric 'length'*",
+    },
+    "groupwise": {
+        "return [1.0]": "returned a list of 1; return a list of 2, *",
+        "return [1.0] * 3": "returned a list of 3; return a list of 2, *",
+        "len(rows)": "returned None; return a list of 2, *",
+    },
+    "all": {
+        "return [1.0]": "returned a list of 1; return a list of 8, *",
+        "return 'abcdefgh'": "returned 'abcdefgh'; return a list of 8, *",
+        "return [float('nan')] * 8": "returned nan, which is no reward; *",
+    },
+}
+
+
+@pytest.mark.parametrize("mode", NONSENSE)
+def test_nonsense_is_one_line_that_names_the_evaluation(course: Course, mode: str) -> None:
+    argument = "row" if mode == "pointwise" else "rows"
+    samples = 1 if mode == "pointwise" else 2
+    for number, body in enumerate(NONSENSE[mode]):
+        course.write(
+            f"""
+            @evaluation_test(dataset=ROWS, mode="{mode}", samples={samples})
+            def test_it({argument}):
+                {body}
+            """,
+            f"test_{number}.py",
+        )
+    result = course.run()
+    result.assert_outcomes(failed=len(NONSENSE[mode]))
+    rows = 4 * samples
+    for number, said in enumerate(NONSENSE[mode].values()):
+        line = f"*[[]code, scoring[]] {rows} × NotAScore: test_{number}.py::test_it {said}"
+        result.stdout.fnmatch_lines([line, f"  holdfast show test_{number}.test_it *"])
+    assert "src/holdfast/" not in result.stdout.str(), "frames of ours"
+
+
+def test_none_that_is_returned_on_purpose_is_no_mistake(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return None if row.ground_truth == 1 else 1.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    assert (course.only()["scored"], course.only()["unscored"]) == (3, 1)

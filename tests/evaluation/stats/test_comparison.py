@@ -2,12 +2,20 @@
 
 import msgspec
 import pytest
+from msgspec import structs
 
-from holdfast.evaluation.stats.comparison import biggest_changes, compare, format_comparison
+from holdfast.evaluation.stats.comparison import (
+    biggest_changes,
+    compare,
+    format_comparison,
+    questions_of,
+)
 from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
+from holdfast.records.message import system, user
 from holdfast.records.sampling import Sampling
 from support.evaluation.graded_runs import failed, results, running, scored, unscored
+from support.records import make_tasks, spec
 
 
 def graded(name, scores, **options):
@@ -73,8 +81,8 @@ def test_what_is_left_out_is_told():
 def test_what_differs_in_the_runs_is_told():
     a, b = (results({"x": [scored(1.0)]}, name=name) for name in "ab")
     assert compare(a, b).spec_differences == {}
-    spec = msgspec.structs.replace(b.spec, rollout="solve other", seed=7, samples=1)
-    b = msgspec.structs.replace(b, spec=spec, sampling=Sampling(temperature=0.2), model="larger")
+    other = msgspec.structs.replace(b.spec, rollout="solve other", seed=7, samples=1)
+    b = msgspec.structs.replace(b, spec=other, sampling=Sampling(temperature=0.2), model="larger")
     found = compare(a, b)
     assert found.spec_differences == {
         "model": ("model", "larger"),
@@ -103,7 +111,22 @@ def test_results_of_other_tools_are_compared_by_what_they_tell():
         (graded("b", {}), "run 'b' has no rows"),
         (
             results({"t0": [unscored()], "t1": [failed()], "t2": [running()]}, name="b"),
-            "run 'b' has no scores: of 3 rows, 1 are not settled yet and 1 failed for good",
+            "has no scores: of 3 rows, 1 not settled yet and 1 failed for good and 1 finished with",
+        ),
+        (
+            results({"t0": [unscored()]}, name="b"),
+            "of 1 row, 1 finished without a score: it has no scorer, and its rollout gives no",
+        ),
+        (
+            msgspec.structs.replace(
+                results({"t0": [unscored()]}, name="b"),
+                spec=msgspec.structs.replace(spec(), scorer="strict@1"),
+            ),
+            "of 1 row, 1 finished without a score: its scorer gave no valid score",
+        ),
+        (
+            msgspec.structs.replace(results({"t0": [running()]}, name="b"), spec=None),
+            "run 'b' has no scores: of 1 row, 1 not settled yet",
         ),
     ],
 )
@@ -118,3 +141,43 @@ def test_control_characters_in_ids_are_shown():
     text = format_comparison(compare(graded("a\n", {evil: 1.0}), graded("b", {evil: 0.0})))
     assert "\x1b" not in text
     assert "\\x1b[2Jt" in text
+
+
+# --- tasks with the same id
+
+
+def asking(run: str, scores: dict[str, float], **questions: str) -> Results:
+    return structs.replace(graded(run, scores), questions=questions)
+
+
+def test_a_task_that_asks_something_else_is_another_one_and_that_is_said():
+    a = asking("a", {"x": 0.0, "y": 0.0}, x="1+1", y="2+2")
+    b = asking("b", {"x": 1.0, "y": 1.0}, x="1+1", y="3+3")
+    found = compare(a, b)
+    assert (found.paired.tasks, found.changed) == (1, ("y",))
+    text = format_comparison(found)
+    assert "left out: 1 task with other messages or another ground truth in B: y (--by-id" in text
+    by_id = compare(a, b, by_id=True)
+    assert by_id.paired.tasks == 2
+    assert "compared by id alone: 1 task with other messages" in format_comparison(by_id)
+
+
+def test_where_all_ask_something_else_it_says_what_to_do():
+    a, b = asking("a", {"x": 0.0}, x="1+1"), asking("b", {"x": 1.0}, x="2+2")
+    with pytest.raises(UsageError, match=r"ask something else \('x'\).*--by-id"):
+        compare(a, b)
+
+
+def test_where_nobody_knows_what_a_task_asks_its_id_counts():
+    assert compare(asking("a", {"x": 0.0}, x="1+1"), graded("b", {"x": 1.0})).paired.tasks == 1
+
+
+def test_what_is_asked_are_the_messages_but_for_system_messages_and_the_truth():
+    (task,) = make_tasks("a")
+    told = structs.replace(task, messages=(system("Be kind."), *task.messages))
+    assert questions_of([task]) == questions_of([told])
+    for other in (
+        structs.replace(task, ground_truth=2),
+        structs.replace(task, messages=(user("another"),)),
+    ):
+        assert questions_of([other]) != questions_of([task])

@@ -170,6 +170,16 @@ def test_a_threshold_decides_and_says_why(threshold, passed, words):
     assert words in verdict.reason
 
 
+def test_a_threshold_in_percent_is_named_where_scores_are_shares():
+    verdict = verdict_of(graded(1, 0), threshold=Threshold(80))
+    told = (
+        "score 0.5 is below the threshold of 80, and no score is above 1 (in shares, 80 % is 0.8)"
+    )
+    assert verdict.reason == told
+    points = verdict_of(graded(70, 0), threshold=Threshold(80))
+    assert points.reason == "score 35 is below the threshold of 80"
+
+
 def test_a_near_miss_does_not_look_like_a_hit():
     verdict = verdict_of(graded(0.79999, 0.79999), threshold=Threshold(0.8))
     assert verdict.reason == "score 0.79999 is below the threshold of 0.8"

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from support.engine.yard import Yard
+from support.gateway import warm_agents
 from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
@@ -38,6 +39,8 @@ def command(request) -> list[str]:
     module, program, *args = FRAMEWORKS[request.param]
     if not is_installed(module):
         pytest.skip(f"{module} is not installed")
+    if sys.executable == PYTHON:
+        return warm_agents.command(program, *args)
     return [PYTHON, str(AGENT_PROGRAMS / f"{program}.py"), *args]
 
 

@@ -1,14 +1,13 @@
 """Agents as people write them: one token-exact tree for each, whatever dies on the way."""
 
-import sys
 from functools import cache
 
 import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from support.engine.yard import Yard
+from support.gateway import warm_agents
 from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
-from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
 EXTENDING = {
@@ -34,8 +33,7 @@ def chatting(request) -> str:
 def played(words: tuple[str, ...], answer, **env: str) -> Yard:
     yard = Yard(policy=Oracle(answer))
     name, *args = words
-    command = [sys.executable, str(AGENT_PROGRAMS / f"{name}.py"), *args]
-    yard.run(BlackBoxRolloutProcessor(command, env=env))
+    yard.run(BlackBoxRolloutProcessor(warm_agents.command(name, *args), env=env))
     history = yard.history()
     assert history.status.name == "COMPLETED", history.failures
     return yard

@@ -165,6 +165,8 @@ def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, 
         (["no-such-agent", "--x"], {}, "'no-such-agent' is not found on PATH"),
         (["./agent"], {}, "'./agent' is not found from"),
         (["./agent"], {"cwd": "there"}, "'./agent' is not found from"),
+        (["python3", "agnt.py"], {}, "script 'agnt.py' is not found from"),
+        (["python3", "-u", "agent.py"], {"cwd": "there"}, "script 'agent.py' is not found from"),
         (["sh"], {"cwd": "nowhere"}, "'nowhere' is not a folder"),
         (["sh"], {"env": {"PATH": "/nowhere"}}, "'sh' is not found on PATH"),
     ],
@@ -174,10 +176,29 @@ def test_a_program_that_is_not_there_is_said_before_the_first_trajectory(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
+    (tmp_path / "agent.py").touch()
     yard = Yard()
     with pytest.raises(UsageError, match=words):
         yard.run(BlackBoxRolloutProcessor(command, **options))
     assert not yard.history().failures
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python3", "agent.py", "other.py"],
+        ["python3", "-u", "there/agent.py"],
+        ["sh", "-c", "exec python3 made-later.py"],
+        ["python3", "-m", "package.py"],
+        ["env", "X=1", "python3", "made-later.py"],
+    ],
+)
+def test_what_may_be_no_script_is_left_to_the_program(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "agent.py").touch()
+    (tmp_path / "there" / "agent.py").touch()
+    BlackBoxRolloutProcessor(command).check_setup()
 
 
 def test_what_an_agent_leaves_running_is_ended_with_it(tmp_path):

@@ -14,9 +14,9 @@ from holdfast.gateway.address import Address
 from holdfast.gateway.assignment.hold_routes import HoldRoutes
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
-from holdfast.gateway.weight_hold import CallHolds
 from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
+from holdfast.policy.hold import CallHolds
 from holdfast.testing import FakeEngine
 from support.engine.yard import Yard
 from support.gateway.counter import CHAT, HELLO, Counter, exchange, opened

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.gateway.agents.external import RUN_OVER
 from holdfast.gateway.assignment.queue import PendingTrajectories, PendingTrajectory
-from holdfast.gateway.assignment.routes import AssignmentRoutes
+from holdfast.gateway.assignment.routes import AssignmentRoutes, TrajectoryRequest
 from holdfast.gateway.assignment.unbound_keys import UnboundKeys
 from holdfast.gateway.calls.attempt_status import AttemptLookup
 from holdfast.gateway.calls.trajectory import AgentTrajectory
@@ -20,7 +20,7 @@ from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
 from holdfast.gateway.server import Gateway, WorkerLinks
 from holdfast.gateway.wires.all import WIRES
-from holdfast.gateway.workers.peers import Peers, WorkerPlace
+from holdfast.gateway.workers.peers import TAKE, Peers, WorkerPlace
 from support.gateway.counter import CHAT, HELLO, exchange, post, request
 from support.rollout.stage import Play
 
@@ -41,7 +41,9 @@ class Worker:
             await self.peers.start()
             stack.push_async_callback(self.peers.aclose)
         routes = AssignmentRoutes(
-            self.pending, {}, peers=self.peers, on_undelivered=lambda ticket: None
+            self.pending,
+            peers=self.peers,
+            on_report=lambda report: self.gateway.take_report(report),
         )
         run = await self.play.journal.find_run((await self.play.lease()).key.run)
         unbound = UnboundKeys(
@@ -178,3 +180,23 @@ def test_a_waiting_request_is_answered_when_nothing_is_assigned_any_more(tmp_pat
 
     reply = asyncio.run(body())
     assert (reply.status, reply.json["error"]["code"]) == (410, "run_over")
+
+
+@pytest.mark.parametrize("is_seen", [False, True], ids=["never called", "called"])
+def test_a_trajectory_given_through_a_worker_that_died_waits_for_its_agent_or_is_given_again(
+    tmp_path, is_seen
+):
+    async def body():
+        async with workers(tmp_path, 2) as found:
+            owner, relaying = found
+            owner.pending._rejoin = 0.2
+            opened = await owner.open()
+            assert await relaying.peers.request_ticketed(0, TAKE, TrajectoryRequest(), "ticket")
+            if is_seen:
+                opened.trajectory.touch()
+            await relaying.peers.aclose()  # As a kill does, it closes the connection.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(opened.replaced.wait(), 1.0 if is_seen else 60.0)
+            return opened.replaced.is_set()
+
+    assert asyncio.run(body()) is not is_seen

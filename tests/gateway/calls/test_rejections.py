@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from holdfast.cli.commands.show import _lines
+from holdfast.cli.commands.runs.show import _lines
 from holdfast.engine.export.export import What
 from holdfast.engine.report import as_text
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
@@ -14,7 +14,7 @@ from holdfast.records.view import TrajectoryView
 from support.engine.yard import Yard
 from support.rollout.stage import Oracle
 
-FORBIDDEN = {"logit_bias": {"1": 5}}
+FORBIDDEN = {"bad_words": ["x"]}
 """A parameter that no policy follows."""
 
 
@@ -58,7 +58,9 @@ def run(calls, policy=None, **options) -> Yard:
 
 def shown(yard: Yard) -> str:
     row = yard.history()
-    return "\n".join(_lines(TrajectoryView(TrajectoryKey("run", "a", 0), yard.tasks[0], row)))
+    return "\n".join(
+        _lines(TrajectoryView(TrajectoryKey("run", "a", 0), yard.tasks[0], row), None, full=True)
+    )
 
 
 async def only_refused(client: Client) -> None:
@@ -100,7 +102,7 @@ def test_an_agent_that_hides_a_refused_call_has_failed_with_that_call_as_the_roo
     assert history.reward is None
     (failure,) = history.failures
     assert (failure.cause, failure.type) == ("code", "RefusedCall")
-    assert "logit_bias" in failure.line
+    assert "bad_words" in failure.line
     assert "/v1/chat/completions" in failure.line
     assert "1 agent call refused, 1 agent call never answered" in as_text(yard.report())
 
@@ -174,7 +176,7 @@ def test_an_agent_of_which_every_call_was_refused_is_said_to_be_refused_not_to_h
     yard.run(BlackBoxRolloutProcessor(agent, on_refused="accept"))
     (failure,) = yard.history().failures
     assert failure.type == "RefusedCall"
-    assert "logit_bias" in failure.line
+    assert "bad_words" in failure.line
 
 
 def test_refused_calls_are_accepted_where_that_is_asked_for_and_counted_as_a_disturbance():
@@ -187,7 +189,7 @@ def test_refused_calls_are_accepted_where_that_is_asked_for_and_counted_as_a_dis
     (row,) = yard.rows(What.TRAJECTORIES)
     (refused,) = row["refused_calls"]
     assert (refused["status"], refused["answered"]) == (400, False)
-    assert "logit_bias" in refused["message"]
+    assert "bad_words" in refused["message"]
 
 
 def test_what_to_do_about_refused_calls_is_checked_and_makes_another_run():

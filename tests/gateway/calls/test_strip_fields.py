@@ -38,9 +38,9 @@ BUILT_IN = [
     {"type": "image_generation"},
 ]
 UNFOLLOWED = [
-    (CHAT, {"logit_bias": {"1": 5}}, "logit_bias"),
-    (CHAT, {"min_p": 0.5}, "min_p"),
-    (CHAT, {"frequency_penalty": 0.5}, "frequency_penalty"),
+    (CHAT, {"bad_words": ["x"]}, "bad_words"),
+    (CHAT, {"min_tokens": 5}, "min_tokens"),
+    (CHAT, {"length_penalty": 0.5}, "length_penalty"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
     (CHAT, {"wholly_unknown": {"a": [1]}}, "wholly_unknown"),
     (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),

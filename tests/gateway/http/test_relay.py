@@ -3,14 +3,12 @@ counts as heard when the client has heard it."""
 
 import asyncio
 
-from holdfast.gateway.http.relay import MAX_TICKETS, Tickets
 from holdfast.gateway.workers.peers import (
     AVAILABLE,
-    GIVE_BACK,
     OWNS,
+    RELAYED,
     STATS,
     TAKE,
-    UNDELIVERED,
     Peers,
 )
 from support.gateway.counter import CHAT, HELLO, exchange, request, until
@@ -58,7 +56,7 @@ def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
 def test_what_workers_say_to_each_other_is_for_nobody_else(tmp_path):
     async def body():
         async with pair(tmp_path) as found:
-            for path in (OWNS, AVAILABLE, TAKE, GIVE_BACK, STATS, UNDELIVERED):
+            for path in (OWNS, AVAILABLE, TAKE, STATS, RELAYED):
                 reply = await exchange(found.port(0), raw_post(path, "x"))
                 assert reply.status == 404
             for taken in [await found.take(found.urls[0]) for _ in range(2)]:
@@ -106,26 +104,6 @@ def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(
                 await complete(found, taken, wrong)
 
     asyncio.run(body())
-
-
-class Subscription:
-    def __init__(self):
-        self.missed = 0
-
-    def mark_undelivered(self):
-        self.missed += 1
-
-
-def test_an_answer_that_did_not_arrive_is_unheard_whichever_is_told_first():
-    tickets, late, early = Tickets(), Subscription(), Subscription()
-    tickets.put("one", late)
-    tickets.mark_undelivered("one")
-    tickets.mark_undelivered("two")
-    tickets.put("two", early)
-    assert (late.missed, early.missed) == (1, 1)
-    for number in range(2 * MAX_TICKETS):
-        tickets.put(f"{number}", Subscription())
-    assert len(tickets._ended) == MAX_TICKETS
 
 
 def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.cli.commands.show import _lines
+from holdfast.cli.commands.runs.show import _lines
 from holdfast.engine.export.row_messages import messages_of
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
@@ -213,7 +213,7 @@ def test_it_is_shown_by_its_kind_and_size_and_exported_as_it_was():
             await ask(counter, binding, CHAT, chat_body())
             await ask(counter, binding, CHAT, chat_body(SIGNED))
             view = view_of(await counter.play.history(), counter.play)
-        shown = "\n".join(_lines(view))
+        shown = "\n".join(_lines(view, None, full=True))
         assert "user: what is it?[image png 12 kB]" in shown
         assert "user: what is it?[image from pictures.example]" in shown
         assert PIXELS[:40] not in shown

@@ -142,7 +142,7 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
 @pytest.mark.parametrize(
     ("path", "more", "way_out"),
     [
-        (CHAT, {"logit_bias": {"1": 5}}, "logit_bias"),
+        (CHAT, {"bad_words": ["x"]}, "bad_words"),
         (CHAT, {"tools": [{"type": "web_search"}]}, ""),
         (RESPONSES, {"tools": [{"type": "web_search"}]}, "tool:*"),
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),

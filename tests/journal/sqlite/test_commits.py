@@ -22,6 +22,7 @@ from holdfast.journal.sqlite.losses import find_loss
 from holdfast.records.errors import JournalError
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
+from support.exhaustive import points
 from support.journal.simulated_disk import (
     DiskConnection,
     DiskWitness,
@@ -158,7 +159,7 @@ def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_losing_power_loses_nothing_acknowledged(tmp_path: Path, disk: SimulatedDisk) -> None:
     path = tmp_path / "journal.db"
-    verdict = simulate(path, disk, "FULL", 200)
+    verdict = simulate(path, disk, "FULL", points(80, 200))
     assert (verdict.lost, verdict.corrupt, verdict.noticed) == (0, 0, 0)
     # The crashes were not all at quiet moments, and the log was moved into the file on the way.
     assert verdict.unfinished > 0
@@ -200,7 +201,7 @@ def test_losing_power_again_and_again_is_never_taken_for_damage(
     rng, path = random.Random(SEED), tmp_path / "journal.db"
     asyncio.run(workload(path, disk, "FULL", rng))
     planned, events = disk.events.index(Note("planned")), disk.events
-    for _ in range(15):
+    for _ in range(points(8, 15)):
         image = after_power_loss(events[: rng.randrange(planned, len(events))], rng)
         for _ in range(4):
             put(path, image)

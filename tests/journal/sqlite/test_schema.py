@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_newer_journal_is_refused_with_both_versions(tmp_path: Path) -> None:
     before = path.read_bytes()
     for read_only in (False, True):
         with pytest.raises(JournalNewer, match=f"version {schema.VERSION + 1}.*Upgrade"):
+            _read_something(SqliteJournal(path, read_only=read_only))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", [-1, 0, 1, 3])
+def test_a_version_that_its_tables_are_not_of_is_damage(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "journal.db"
+    make(path)
+    sql(path, f"PRAGMA user_version={version}")
+    before = path.read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(
+            schema.JournalDamaged, match=f"damaged .* version {version}, and its tables"
+        ):
             _read_something(SqliteJournal(path, read_only=read_only))
     assert path.read_bytes() == before
 
@@ -130,33 +145,45 @@ def test_an_interrupted_creation_is_finished_by_the_next(tmp_path: Path) -> None
     assert sql(path, "SELECT count(*) FROM runs") == [(0,)]
 
 
-def _create(path: str, barrier: object, results: object) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
-    try:
-        SqliteJournal(Path(path))
-        results.put("")  # type: ignore[attr-defined]
-    except Exception as error:
-        results.put(f"{type(error).__name__}: {error}")  # type: ignore[attr-defined]
+def _create(paths: list[str], barrier: object, results: object) -> None:
+    for path in paths:
+        barrier.wait()  # type: ignore[attr-defined]
+        try:
+            SqliteJournal(Path(path))
+            results.put("")  # type: ignore[attr-defined]
+        except Exception as error:
+            results.put(f"{type(error).__name__}: {error}")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("processes", [4])
-def test_processes_that_create_the_file_at_once_all_get_it(tmp_path: Path, processes: int) -> None:
+def test_processes_that_create_a_file_at_once_all_get_it(tmp_path: Path) -> None:
+    processes, paths = 4, [tmp_path / f"{attempt}.db" for attempt in range(4)]
     context = multiprocessing.get_context("spawn")
-    for attempt in range(4):
-        path = tmp_path / f"{attempt}.db"
-        barrier, results = context.Barrier(processes), context.Queue()
-        started = [
-            context.Process(target=_create, args=(str(path), barrier, results))
-            for _ in range(processes)
-        ]
-        for process in started:
-            process.start()
-        outcomes = [results.get(timeout=60) for _ in started]
-        for process in started:
-            process.join()
-        assert outcomes == [""] * processes
+    barrier, results = context.Barrier(processes), context.Queue()
+    started = [
+        context.Process(target=_create, args=([str(path) for path in paths], barrier, results))
+        for _ in range(processes)
+    ]
+    for process in started:
+        process.start()
+    outcomes = [results.get(timeout=60) for _ in started for _ in paths]
+    for process in started:
+        process.join()
+    assert outcomes == [""] * processes * len(paths)
+    for path in paths:
         assert sql(path, "SELECT value FROM counters WHERE name = 'settled'") == [(0,)]
         assert sql(path, "SELECT count(*) FROM counters WHERE name = 'identity'") == [(1,)]
+
+
+def test_a_log_that_goes_while_it_is_asked_for_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that closes a journal as its last one removes the log, at any moment."""
+    path = tmp_path / "j.db"
+    make(path)
+    assert not schema.log_of(path).exists()
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert schema.log_size(path) == 0
 
 
 def test_the_address_chooses_the_journal(tmp_path: Path) -> None:
@@ -248,3 +275,27 @@ def test_an_older_writer_that_has_the_file_open_can_add_nothing(v1: Path) -> Non
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         older.execute("INSERT INTO writers VALUES ('older', 2)")
     older.close()
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_keeps_the_write_lock_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    make(path)
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+            with pytest.raises(sqlite3.OperationalError) as caught:
+                connection.execute("BEGIN IMMEDIATE")
+            text = str(schema.explain(caught.value, path))
+    assert f"{path} cannot be written: process {holder.pid} keeps its write lock; " in text
+    assert "let it go on or end it" in text

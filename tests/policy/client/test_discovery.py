@@ -375,7 +375,7 @@ def test_a_pause_that_never_ends_is_the_engines_failure(stream: bool, says: str)
             with pytest.raises(EngineUnavailable, match=says) as caught:
                 await policy.sample(Kept().request() if stream else request())
             assert caught.value.cause == "infrastructure"
-            assert caught.value.connected
+            assert caught.value.reached
             assert len(server.bodies(COMPLETIONS)) == 2
 
     run(main())

@@ -135,7 +135,7 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
         endpoint._session = Unreachable()  # type: ignore[assignment]
         with pytest.raises(EngineUnavailable, match="took no connection") as caught:
             await endpoint.answer(ask, CompletionBuilder(asked), before=lambda: None)
-        assert not caught.value.connected
+        assert not caught.value.reached
         endpoint._session = None
         return await sample(policy)
 

@@ -140,3 +140,47 @@ def test_a_message_is_read_with_its_reasoning(
     piece = DIALECTS[Kind.CHAT].whole(json.dumps(answer).encode())
     assert piece.finish_reason == "stop"
     assert piece.message == Message(Role.ASSISTANT, content, reasoning=reasoning)
+
+
+ALTERING = Sampling(
+    50,
+    top_k=5,
+    min_p=0.1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    repetition_penalty=1.5,
+    logit_bias=((7, -100.0),),
+    stop_token_ids=(3,),
+    ignore_eos=True,
+    chat_template_kwargs='{"enable_thinking":false}',
+)
+NAMED = {
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.5,
+    "logit_bias": {"7": -100.0},
+    "ignore_eos": True,
+}
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_each_engine_is_asked_for_all_that_it_knows_by_its_name(kind: Kind) -> None:
+    prompt = array("i", PROMPT)
+    request = Request(prompt, ALTERING, 7, "r", stop_token_ids=(3,), messages=(user("hi"),))
+    found = DIALECTS[kind].body(SampleRequest(request, "m", prompt, 20, 11, stream=False))
+    params: Any = found.get("sampling_params", found)
+    assert {name: params.get(name) for name in NAMED} == NAMED
+    assert params.get("stop_token_ids") == (None if kind is Kind.FIREWORKS else [3])
+    # A prompt of tokens is rendered already.
+    written = {"enable_thinking": False} if kind is Kind.CHAT else None
+    assert found.get("chat_template_kwargs") == written
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_an_engine_is_not_bothered_with_what_nobody_asked_for(kind: Kind) -> None:
+    found = body(kind, messages=(user("hi"),))
+    params: Any = found.get("sampling_params", found)
+    own = {"top_k", "min_p", "repetition_penalty"} if kind is Kind.VLLM else set()
+    assert params.keys() & {*NAMED, "chat_template_kwargs"} == own

@@ -7,12 +7,16 @@ import pytest
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, at_effort
+from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, at_effort, renderer_at
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer
+from holdfast.records.encoding.tokens import pack_ids, unpack_ids
 from holdfast.records.errors import Unsupported
 from holdfast.records.message import system, user
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+from holdfast.rollout.replay.prompt import Stream
 from support.policy.chat_models import TEMPLATES, write_model
 
 READING = (
@@ -133,3 +137,61 @@ def test_a_family_refuses_an_effort_that_it_does_not_know(
 ) -> None:
     with pytest.raises(Unsupported, match="reasoning_effort cannot be followed"):
         at_effort(FamilyRenderer(load_tokenizer(folder), family), effort)
+
+
+# --- other arguments of a template
+
+OFF = '{"enable_thinking":false}'
+
+
+def test_arguments_of_a_template_are_written_and_leave_other_renderers_alone(
+    tmp_path: Path,
+) -> None:
+    renderer = renderer_of(tmp_path, SWITCHED)
+    quiet = renderer_at(renderer, Sampling(chat_template_kwargs=OFF))
+    assert renderer.decode(quiet.render(ASKED, [])).endswith("<think>\n\n</think>\n\n")
+    assert renderer.decode(renderer.render(ASKED, [])).endswith("<think>\n")
+    assert renderer_at(renderer, Sampling(chat_template_kwargs=OFF)) is quiet
+    assert renderer_at(renderer, Sampling()) is renderer
+    assert quiet.name == renderer.name, "they are the sampling's"
+
+
+def test_arguments_and_an_effort_are_written_together(tmp_path: Path) -> None:
+    both = READING + SWITCHED.removeprefix(TEMPLATES["plain"])
+    renderer = renderer_of(tmp_path, both)
+    at_effort(renderer, "low")  # What is kept at hand is not taken for another.
+    found = renderer_at(renderer, Sampling(chat_template_kwargs=OFF, reasoning_effort="low"))
+    text = renderer.decode(found.render(ASKED, []))
+    assert "Reasoning: low" in text
+    assert text.endswith("</think>\n\n")
+    open_ended = renderer_at(renderer, Sampling(reasoning_effort="low")).render(ASKED, [])
+    assert renderer.decode(open_ended).endswith("<think>\n")
+
+
+def test_an_argument_that_no_template_reads_is_refused_by_its_name(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, SWITCHED)
+    with pytest.raises(Unsupported, match="never reads 'thinking'; leave it out") as refused:
+        renderer_at(renderer, Sampling(chat_template_kwargs='{"thinking":true}'))
+    assert refused.value.what == "chat_template_kwargs"
+    assert str(tmp_path) not in refused.value.why
+    with pytest.raises(Unsupported, match="'bytes' has no chat template"):
+        renderer_at(ByteRenderer(), Sampling(chat_template_kwargs=OFF))
+    messages = MessagesOnly()
+    assert renderer_at(messages, Sampling(chat_template_kwargs=OFF)) is messages
+
+
+def test_other_arguments_than_before_break_the_prefix_and_are_named(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, SWITCHED)
+    stream = Stream()
+    first = stream.next_prompt(ASKED, (), renderer=renderer, sampling=Sampling())
+    said = pack_ids([*renderer.tokenizer.encode("So.</think>Yes"), renderer.stop_token_ids[0]])
+    reply = renderer.parse(unpack_ids(said))
+    step = Generated(
+        "0", first.fingerprint, "", 0, first.delta.tobytes(), said, b"", "stop", (), reply,
+        tuple(ASKED), "m", Sampling(),
+    )  # fmt: skip
+    stream.advance(step, ASKED, ())
+    messages = [*ASKED, reply, user("And?")]
+    other = Sampling(chat_template_kwargs=OFF)
+    prompt = stream.next_prompt(messages, (), renderer=renderer_at(renderer, other), sampling=other)
+    assert prompt.prefix_break == "the arguments of the chat template were changed"

@@ -7,9 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.records.encoding.bounds import check_characters
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
-from holdfast.records.task import Task, as_tasks, own, read_tasks
+from holdfast.records.task import Task, as_tasks, own
+from holdfast.tasks.read import read_tasks
 
 HUGE = 123456789012345678901234567890
 
@@ -130,7 +132,7 @@ def test_a_row_within_itself_is_refused() -> None:
 def test_an_unknown_role_is_told_with_those_there_are(tmp_path: Path) -> None:
     said = refused(tmp_path, '{"messages": [{"role": "usr", "content": "a"}]}')
     assert said == (
-        "tasks.jsonl:1: Invalid enum value 'usr' - at `$.messages[0].role`; "
+        "tasks.jsonl:1: messages[0]: role is 'usr'; "
         "the roles are system, user, assistant, tool, developer"
     )
 
@@ -177,8 +179,8 @@ def test_tools_of_any_api_are_kept(tool: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ("good.jsonl", "read that with holdfast.records.task.read_tasks"),
-        (Path("good.jsonl"), "read that with holdfast.records.task.read_tasks"),
+        ("good.jsonl", "read that with holdfast.read_tasks"),
+        (Path("good.jsonl"), "read that with holdfast.read_tasks"),
         ({"prompt": "a"}, "tasks is one task, not a list"),
         (Task("a"), "tasks is one task, not a list"),
         (3, "tasks is of type int; give a list of tasks"),
@@ -187,3 +189,9 @@ def test_tools_of_any_api_are_kept(tool: dict[str, object]) -> None:
 def test_what_is_no_list_of_tasks_is_told_what_to_give(rows: object, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         as_tasks(rows)  # type: ignore[arg-type]
+
+
+def test_half_of_a_character_is_refused() -> None:
+    check_characters("run", "ü\0😀")
+    with pytest.raises(UsageError, match=r"run 'a\\ud800' has half of a character"):
+        check_characters("run", "a\ud800")

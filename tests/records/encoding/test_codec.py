@@ -13,10 +13,12 @@ from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import Cause, JournalCorrupt
 from holdfast.records.failure import Failure
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
+from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import Usage
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 number = st.floats(allow_nan=False)
@@ -56,6 +58,7 @@ failures = st.builds(
     attempt=count,
     phase=text,
 )
+experts = st.builds(RoutedExperts, st.binary(max_size=40), count, count, count, count, count)
 spans = st.builds(step.VersionSpan, text, count, count, source=st.sampled_from(step.VersionSource))
 
 BY_TYPE: dict[type, st.SearchStrategy[object]] = {
@@ -68,6 +71,9 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     tuple[str, ...]: st.lists(paths, max_size=3).map(tuple),
     float | None: st.none() | number,  # type: ignore[dict-item]
     int | None: st.none() | count,  # type: ignore[dict-item]
+    str | None: st.none() | text,  # type: ignore[dict-item]
+    RoutedExperts | None: st.none() | experts,  # type: ignore[dict-item]
+    Usage | None: st.none() | st.builds(Usage, count, count, count, count),  # type: ignore[dict-item]
     Failure: failures,
     Message: messages,
     Sampling: samplings,

@@ -96,3 +96,9 @@ def test_of_two_secrets_the_longer_one_is_taken_out_whole():
     hide("abcdef")
     hide("abcdefghi")
     assert redact("abcdefghi abcdef") == "[redacted] [redacted]"
+
+
+def test_of_a_server_s_address_only_the_password_is_taken_out() -> None:
+    assert redact("--journal postgresql://me@db/x") == "--journal postgresql://me@db/x"
+    assert redact("postgres://me:pw0rd@db/x") == "postgres://me:[redacted]@db/x"
+    assert redact("postgresql://:pw0rd@db/x") == "postgresql://:[redacted]@db/x"

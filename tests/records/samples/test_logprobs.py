@@ -66,3 +66,25 @@ def test_a_sample_says_what_its_trained_tokens_have() -> None:
     assert mode_of(generated("0")) is PROCESSED, "of an older version, at temperature 1"
     assert mode_of(step("0", UNKNOWN)) is UNKNOWN
     assert placeholder(task="a", group="a", sample=0).logprobs_mode is PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (Sampling(8, min_p=0.1), "min_p 0.1"),
+        (Sampling(8, presence_penalty=0.5), "presence_penalty 0.5"),
+        (Sampling(8, repetition_penalty=1.5), "repetition_penalty 1.5"),
+        (Sampling(8, logit_bias=((5, 1.0),)), "logit_bias"),
+        (Sampling(8, extra_body='{"a":1}'), "extra_body"),
+    ],
+)
+def test_at_temperature_1_what_cuts_or_bends_is_only_in_processed_logprobs(
+    sampling: Sampling, words: str
+) -> None:
+    assert [mode_with(mode, sampling) for mode in LogprobsMode] == list(LogprobsMode)
+    assert distribution_of(sampling) == f"temperature 1 and top_p 1 and {words}"
+
+
+def test_where_a_reply_ends_changes_no_logprob() -> None:
+    sampling = Sampling(8, stop_token_ids=(2,), ignore_eos=True, chat_template_kwargs='{"a":1}')
+    assert {mode_with(mode, sampling) for mode in LogprobsMode} == {LogprobsMode.PROCESSED}

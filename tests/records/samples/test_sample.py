@@ -158,3 +158,17 @@ def test_a_placeholder_keeps_the_shape_and_trains_nothing() -> None:
     sample = placeholder(task="a", group="run/a", sample=3)
     assert (sample.token_ids, sample.loss_mask, sample.logprobs) == ([0, 0], [0], [0.0])
     assert (sample.reward, sample.remove_sample, sample.status) == (0.0, True, "ABORTED")
+
+
+@pytest.mark.parametrize(
+    ("logprob", "told"),
+    [
+        (float("nan"), "not finite"),
+        (float("-inf"), "not finite"),
+        (0.5, r"positive \(0\.5\)"),
+        (-1e300, "does not fit float32"),
+    ],
+)
+def test_a_logprob_that_is_none_makes_no_sample(logprob: float, told: str) -> None:
+    with pytest.raises(ValueError, match=rf"task 'a', sample 0: a logprob .*{told}"):
+        Sample("a", "a", 0, 0, "COMPLETED", "", [1, 2], [0, 1], [0.0, logprob], [], 1.0)

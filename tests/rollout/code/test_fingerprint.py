@@ -12,7 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from holdfast.records.run import Code, RunSpec
+from holdfast.records.sampling import Sampling
 from holdfast.rollout.code import files as code_files
 from holdfast.rollout.code.source import canonical, parse
 from holdfast.rollout.processors.agent import AgentRolloutProcessor
@@ -395,3 +398,40 @@ def test_the_file_that_the_user_named_is_part_of_it(project: Project) -> None:
     between = now()
     project.write(named="from §solver import Solver\nsolve = Solver('You are terse.')\n")
     assert len({before, between, now()}) == 3
+
+
+def test_a_judge_is_its_identity_whatever_is_in_its_file(project: Project) -> None:
+    text = (
+        "import holdfast\nasync def solve(t): ...\n"
+        "judge = holdfast.Judge('Right?', policy='http://127.0.0.1:1')\n"
+        "class Own(holdfast.Judge): ...\nown = Own('Right?', policy='http://127.0.0.1:1')\n"
+    )
+    project.write(judged=text)
+    module = project.load("judged")
+
+    def now() -> list[str]:
+        return [fingerprinted(each, module=module)[0] for each in (module.judge, module.own)]
+
+    before = now()
+    project.write(judged=text + "PROMPT = 'be brief'\n")
+    after = now()
+    assert after[0] == before[0] == fingerprinted(module.judge)[0]
+    assert after[1] != before[1], "a class of the user's has code of its own"
+
+
+def test_runs_of_older_versions_go_on_by_what_these_looked_at() -> None:
+    def spec(prompt: str, count: float) -> RunSpec:
+        async def rollout(t, count=count):
+            return prompt
+
+        name, code = fingerprinted(rollout)
+        return RunSpec("r", 1, "m", Sampling(), None, name, "", "", "", rollout_code=code)
+
+    def recorded(now: RunSpec) -> RunSpec:
+        code = now.rollout_code
+        assert code is not None
+        return structs.replace(now, rollout=code.texts, rollout_code=Code(code.files, code.before))
+
+    assert recorded(spec("a", 1)).differences(spec("a", 2)) == []
+    assert recorded(spec("a", 1)).differences(spec("b", 1)) != []
+    assert spec("a", 1).differences(spec("a", 2)) != []

@@ -128,8 +128,11 @@ def test_a_step_after_the_end_is_refused():
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (7, "wants to return an Observation or a string, not 7"),
+        (7, "Odd.step: it wants to return an Observation or a string, not 7"),
+        ((5, 1.0, True), r"not \(5, 1.0, True\); return Observation\(text, reward=…, done=…\)$"),
         (Observation("x", reward=float("nan")), "reward nan is no finite number"),
+        (Observation("x", done="no"), "Odd.step: done is True or False, not 'no'"),
+        (Observation("x", truncated=[]), r"truncated is True or False, not \[\]"),
         (Observation("x", info={"x": object()}), "object"),
     ],
 )
@@ -138,8 +141,41 @@ def test_an_answer_that_cannot_be_recorded_is_a_bug_and_says_so(answer, words):
         def step(self, action):
             return answer
 
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=words) as caught:
         perform(Play(), lambda t: play_three(t, Odd))
+    assert isinstance(caught.value, UsageError), "no line of ours explains it"
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def _without_seed(self):
+    return "x"
+
+
+def _of_two(self, action, more):
+    return "x"
+
+
+async def _of_none(self):
+    return "x"
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (
+            {"reset": _without_seed},
+            r"Odd.reset must take the keyword seed: def reset\(self, \*, seed\)",
+        ),
+        ({"step": _of_two}, r"Odd.step must take the action: def step\(self, action\)"),
+        ({"step": _of_none}, r"Odd.step must take the action"),
+        ({"reset": None}, r"Odd.reset must take the keyword seed"),
+    ],
+)
+def test_methods_that_cannot_be_called_are_refused_before_anything_is_opened(methods, words):
+    odd = type("Odd", (Counter,), methods)
+    with pytest.raises(UsageError, match=words):
+        perform(Play(), lambda t: play_three(t, odd))
 
 
 def test_a_recovery_level_that_does_not_exist_is_refused():

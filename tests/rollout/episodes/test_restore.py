@@ -31,6 +31,7 @@ def worked(path, *, is_killed: bool):
         episode = await t.env(Counter("snapshot", goal=10_000), seed=0)
         for _ in range(2):
             await episode.step(str(ord(t.task.id)))
+            t.add("go")
             await t.generate()
         if is_killed:
             waiting.append(t.task.id)
@@ -113,6 +114,7 @@ def test_a_snapshot_that_is_too_large_fails_its_own_trajectory_only(monkeypatch)
     async def solve(t):
         episode = await t.env(Large("snapshot") if t.task.id == "a" else Counter("snapshot"))
         await episode.step("1")
+        t.add("go")
         await t.generate()
 
     yard = Yard(*NAMES, group=GroupPolicy(refill=0))

@@ -8,7 +8,11 @@ from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.processor import RolloutConfig, SingleTurnRolloutProcessor
+from holdfast.rollout.processors.processor import (
+    RolloutConfig,
+    SingleTurnRolloutProcessor,
+    completion_params_of,
+)
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, samples_for
 from support.rollout.stage import Play, text_of
 from support.rollout.training import answered, with_params
@@ -33,6 +37,35 @@ def test_a_row_goes_before_the_processor_and_the_processor_before_the_run():
     )
     (request,) = oracle.requests
     assert request.sampling == Sampling(max_tokens=11, temperature=0.75, top_p=0.5, stop=("\n",))
+
+
+def test_all_that_engines_know_can_be_asked_for_by_a_row_and_is_told_again():
+    asked = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "logit_bias": {"7": -100},
+        "stop_token_ids": [3],
+        "ignore_eos": True,
+        "extra_body": {"repetition_penalty": 1.5, "cache_salt": "x"},
+    }
+    (request,) = answered(task=with_params(**asked)).requests
+    sampling = Sampling(
+        top_k=5,
+        min_p=0.1,
+        presence_penalty=0.5,
+        repetition_penalty=1.5,
+        logit_bias=((7, -100.0),),
+        stop_token_ids=(3,),
+        ignore_eos=True,
+        extra_body='{"cache_salt":"x"}',
+    )
+    assert request.sampling == sampling
+    assert request.stop_token_ids == (3,), "the model's own ends are ignored"
+    told = completion_params_of("m", sampling)
+    assert told["extra_body"] == {"cache_salt": "x"}
+    (request,) = answered(task=with_params(**{**told, "model": None})).requests
+    assert request.sampling == sampling
 
 
 def test_an_imported_row_brings_its_params_along():
@@ -95,9 +128,12 @@ def test_the_tasks_tools_are_shown_to_the_model():
         ({"model": "m", "n": -1}, "n must be 1 or more, not -1"),
         ({"model": "m", "n": 1.5}, "Expected `int"),
         ({"model": "m", "n": True}, "Expected `int"),
-        ({"model": "m", "top_k": 4}, "unknown completion parameter 'top_k'; known: api_base"),
+        ({"model": "m", "best_of": 4}, "unknown completion parameter 'best_of'; known: api_base"),
+        ({"model": "m", "min_p": 2}, "min_p must be 0 to 1, not 2"),
+        ({"model": "m", "extra_body": {"prompt": "x"}}, "extra_body.prompt: the request has one"),
+        ({"model": "m", "logit_bias": {"x": 1}}, "logit_bias is an object of token ids"),
         ({"model": "m", "max_tokens": 0}, "max_tokens must be 1 or more"),
-        ({"model": "m", "temperature": "hot"}, "Expected `float"),
+        ({"model": "m", "temperature": "hot"}, "temperature is a number, not 'hot'"),
         ({"model": "m", "temperature": -1}, "temperature must be 0 or more"),
         ({"model": "m", "api_key": "sk-1"}, "give the processor api_keys="),
     ],
@@ -112,7 +148,8 @@ def test_params_that_make_no_sense_are_refused_at_construction(params, why):
     [
         ({"n": 0}, "task 't': n must be 1 or more, not 0"),
         ({"n": 3}, r"task 't' asks for n=3, but the run draws 1 samples .* \(--samples 3\)"),
-        ({"min_p": 0.1}, "task 't': unknown completion parameter 'min_p'"),
+        ({"best_of": 2}, "task 't': unknown completion parameter 'best_of'"),
+        ({"min_p": -1}, "task 't': min_p must be 0 to 1, not -1"),
         ({"model": ""}, "task 't': the model's name is empty"),
         ({"model": "another"}, "not the run's .'oracle'.*give 'base_url'"),
     ],

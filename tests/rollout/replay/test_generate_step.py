@@ -165,3 +165,57 @@ def test_completion_params_have_the_names_of_chat_apis():
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             read_params(wrong)
+
+
+def test_a_rollout_can_ask_for_all_that_engines_know_and_it_is_part_of_the_step():
+    asked = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.5,
+        "logit_bias": {7: -100},
+        "stop_token_ids": [3],
+        "extra_body": {"cache_salt": "x"},
+    }
+
+    async def rollout(t):
+        t.add("go")
+        for name, value in asked.items():
+            await t.generate(**{name: value})
+        await t.generate(ignore_eos=True)
+        await t.generate(min_p=0)
+
+    play = played(rollout)
+    found = [request.sampling for request in play.oracle.requests]
+    assert found[: len(asked)] == [Sampling(**{name: value}) for name, value in asked.items()]
+    assert found[-1] == Sampling()
+    ends = [request.stop_token_ids for request in play.oracle.requests]
+    usual = ends[0]
+    assert usual
+    assert ends[list(asked).index("stop_token_ids")] == (*usual, 3)
+    assert ends[-2] == (), "the ends of the model are ignored"
+    history = asyncio.run(play.history())
+    assert [step.sampling for step in history.generations] == found
+    asyncio.run(play.perform(rollout))
+    assert len(play.oracle.requests) == len(found), "replayed, and not asked again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"min_p": 2}, "min_p must be 0 to 1, not 2"),
+        ({"logit_bias": {"x": 1}}, "logit_bias is an object of token ids"),
+        ({"extra_body": {"max_tokens": 1}}, "extra_body.max_tokens: give max_tokens itself"),
+        ({"chat_template_kwargs": {"a": 1}}, "the renderer 'bytes' has no chat template"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_it_is_sampled(changes, words):
+    async def rollout(t):
+        t.add("go")
+        await t.generate(**changes)
+
+    play = Play(Oracle(lambda request: "never"))
+    with pytest.raises(UsageError, match=words):
+        asyncio.run(play.perform(rollout))
+    assert not play.oracle.requests

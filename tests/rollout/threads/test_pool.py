@@ -52,13 +52,29 @@ def test_a_call_that_takes_too_long_is_told_and_left_behind():
 
     async def main():
         with pytest.raises(StillRunning):
-            await pool.run(lambda: release.wait(30), seconds=0.01)
+            await pool.run(lambda: release.wait(30), left=lambda: 0.0)
         return await pool.run(lambda: "goes on")
 
     try:
         assert asyncio.run(main()) == "goes on"
     finally:
         release.set()
+
+
+def test_a_call_may_get_more_time_meanwhile():
+    pool, release = DaemonThreads("extended"), threading.Event()
+    left = iter([0.0, 30.0])
+
+    def seconds_left():
+        seconds = next(left)
+        if seconds:
+            release.set()
+        return seconds
+
+    async def main():
+        return await pool.run(lambda: release.wait(30), left=seconds_left)
+
+    assert asyncio.run(main()) is True
 
 
 def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):

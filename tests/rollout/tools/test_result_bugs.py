@@ -130,6 +130,7 @@ def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else
     tool = Tool(look, timeout=0.1, contract="at_most_once")
 
     async def solve(t):
+        t.add("go")
         await t.generate()
         await t.tool(tool.call(number=int(t.task.id)), tool)
 
@@ -161,6 +162,7 @@ def test_calls_that_are_late_together_are_waited_for(monkeypatch):
     tool = Tool(look, timeout=0.1, contract="at_most_once")
 
     async def solve(t):
+        t.add("go")
         await t.generate()
         if t.task.id == "3":
             while len(late) < 3:

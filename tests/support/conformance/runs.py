@@ -90,6 +90,7 @@ class Lab:
         assert done.code == 0, done.err
 
     def export(self, name: str) -> bytes:
+        (self.place / f"{name}.jsonl").unlink(missing_ok=True)
         done = self.holdfast(
             *("export", name, "--what", "samples", "--out", f"{name}.jsonl"),
             *("--journal", f"{name}.db"),

@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 READY_SECONDS = 300.0
@@ -44,7 +44,9 @@ class VllmServer:
         *,
         longest: int,
         options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ):
+        self._environment = dict(environment or {})
         self._python = python
         self._folder = folder
         self._longest = longest
@@ -68,7 +70,7 @@ class VllmServer:
                 stdout=log,
                 stderr=log,
                 cwd=self._place,
-                env=os.environ | ENVIRONMENT,
+                env=os.environ | ENVIRONMENT | self._environment,
                 start_new_session=True,
             )
         try:

@@ -6,12 +6,11 @@ ends.
 """
 
 import os
-import sys
 
 import holdfast
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.rollout.processors.processor import Returned
-from support.paths import AGENT_PROGRAMS
+from support.gateway import warm_agents
 
 COMMANDS = {
     "openai": ("openai_loop",),
@@ -39,7 +38,7 @@ class AnyAgent(holdfast.RolloutProcessor):
         env = {"PID_FILE": f"{os.environ['HOLDFAST_EFFECTS']}.pids"}
         self._agents = {}
         for name, (program, *args) in COMMANDS.items():
-            command = [sys.executable, str(AGENT_PROGRAMS / f"{program}.py"), *args]
+            command = warm_agents.command(program, *args)
             self._agents[name] = BlackBoxRolloutProcessor(command, env=env)
             await self._agents[name].setup()
 

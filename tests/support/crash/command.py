@@ -50,19 +50,28 @@ def write_tasks(path: Path, names: list[str]) -> Path:
     return path
 
 
-def run_words(place: Path, engine, tasks: Path, *extra: object, rollout: str = "workload.py"):
-    """The words of `holdfast run` for an experiment in `place`."""
+def run_words(
+    place: Path,
+    engine,
+    tasks: Path,
+    *extra: object,
+    rollout: str = "workload.py",
+    journal: str = "",
+):
+    """The words of `holdfast run` for an experiment in `place`, or in a journal elsewhere."""
     return (
         "run", HERE / rollout, "--tasks", tasks, "--policy", engine.url, "--model", engine.model,
-        "--journal", place / "journal.db", "--run", "crash", "--seed", 7, "--quiet", *extra,
+        "--journal", journal or place / "journal.db", "--run", "crash", "--seed", 7, "--quiet",
+        *extra,
     )  # fmt: skip
 
 
-def export_samples(place: Path) -> bytes:
+def export_samples(place: Path, *, journal: str = "") -> bytes:
     out = place / "samples.jsonl"
+    out.unlink(missing_ok=True)
     code, _, err = finished(
         holdfast("export", "crash", "--what", "samples", "--out", out,
-                 "--journal", place / "journal.db")
+                 "--journal", journal or place / "journal.db")
     )  # fmt: skip
     assert code == 0, err
     return out.read_bytes()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.journal import open_journal
-from holdfast.journal.damage.check import check
+from holdfast.journal.damage.check import Report, check
+from holdfast.journal.damage.check_server import check_server
 from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
@@ -20,6 +20,7 @@ from holdfast.records.step import Contract, Generated, ToolIntent
 from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Seeds
+from support.journal import postgres_server
 
 HERE = Path(__file__).parent
 SIGKILLED = -9
@@ -64,8 +65,12 @@ class Lab:
         replies: tuple[str, ...] = (),
         max_tokens: int = 64,
         seeds: Seeds = "position",
+        on_server: bool = False,
+        delay: float = 0.0,
     ):
         self.folder = folder
+        self.on_server = on_server
+        """The journals are on PostgreSQL."""
         self.workload = workload
         self.max_tokens = max_tokens
         self.partial_tokens = partial_tokens
@@ -76,7 +81,9 @@ class Lab:
         self.tasks.write_text(
             "".join(json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in names)
         )
-        self.engine = FakeEngine(mean_length=16, faults=faults, replies=replies, seeds=seeds)
+        self.engine = FakeEngine(
+            mean_length=16, faults=faults, replies=replies, seeds=seeds, delay=delay
+        )
         self.zygote: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Lab":
@@ -102,6 +109,8 @@ class Lab:
         place = self.folder / name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
+        if self.on_server:
+            (place / "url").write_text(postgres_server.new_database())
         self.engine.reset()
         self.engine.set_faults(*self.faults)
         return place
@@ -118,7 +127,7 @@ class Lab:
             "partial_tokens": self.partial_tokens,
             "max_tokens": self.max_tokens,
             "url": self.engine.url,
-            "journal": str(place / "journal.db"),
+            "journal": str(self.journal_at(place)),
             "effects": str(place / "effects"),
             "out": str(place / "samples.jsonl"),
             "crash": crash,
@@ -137,14 +146,21 @@ class Lab:
         effects = place / "effects"
         if effects.exists():
             world.effects = Counter(effects.read_text().splitlines())
-        if (place / "journal.db").exists():
-            asyncio.run(_read(place / "journal.db", world))
+        journal = self.journal_at(place)
+        if self.on_server or Path(journal).exists():
+            asyncio.run(_read(journal, world))
         return world
 
+    def journal_at(self, place: Path) -> str | Path:
+        if not self.on_server:
+            return place / "journal.db"
+        return (place / "url").read_text()
 
-def points(fast: int, all_of_them: int) -> int:
-    """How many kills are spread over a run: all of them with `make crash`."""
-    return all_of_them if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else fast
+    def check(self, place: Path) -> Report:
+        """That the journal is whole."""
+        if not self.on_server:
+            return check(place / "journal.db")
+        return asyncio.run(check_server(str(self.journal_at(place))))
 
 
 def settle(engine: FakeEngine) -> None:
@@ -155,8 +171,8 @@ def settle(engine: FakeEngine) -> None:
         time.sleep(0.02)
 
 
-async def _read(path: Path, world: World) -> None:
-    journal = open_journal(path, read_only=True)
+async def _read(where: str | Path, world: World) -> None:
+    journal = open_journal(where, read_only=True)
     try:
         try:
             run = await journal.find_run("crash")
@@ -198,7 +214,7 @@ def undisturbed(lab: Lab) -> Baseline:
     assert lab.drive(place) == 0
     world = lab.world(place)
     assert not world.interrupted
-    report = check(place / "journal.db")
+    report = lab.check(place)
     assert not report.findings, report.findings
     return Baseline(
         samples=read_samples(place / "samples.jsonl"),
@@ -216,7 +232,7 @@ def kill_and_resume(lab: Lab, baseline: Baseline, plan: str) -> bool:
     assert code == SIGKILLED, plan
     before = lab.world(place)
     assert lab.drive(place) == 0, plan
-    verify(baseline, before, lab.world(place), place)
+    verify(baseline, before, lab.world(place), place, lab=lab)
     return True
 
 
@@ -252,12 +268,14 @@ def read_samples(path: Path) -> dict[str, str]:
     return found
 
 
-def verify(baseline: Baseline, before: World, after: World, place: Path) -> None:
+def verify(
+    baseline: Baseline, before: World, after: World, place: Path, *, lab: Lab | None = None
+) -> None:
     """Everything that must hold after a kill and a resume."""
     _same_data(baseline, after, read_samples(place / "samples.jsonl"))
     _nothing_generated_twice(baseline, before, after)
     _effects_obey_contracts(after)
-    report = check(place / "journal.db")
+    report = check(place / "journal.db") if lab is None else lab.check(place)
     assert not report.findings, report.findings
 
 

@@ -29,6 +29,8 @@ from support.records import make_tasks, settle_one, spec
 STEPS = 4
 GROUPS = 2
 PER_STEP = 3
+RESTORED = 2
+"""The streaming consumer's step whose checkpoint is restored before it was committed."""
 DATA = EpochStream(make_tasks(*"abcde"), seed=3)
 
 
@@ -86,9 +88,15 @@ class Training:
                 run, trainer.name, this_process(), lease_seconds=600
             )
             trainer.lease = await self.write("subscribe", subscribed)
-            if trainer.step:
-                await self.commit(trainer)
-            await self.write("rewind", self.journal.rewind(trainer.lease, trainer.step))
+            await self.restore(trainer)
+
+    async def restore(self, trainer: Trainer) -> None:
+        """To its checkpoint, also where that was not committed."""
+        kind, trained = "rewind", None
+        if trainer is self.stream and trainer.trained:
+            kind, trained = "rewind groups", trainer.trained
+        restored = self.journal.rewind(trainer.lease, trainer.step, trained=trained)
+        await self.write(kind, restored)
 
     async def commit(self, trainer: Trainer) -> None:
         kind, groups = "commit", None
@@ -136,7 +144,10 @@ class Training:
         taken = await self.write("take", self.journal.take(self.stream.lease, groups=1))
         if taken.groups:
             self.stream.save(self.stream.step + 1, names_of(taken))
-            await self.commit(self.stream)
+            if self.stream.step == RESTORED:
+                await self.restore(self.stream)
+            else:
+                await self.commit(self.stream)
         return not taken.ended
 
     async def train(self) -> None:

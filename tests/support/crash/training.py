@@ -2,40 +2,51 @@
 
 import asyncio
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from holdfast.journal import open_journal
 from holdfast.records.step import Generated
 from holdfast.training.run.metrics import read
+from support.crash.freezing import freeze
+from support.fork_server import TrainingPopen
 from support.paths import EXAMPLES
 
 STEPS, GROUPS, SAMPLES = 3, 2, 2
 CLOCKS = ("seconds", "trainer_seconds")
 RUN = "first"
+ROLLOUT = Path(__file__).parent / "short_rollout.py"
+WAITED = re.compile(r"(loading the model|step \d+ of|evaluating after).*, \d+ s")
+"""What a training says of itself once a minute, where nobody looks at a terminal."""
 
 
 class Training:
     """`holdfast train` in `folder`, with the tiny model on the embedded engine."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, journal: str = ""):
+        """`journal`: a URL; else it is a file in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.out = folder / "out"
-        self.journal = folder / "journal.db"
+        self.url = journal
+        self.journal = journal or folder / "journal.db"
         rows = (EXAMPLES / "arithmetic.jsonl").read_text().splitlines()
         (folder / "train.jsonl").write_text("\n".join(rows[:5]))
         (folder / "held_out.jsonl").write_text("\n".join(rows[5:7]))
 
     def command(self, *more: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "holdfast", "train", str(EXAMPLES / "calculator.py")),
+            *(sys.executable, "-m", "holdfast", "train", str(ROLLOUT)),
             *("--tasks", "train.jsonl", "--eval-tasks", "held_out.jsonl", "--eval-every", "2"),
             *("--run", RUN, "--out", str(self.out), "--journal", str(self.journal)),
             *("--steps", str(STEPS), "--groups", str(GROUPS), "--samples", str(SAMPLES)),
-            *("--max-tokens", "48", *more),
+            *("--log-requests", *more),
         ]
 
     def start(self, *more: str, crash: str = "", **env: str) -> "subprocess.Popen[str]":
@@ -43,7 +54,7 @@ class Training:
         env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         if crash:
             env["HOLDFAST_CRASH"] = crash
-        return subprocess.Popen(
+        return TrainingPopen(
             self.command(*more),
             cwd=self.folder,
             env=env,
@@ -118,14 +129,130 @@ class Training:
             for key, turns in self.turns().items()
         }
 
+    def requests(self) -> list[str]:
+        """What its engines were asked for, so far; not the probes of their weights."""
+        log = self.out / "engine.log"
+        text = log.read_text() if log.exists() else ""
+        return re.findall(r"^request '(.*/.*)'$", text, re.MULTILINE)
 
-def children(pid: int) -> list[int]:
-    """Of any of its threads."""
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
+
+class Witness:
+    """Looks at every kill what is durable: it stays, and no engine is asked for it again."""
+
+    def __init__(self, training: Training):
+        self._training = training
+        self._turns: dict[str, list[Generated]] = {}
+        self._asked = 0
+
+    def look(self) -> None:
+        """When the trainer is dead: what an engine gets now is of no turn that is durable."""
+        known = {f"{key}/{turn.path}" for key, turns in self._turns.items() for turn in turns}
+        asked = self._training.requests()
+        assert not known.intersection(asked[self._asked :])
+        before, self._turns = self._turns, self._training.turns()
+        for key, turns in before.items():
+            # With the seconds that each took: another sampling would have taken others.
+            assert self._turns[key][: len(turns)] == turns
+        self._asked = len(asked)
+
+
+def engines_of(pid: int) -> list[int]:
+    """The embedded engines that a training started: forks of it or of its server."""
+    found = [
+        int(child)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in path.read_text().split()
+    ]
+    engines = [child for child in found if _name(child) == "serve"]
+    return engines + [engine for child in found for engine in engines_of(child)]
+
+
+def _name(pid: int) -> str:
+    """Nothing for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all its threads; a measure of how far it is, however busy the machine."""
+    times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def one_line(text: str) -> str:
-    """The error that a command ended with; nothing beside it."""
-    (line,) = text.strip().splitlines()
+    """The error that a command ended with; beside it only what it told of a long wait."""
+    (line,) = (line for line in text.strip().splitlines() if not WAITED.fullmatch(line))
     return line
+
+
+FREEZE = '''
+import os
+import time
+from pathlib import Path
+from holdfast.training.objective.losses import policy_loss
+
+calls = 0
+
+def loss(batch, objective):
+    """Waits in its second step to be frozen, as a laptop that is closed is."""
+    global calls
+    calls += 1
+    if "FREEZE" in os.environ and calls == 2:
+        Path("computing").touch()
+        while not Path("thawed").exists():
+            time.sleep(0.01)
+    return policy_loss(batch, objective)
+'''
+
+
+def check_frozen_trainer(training: Training) -> None:
+    """Frozen in its second step past its lease, it trains and commits nothing more; meanwhile a
+    second one of its name is refused, and takes over when the lease has run out."""
+    (training.folder / "own.py").write_text(FREEZE)
+    options = ("--loss", "own.py:loss", "--lease", "3")
+    frozen = training.start(*options, FREEZE="1")
+    try:
+        _freeze(frozen, training)
+        code, _, err = training.train(*options)
+        assert (code != 0, "another process trains in" in one_line(err)) == (True, True)
+        other = _take_over(training, options)
+        before = other.ledger()
+        assert {end for _, end, _, _ in before[0]} == {"trained"}
+    finally:
+        (training.folder / "thawed").touch()
+        frozen.send_signal(signal.SIGCONT)
+    _, err = frozen.communicate()
+    assert frozen.returncode not in (0, -signal.SIGKILL)
+    assert "took" in err or "taken" in err or "lease" in err.lower(), err
+    assert "Traceback" not in err
+    assert other.ledger() == before
+    assert len(list((training.out / "checkpoints").glob("step-*"))) <= 1
+
+
+def _take_over(training: Training, options: tuple[str, ...]) -> Training:
+    """Another process, with a copy of the folder, as soon as the leases have run out."""
+    other = Training(training.folder, journal=training.url)
+    other.out = training.folder / "copy"
+    shutil.copytree(training.out, other.out)
+    deadline = time.monotonic() + 120
+    while True:
+        code, _, err = other.train(*options)
+        if code == 0:
+            return other
+        assert time.monotonic() < deadline, err
+        assert "holds it for" in one_line(err) or "works on" in one_line(err), err
+        time.sleep(0.5)
+
+
+def _freeze(process: "subprocess.Popen[str]", training: Training) -> None:
+    """In its second step."""
+    deadline = time.monotonic() + 120
+    while not (training.folder / "computing").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if training.url:
+        process.send_signal(signal.SIGSTOP)
+    else:
+        freeze(process, Path(training.journal))

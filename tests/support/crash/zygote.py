@@ -5,6 +5,7 @@ thread or a loop itself, so forking it is safe. Orders are JSON lines; the answe
 driver's wait status.
 """
 
+import argparse
 import asyncio
 import faulthandler
 import importlib
@@ -18,12 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import aiohttp  # noqa: F401
 
-from holdfast.cli.commands.export import _write
+from holdfast.cli.commands.results.export import _write
 from holdfast.engine.engine import Engine
 from holdfast.engine.export.export import What, rows
 from holdfast.engine.open_run import open_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.journal import is_server
+from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
@@ -31,14 +34,25 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import JournalError
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.task import read_tasks, tasks_digest
+from holdfast.records.task import tasks_digest
 from holdfast.rollout.processors.processor import as_processor
+from holdfast.tasks.read import read_tasks
 from holdfast.testing import crash_points
 from holdfast.testing.faulty_journal import FaultyConnections
+from support.journal.faulty_server import FaultyServer
 
 workload = importlib.import_module(f"support.crash.{sys.argv[1]}")
 HANGS_AFTER = 60.0
 RETRY = RetryPolicy(tries=5, deadline=60, try_timeout=20, base=0.01, cap=0.05)
+
+
+def opened(where: str, io: dict):
+    """The journal, and what counts its statements. `io`: which of them fails, and how."""
+    if is_server(where):
+        server = FaultyServer(**io)
+        return PostgresJournal(where, connect=server), server
+    faults = FaultyConnections(**io)
+    return SqliteJournal(Path(where), connect=faults), faults
 
 
 async def drive(order: dict) -> None:
@@ -55,8 +69,7 @@ async def drive(order: dict) -> None:
         tasks=tasks_digest(tasks),
     )
     policy = EnginePolicy(order["url"], "fake", retry=RETRY, patience=30)
-    faults = FaultyConnections(**order["io"])
-    journal = SqliteJournal(Path(order["journal"]), connect=faults)
+    journal, faults = opened(order["journal"], order["io"])
     try:
         await policy.check()
         run = await open_run(journal, spec, tasks)
@@ -78,7 +91,9 @@ async def drive(order: dict) -> None:
         if ending.fatal is not None:
             raise ending.fatal
         Path(order["out"]).with_suffix(".statements").write_text(str(len(faults.statements)))
-        await _write(rows(journal, run, What.SAMPLES), Path(order["out"]), What.SAMPLES, "jsonl")
+        out = Path(order["out"])
+        options = argparse.Namespace(out=str(out), format="jsonl", what="samples", force=False)
+        await _write(rows(journal, run, What.SAMPLES), out, What.SAMPLES, run, options)
     finally:
         await journal.close()
         await policy.aclose()

@@ -77,6 +77,14 @@ def llama(folder: Path, *, seed: int = 0) -> Path:
     return _saved(LlamaForCausalLM(LlamaConfig(**sizes)), folder)
 
 
+def gemma2(folder: Path, *, seed: int = 0) -> Path:
+    """Its attention has a soft cap, which ours has not; tied embeddings, sliding windows."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(seed)
+    return _saved(Gemma2ForCausalLM(Gemma2Config(**_sizes(head_dim=16))), folder)
+
+
 def _saved(network: Any, folder: Path) -> Path:
     with torch.no_grad():
         # Fresh weights are so small that every token is about as likely: let some stand out.

@@ -13,7 +13,6 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History
 from holdfast.records.message import user
@@ -21,6 +20,7 @@ from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.processor import as_processor
+from support.rollout.renderers import BeginsEmpty
 from support.rollout.stage import Oracle
 
 
@@ -38,7 +38,7 @@ class Yard:
         sampling: Sampling | None = None,
     ):
         self.policy = policy or Oracle()
-        self.renderer = ByteRenderer()
+        self.renderer = BeginsEmpty()
         self.journal = journal or MemoryJournal()
         self.tasks = [Task(id=name, messages=(user(f"do {name}"),)) for name in names or ("a",)]
         self.spec = RunSpec(
@@ -67,7 +67,7 @@ class Yard:
             policy=self.policy,
             renderer=self.renderer,
             processor=as_processor(rollout),
-            scorer=None if scorer is None else Scorer(scorer),
+            scorer=scorer if scorer is None or isinstance(scorer, Scorer) else Scorer(scorer),
             settings=Settings(**settings),
             stop=self.stop,
             reopen_failed=reopen_failed,

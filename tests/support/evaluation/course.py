@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from holdfast.evaluation import plugin
 from holdfast.journal import open_journal
 from holdfast.records.history import History
 from holdfast.testing import FakeEngine
+from support.fork_server import Popen
 
 HEAD = """
 import pytest
@@ -32,10 +32,6 @@ from holdfast.evaluation import MetricResult, NoOpRolloutProcessor, evaluation_t
 
 ROWS = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(4)]
 """
-
-
-REGISTERED = bool(list(entry_points(group="pytest11", name="holdfast")))
-"""Installed with the package, the plugin is there already, and cannot be named again."""
 
 
 class Course:
@@ -56,14 +52,19 @@ class Course:
         return [*words, *(str(one) for one in extra)]
 
     def run(self, *extra: object, policy: bool = True) -> pytest.RunResult:
-        return self.pytester.runpytest_inprocess(
-            *self.words(*extra, policy=policy), plugins=[] if REGISTERED else [plugin]
-        )
+        """In this process, with no other plugin: to find those that are installed takes longer
+        than most evaluations here. Nor are compiled files kept: they are told apart by size and
+        seconds, and a file is written anew within one."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", True)
+            return self.pytester.runpytest_inprocess(
+                *self.words(*extra, policy=policy), plugins=[plugin]
+            )
 
     def apart(self, *extra: object) -> "subprocess.Popen[str]":
         """In a process of its own, with no other plugins than those that are named."""
         words = ["-p", "holdfast.evaluation.plugin", *self.words(*extra)]
-        return subprocess.Popen(
+        return Popen(
             [sys.executable, "-m", "pytest", *words],
             cwd=self.folder,
             env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

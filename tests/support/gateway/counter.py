@@ -9,8 +9,8 @@ from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.weight_hold import HoldablePolicy
 from holdfast.gateway.wires.all import WIRES
+from holdfast.policy.hold import HoldablePolicy
 from holdfast.records.message import user
 from holdfast.records.task import Task
 from support.rollout.stage import Oracle, Play

@@ -3,6 +3,12 @@
 from holdfast.policy.rendering.renderer import ByteRenderer
 
 
+class BeginsEmpty(ByteRenderer):
+    """For rollouts in which nothing is said before the model speaks."""
+
+    begins_empty = True
+
+
 class Thinking(ByteRenderer):
     """Bytes that begin with how long to think."""
 

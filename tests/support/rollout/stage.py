@@ -22,6 +22,7 @@ from holdfast.rollout.replay.run_context import OnDivergence, RunContext
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
 from support.records import joined
+from support.rollout.renderers import BeginsEmpty
 
 DEFAULT_SAMPLING = Sampling()
 
@@ -129,7 +130,7 @@ class Play:
         context = RunContext(
             spec=self.spec(sampling or DEFAULT_SAMPLING),
             journal=self.journal,
-            speaker=Speaker(self.oracle, ByteRenderer()),
+            speaker=Speaker(self.oracle, BeginsEmpty()),
             clock=clock or SystemClock(),
             worker="worker",
             on_divergence=on_divergence,

@@ -2,16 +2,12 @@
 
 - `run`: `holdfast run`: everything is checked before anything is done.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
-- `gateway`: `holdfast gateway`: a run of agents that others start.
-- `gateway_workers`: `holdfast gateway --workers N`: this process opens the run and reports on it, N
-  others serve it.
-- `serve`: `holdfast serve`: the embedded engine in the foreground.
-- `show`: `holdfast runs` and `holdfast show`.
-- `show_table`: the trajectories of a run, one line each.
-- `export`: `holdfast export`: a run's data in a file that is either whole or not there.
-- `export_parquet`: Parquet schemas for exports.
-- `report`: `holdfast report`: a run as one HTML file.
-- `compare`: `holdfast compare`: two runs, task by task.
-- `journal`: `holdfast journal check` and `holdfast journal ledger`.
-- `policy`: `holdfast policy check`: what an endpoint can do, and what is missing for training.
+- `cluster`: `holdfast run --cluster`: workers that Ray starts.
+- `pipeline`: `holdfast train --async`, its parts, and `holdfast train --watch`.
+- `serving`: what serves: the gateway, the embedded engine; what an engine can do.
+- `runs`: what is in a journal, run by run and trajectory by trajectory.
+- `results`: a run's data and numbers: export, report, comparison.
+- `journal`: `holdfast journal check`, `compact` and `ledger`.
+- `config`: `holdfast config`: which file sets options here, and what it sets.
+- `completion`: `holdfast completion`: scripts for shells.
 """

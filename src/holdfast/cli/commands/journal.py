@@ -1,20 +1,22 @@
-"""`holdfast journal check` and `holdfast journal ledger`."""
+"""`holdfast journal check`, `holdfast journal compact` and `holdfast journal ledger`."""
 
 import argparse
-import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.setup.journals import to_read
+from holdfast.cli.setup.journals import to_change, to_read
 from holdfast.cli.terminal.exit_codes import Exit
-from holdfast.cli.terminal.text import print_json, visible_name
+from holdfast.cli.terminal.text import bytes_text, print_json, visible_name
 from holdfast.engine.report import many
+from holdfast.journal import is_server
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import GroupEnd, LedgerEntry
+from holdfast.journal.journal import Cut, GroupEnd, LedgerEntry
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.version import WeightVersion
 
@@ -22,7 +24,9 @@ MAX_NAMED = 16
 """Groups that are named in one line; `--json` has all."""
 
 
-def check(args: argparse.Namespace) -> int:
+def check(args: argparse.Namespace) -> "int | Coroutine[None, None, int]":
+    if is_server(args.file):
+        return _check_server(args)
     path = Path(args.file)
     if not path.is_file():
         if path.exists():
@@ -30,9 +34,19 @@ def check(args: argparse.Namespace) -> int:
         raise UsageError(f"there is no journal at {path}; name one: holdfast journal check FILE")
     loss = accept_loss(path) if args.repair else None
     cuts = repair(path) if args.repair else []
-    report = check_file(path)
+    return _print_report(args, check_file(path), cuts, loss or "")
+
+
+async def _check_server(args: argparse.Namespace) -> int:
+    from holdfast.journal.damage.check_server import check_server, repair_server
+
+    cuts, loss = await repair_server(args.file) if args.repair else ([], "")
+    return _print_report(args, await check_server(args.file), cuts, loss)
+
+
+def _print_report(args: argparse.Namespace, report: Report, cuts: list[Cut], loss: str) -> int:
     if args.json:
-        made = {"cuts_made": msgspec.to_builtins(cuts), "given_up": loss or ""}
+        made = {"cuts_made": msgspec.to_builtins(cuts), "given_up": loss}
         fields = msgspec.to_builtins(report) | made
         print_json(fields)
     else:
@@ -43,18 +57,28 @@ def check(args: argparse.Namespace) -> int:
                 f"cut {visible_name(cut.trajectory)} at record {cut.seq} (position "
                 f"{cut.position}): {cut.reason}; {many(cut.lost, 'record')} set aside"
             )
-        print(_text(path, report))
+        print(_text(report))
     return Exit.CORRUPT if report.findings else Exit.OK
 
 
-def _text(path: Path, report: Report) -> str:
+async def compact(args: argparse.Namespace) -> int:
+    async with to_change(args.file, how="as FILE: holdfast journal compact FILE") as journal:
+        freed = await journal.compact()
+    if args.json:
+        print_json({"freed": freed})
+    else:
+        print(f"{redact(args.file)} is {bytes_text(freed)} smaller")
+    return Exit.OK
+
+
+def _text(report: Report) -> str:
     counts = {
         field: value
         for field, value in msgspec.structs.asdict(report).items()
         if isinstance(value, int)
     }
     totals = ", ".join(many(value, _singular(field)) for field, value in counts.items())
-    lines = [f"{path}: {totals}"]
+    lines = [f"{report.path}: {totals}"]
     lines += [f"  {visible_name(str(finding))}" for finding in report.findings]
     lines.append(
         "every checksum and invariant holds"
@@ -70,11 +94,33 @@ def _singular(field: str) -> str:
     return f"{field.removesuffix('ies')}y" if field.endswith("ies") else field.removesuffix("s")
 
 
+# --- copies
+
+
+async def copy(args: argparse.Namespace) -> int:
+    from holdfast.journal.copying.copy_runs import copy_runs
+
+    if not is_server(args.source) and not Path(args.source).is_file():
+        raise UsageError(
+            f"there is no journal at {args.source}; name one: holdfast journal copy FROM TO [RUN …]"
+        )
+    copied = await copy_runs(args.source, args.target, args.runs)
+    if args.json:
+        print_json({"copied": msgspec.to_builtins(copied)})
+        return Exit.OK
+    for run in copied:
+        totals = f"{many(run.trajectories, 'trajectory')}, {many(run.records, 'record')}"
+        print(f"{visible_name(run.name)}: {totals}, {many(run.blobs, 'blob')}; both are the same")
+    if not copied:
+        print(f"{args.source} has no runs")
+    return Exit.OK
+
+
 # --- the ledger
 
 
-def ledger(args: argparse.Namespace) -> int:
-    ledgers, versions = asyncio.run(_read_ledgers(args))
+async def ledger(args: argparse.Namespace) -> int:
+    ledgers, versions = await _read_ledgers(args)
     if args.json:
         print_json({"run": args.run, "consumers": ledgers, "versions": versions})
         return Exit.OK
@@ -96,8 +142,7 @@ def ledger(args: argparse.Namespace) -> int:
 async def _read_ledgers(
     args: argparse.Namespace,
 ) -> tuple[dict[str, list[LedgerEntry]], list[WeightVersion]]:
-    journal = to_read(args.journal)
-    try:
+    async with to_read(args.journal) as journal:
         run = await run_named(journal, args.run)
         consumers = await journal.consumers(run)
         if args.consumer and args.consumer not in consumers:
@@ -106,8 +151,6 @@ async def _read_ledgers(
         wanted = [args.consumer] if args.consumer else consumers
         ledgers = {consumer: await journal.ledger(run, consumer) for consumer in wanted}
         return ledgers, await journal.versions(run)
-    finally:
-        await journal.close()
 
 
 def _summary(entries: list[LedgerEntry]) -> str:

@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -13,13 +14,16 @@ from msgspec import structs
 
 from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.errors import advice, code_of, say
-from holdfast.cli.setup.journals import open_command_run
+from holdfast.cli.setup.journals import find_finished, find_rolled_out, open_command_run
+from holdfast.cli.setup.recorded_command import with_command
+from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
     load_module,
     processor_of,
     rollout_in,
     scorer_in,
     scorer_module,
+    scorer_place,
     split,
 )
 from holdfast.cli.terminal.exit_codes import Exit
@@ -27,26 +31,30 @@ from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, visible, visible_name
-from holdfast.engine.connect import Connection
+from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
-from holdfast.engine.guards.orphan_tasks import end_tasks
+from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
+from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, open_journal
+from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
-from holdfast.policy.client import circuit_breaker
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import HoldfastError, JournalError, JournalUnreachable, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
-from holdfast.records.sampling import Sampling
-from holdfast.records.task import Task, read_tasks
+from holdfast.records.sampling import Sampling, object_text
+from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
+from holdfast.tasks.read import read_tasks
+from holdfast.tasks.system import system_text, with_system
+
+LIMITS = (MAX_COST, MAX_TOKENS_TOTAL)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -60,9 +68,15 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def run(args: argparse.Namespace) -> int:
-    with _prints_aside(args):
-        work = _read(args)
-    return go(args, work)
+    if args.as_worker is not None:
+        from holdfast.cli.commands.cluster import worker
+
+        return worker.work(args)
+    if args.cluster is not None:
+        from holdfast.cli.commands.cluster import driver
+
+        return driver.run(args)
+    return go(args, read(args))
 
 
 def go(args: argparse.Namespace, work: Work) -> int:
@@ -76,19 +90,26 @@ def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager
     return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
 
 
+def read(args: argparse.Namespace) -> Work:
+    """The command, checked, with the user's code."""
+    with _prints_aside(args):
+        return _read(args)
+
+
 def _read(args: argparse.Namespace) -> Work:
     path, name = split(args.rollout)
     tasks = tasks_of(args)
     module = load_module(path)
-    rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
+    rollout = rollout_in(module, path, name, scorer=scorer)
     processor = processor_of(rollout, path)
+    file, function = scorer_place(path, args.scorer)
     plan = plan_of(
         args,
         tasks=tasks,
         processor=processor,
         rollout=fingerprinted(rollout, module=module),
-        scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
+        scorer=make_scorer(args, scorer, file=file, name=function),
         scorer_code=NO_CODE
         if scorer is None
         else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
@@ -97,8 +118,8 @@ def _read(args: argparse.Namespace) -> Work:
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
-    """The whole file is read: a bad line is reported before a longer run comes to it."""
-    return read_tasks(Path(args.tasks))[: args.limit]
+    tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
+    return with_system(tasks, system_text(args.system))
 
 
 def plan_of(
@@ -114,7 +135,7 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
-    return plan_run(
+    plan = plan_run(
         args.run,
         tasks=tasks,
         processor=processor,
@@ -122,16 +143,32 @@ def plan_of(
         scorer=scorer,
         scorer_code=scorer_code,
         samples=args.samples,
-        sampling=Sampling(
-            args.max_tokens,
-            args.temperature,
-            args.top_p,
-            tuple(args.stop),
-            reasoning_effort=args.reasoning_effort,
-        ),
+        sampling=_sampling(args),
         seed=args.seed,
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
         settings=settings_of(vars(args)),
+    )
+    return with_command(plan, args)
+
+
+def _sampling(args: argparse.Namespace) -> Sampling:
+    return Sampling(
+        args.max_tokens,
+        args.temperature,
+        args.top_p,
+        tuple(args.stop),
+        reasoning_effort=args.reasoning_effort,
+        top_k=args.top_k,
+        min_p=args.min_p,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        repetition_penalty=args.repetition_penalty,
+        logit_bias=tuple(args.logit_bias),
+        stop_token_ids=tuple(args.stop_token_ids),
+        ignore_eos=args.ignore_eos,
+        routed_experts=args.routed_experts,
+        extra_body=object_text("extra_body", args.extra_body or {}),
+        chat_template_kwargs=object_text("chat_template_kwargs", args.chat_template_kwargs or {}),
     )
 
 
@@ -143,15 +180,61 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 
 
 async def _work(args: argparse.Namespace, work: Work) -> int:
-    async with connect_command(args) as connection:
+    connecting: AbstractAsyncContextManager[Connection] = connect_command(args)
+    run: Run | None = None
+    if work.on_open is None and not work.quiet:
+        finished = await report_finished(args, work.plan)
+        if finished is not None:
+            return finished
+        if (run := await _find_rolled_out(args, work.plan)) is not None:
+            connecting = nullcontext(recorded_connection(run.spec))
+    if run is None:
+        work.plan.processor.check_setup()
+    async with connecting as connection:
         plan = work.plan.bind(connection)
         if not work.quiet:
+            plan = await plan.bind_scorer()
             plan.report_caveats(connection)
-        journal = open_journal(args.journal)
-        try:
+        async with opened_journal(args.journal) as journal:
             return await _in_journal(args, structs.replace(work, plan=plan), connection, journal)
-        finally:
-            await journal.close()
+
+
+async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None:
+    """The report of a run that needs no more work, so that no engine is started or asked for
+    anything; None where there is work, or something is another than recorded."""
+    if not _goes_on(args):
+        return None
+    async with opened_journal(args.journal, read_only=True) as journal:
+        run = await _found(find_finished(args, journal, plan))
+        if run is None:
+            return None
+        report = await build(journal, run, prices=plan.settings.price_table)
+    ending = Ending("", (), None)
+    print_report(args, run, report, ending)
+    return exit_code(args, report, ending, None)
+
+
+async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | None:
+    """A run that is only to be scored, so that the policy's engine is neither started nor asked."""
+    if not _goes_on(args):
+        return None
+    async with opened_journal(args.journal, read_only=True) as journal:
+        return await _found(find_rolled_out(args, journal, plan))
+
+
+def _goes_on(args: argparse.Namespace) -> bool:
+    """Whether the run may be recorded, and none of it is begun anew."""
+    is_there = is_server(args.journal) or Path(args.journal).is_file()
+    return is_there and not (args.new or args.retry_failed)
+
+
+async def _found(looking: Awaitable[Run | None]) -> Run | None:
+    try:
+        return await looking
+    except JournalUnreachable:
+        raise  # Before an engine is started for nothing.
+    except JournalError:  # Empty, or of an older version: opening it to write says more.
+        return None
 
 
 async def _in_journal(
@@ -173,19 +256,14 @@ async def _in_journal(
         await _end_orphans(own)
     if work.quiet:
         return _ended_quietly(ending, signals.received)
-    report = await build(journal, run)
+    report = await build(journal, run, prices=work.plan.settings.price_table)
     print_report(args, run, report, ending)
     return exit_code(args, report, ending, signals.received)
 
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
     """Ends tasks that user code started and forgot, and says so."""
-    left = [
-        task
-        for task in asyncio.all_tasks() - own
-        if not task.get_name().startswith(circuit_breaker.PROBE_TASK_PREFIX)
-    ]
-    if found := await end_tasks(left):
+    if found := await end_tasks(left_behind(own)):
         names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])
         notify(f"ended {many(len(found), 'task')} left behind: {names}")
 
@@ -216,15 +294,39 @@ def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: 
         known = {"stopped": ending.stopped, "standstills": ending.loop_blocks}
         print_json(msgspec.to_builtins(report) | msgspec.to_builtins(known))
     else:
-        print(visible(redact(as_text(report))), flush=True)
+        text = as_text(report, full_tracebacks=args.full_tracebacks)
+        print(visible(redact(text)), flush=True)
     if ending.stopped:
         notify(f"stopped: {ending.stopped}")
-        print(f"to go on: {redact(resume_command(run))}", file=sys.stderr)
+        print(redact(how_to_go_on(resume_words(run), ending.stopped)), file=sys.stderr)
     if isinstance(ending.fatal, HoldfastError) and str(ending.fatal) != ending.stopped:
         say(str(ending.fatal), Exit.STOPPED)
 
 
+def how_to_go_on(words: Sequence[str], stopped: str) -> str:
+    """The command that goes on. Where a limit on what is spent was reached, with MORE in place of
+    it: the same one would stop at once."""
+    limit = next((f"--{each.name}" for each in LIMITS if f"{each.name} (" in stopped), None)
+    if limit is None:
+        return f"to go on: {shlex.join(words)}"
+    higher = list(words) if _has_option(words, limit) else [*words, f"{limit}="]
+    for at, word in enumerate(higher):
+        if word == limit:
+            higher[at + 1] = "MORE"
+        elif word.startswith(f"{limit}="):
+            higher[at] = f"{limit}=MORE"
+    return f"to go on, with a higher limit: {shlex.join(higher)}"
+
+
+def _has_option(words: Sequence[str], name: str) -> bool:
+    return any(word == name or word.startswith(f"{name}=") for word in words)
+
+
 def resume_command(run: Run) -> str:
+    return shlex.join(resume_words(run))
+
+
+def resume_words(run: Run) -> list[str]:
     """The same command, with the name that the run really has."""
     done = ("--new", "--retry-failed", "--accept-changes")
     command = [word for word in sys.argv[1:] if word not in done]
@@ -233,7 +335,7 @@ def resume_command(run: Run) -> str:
             command[at + 1] = run.spec.name
         elif word.startswith("--run="):
             command[at] = f"--run={run.spec.name}"
-    return shlex.join(["holdfast", *command])
+    return ["holdfast", *command]
 
 
 def exit_code(
@@ -248,7 +350,14 @@ def exit_code(
         )
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
+    if report.nothing_succeeded:
+        return say(f"nothing succeeded: {_all_failed(report)} for good", Exit.NOTHING)
     return Exit.OK
+
+
+def _all_failed(report: RunReport) -> str:
+    number = report.permanent_failures
+    return "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
 
 
 def early_code(ending: Ending, received: Exit | None) -> Exit | None:
@@ -262,5 +371,5 @@ def early_code(ending: Ending, received: Exit | None) -> Exit | None:
         # Once the run has begun, something was changed: the same command goes on.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:
-        return Exit.STOPPED
+        return Exit.SPENT if ending.spent else Exit.STOPPED
     return None

@@ -4,37 +4,50 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
+import holdfast
+from holdfast.cli.commands import pipeline
+from holdfast.cli.commands.cluster import training as cluster
+from holdfast.cli.commands.run import how_to_go_on
 from holdfast.cli.setup.connect import api_key
+from holdfast.cli.setup.recorded_command import with_command
+from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
     load_module,
     processor_of,
     rollout_in,
     scorer_in,
     scorer_module,
+    scorer_place,
     split,
 )
 from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, visible
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.options import JOURNAL
+from holdfast.engine.report import many
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
-from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, open_journal
+from holdfast.journal import check_address
+from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import UsageError
-from holdfast.records.sampling import Sampling
-from holdfast.records.task import Task, read_tasks
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.sampling import Sampling, object_text
+from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted
+from holdfast.tasks.read import read_tasks
+from holdfast.tasks.system import system_text, with_system
 from holdfast.training import extra
+from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import (
     CORRECTIONS,
     Cap,
@@ -44,6 +57,7 @@ from holdfast.training.objective.objective import (
     Objective,
     objective_named,
 )
+from holdfast.training.ranks.place import torchrun_place
 from holdfast.training.settings import (
     Lora,
     OptimizerSettings,
@@ -51,16 +65,66 @@ from holdfast.training.settings import (
     TrainingSettings,
 )
 
+if TYPE_CHECKING:
+    from holdfast.training.run.train import TrainingReport
+
+PLAIN_SECONDS = 60.0
+"""Between two lines of progress where nobody watches; each step has a line anyway."""
+TINY = Path(holdfast.__file__).parent / "embedded" / "tiny"
 TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
 def train(args: argparse.Namespace) -> int:
+    if args.watch:
+        return pipeline.watch(args)
+    _check_required(args)
     extra.require()
+    place = torchrun_place()
+    if place is not None and (args.is_async or args.only == "rollouter"):
+        raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")
+    if place is not None and place.rank:
+        from holdfast.training.follower import follow_torchrun
+
+        follow_torchrun(place, args.device)
+    if args.cluster is not None:
+        cluster.check(args)
     check_address(args.journal)
     settings = settings_from(args)
+    paced = pipeline.settings_from(args)
     plan = _plan(args, settings)
-    held_out = read_tasks(Path(args.eval_tasks)) if args.eval_tasks else []
-    return run_in_own_loop(_train(args, plan, settings, held_out))
+    plan.check_rewarded()
+    if paced is not None:
+        if args.max_staleness is None:
+            paced = adapted(paced, settings, tasks=len(plan.tasks))
+        check_pipeline(paced, settings, tasks=len(plan.tasks))
+        settings = corrected(paced, settings)
+    columns = dict(args.columns)
+    held_out = read_tasks(args.eval_tasks, columns=columns) if args.eval_tasks else []
+    held_out = with_system(held_out, system_text(args.system))
+    if args.until_stdin_closes:
+        pipeline.end_with_stdin()
+    address, model = _address(args), Path(args.model) if args.model else TINY
+    if args.only == "rollouter":
+        return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
+    if paced is not None and args.only is None and not run_in_own_loop(pipeline.is_over(args)):
+        from holdfast.training.run.train import check_training
+
+        # Its parts would refuse it, too, when an engine has been started for them.
+        check_training(plan, settings, model=model, has_engine=not address.urls)
+        return run_in_own_loop(pipeline.supervise(args, model=model))
+    # Of a training that is over, nothing is left for parts: it is reported, or refused.
+    return run_in_own_loop(_train(args, plan, settings, held_out, paced if args.only else None))
+
+
+def _check_required(args: argparse.Namespace) -> None:
+    needed = {
+        "FILE.py[:NAME]": args.rollout,
+        "--tasks": args.tasks,
+        "--run": args.run,
+        "--out": args.out,
+    }
+    if missing := [name for name, value in needed.items() if not value]:
+        raise UsageError(f"the following arguments are required: {', '.join(missing)}")
 
 
 def settings_from(args: argparse.Namespace) -> TrainingSettings:
@@ -78,6 +142,8 @@ def settings_from(args: argparse.Namespace) -> TrainingSettings:
         updates=args.updates,
         row_tokens=args.row_tokens,
         truncation=args.truncation,
+        overlong=_overlong(args),
+        discount=args.discount,
     )
     return TrainingSettings(
         trainer=trainer,
@@ -90,13 +156,27 @@ def settings_from(args: argparse.Namespace) -> TrainingSettings:
         keep_checkpoints=args.keep_checkpoints,
         eval_every=args.eval_every,
         eval_samples=args.eval_samples,
+        eval_deadline=args.eval_deadline,
+        eval_max_tokens=args.eval_max_tokens,
         device=args.device,
+        ranks=_ranks(args),
         dtype=args.dtype,
         lora=_lora(args),
         reference=Path(args.reference) if args.reference else None,
         gradient_checkpointing=args.gradient_checkpointing,
         loss=_loss_code(args),
+        log_requests=args.log_requests,
+        weight_sync=args.weight_sync,
+        weight_dir=Path(args.weight_dir) if args.weight_dir else None,
     )
+
+
+def _ranks(args: argparse.Namespace) -> int:
+    place = torchrun_place()
+    if args.ranks is None:
+        return 1 if place is None else place.size
+    count: int = args.ranks
+    return count
 
 
 def _default_rate(args: argparse.Namespace) -> float:
@@ -106,13 +186,24 @@ def _default_rate(args: argparse.Namespace) -> float:
 
 
 def _lora(args: argparse.Namespace) -> Lora | None:
+    targets = tuple(name.strip() for name in (args.lora_targets or "").split(",") if name.strip())
     if not args.lora_rank:
         return None
-    targets = tuple(args.lora_targets.split(",")) if args.lora_targets else ()
     return Lora(args.lora_rank, args.lora_alpha, targets)
 
 
+def _overlong(args: argparse.Namespace) -> OverlongPenalty | None:
+    length: int | None = args.overlong_length
+    if length is None:
+        return None
+    # As in DAPO, unless it is given: 4,096 of 20,480 tokens.
+    margin = args.overlong_margin or max(length // 5, 1)
+    return OverlongPenalty(length, margin, args.overlong_penalty)
+
+
 def _objective(args: argparse.Namespace) -> Objective:
+    if not args.kl and (args.kl_in_reward or args.kl_estimate != Kl().estimate):
+        raise UsageError("--kl-in-reward and --kl-estimate need --kl C")
     chosen = Objective() if _is_own(args.loss) else objective_named(args.loss)
     clip = chosen.clip
     bounds = {"low": args.clip_low, "high": args.clip_high}
@@ -142,6 +233,9 @@ def _own_loss(args: argparse.Namespace) -> Any:
     found = getattr(load_module(path), name or "loss", None)
     if not callable(found):
         raise UsageError(f"{path} has no function {name or 'loss'!r} for --loss")
+    from holdfast.training.run.checks import check_loss  # It needs torch.
+
+    check_loss(found)
     return found
 
 
@@ -152,68 +246,131 @@ def _loss_code(args: argparse.Namespace) -> str:
 
 def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
     path, name = split(args.rollout)
-    tasks = read_tasks(Path(args.tasks))
+    tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
+    tasks = with_system(tasks, system_text(args.system))
     module = load_module(path)
-    rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
-    return plan_run(
+    rollout = rollout_in(module, path, name, scorer=scorer)
+    file, function = scorer_place(path, args.scorer)
+    plan = plan_run(
         args.run,
         tasks=tasks,
         processor=processor_of(rollout, path),
         rollout=fingerprinted(rollout, module=module),
-        scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
+        scorer=make_scorer(args, scorer, file=file, name=function),
         scorer_code=NO_CODE
         if scorer is None
         else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
         samples=settings.samples,
-        sampling=Sampling(args.max_tokens, args.temperature),
+        sampling=Sampling(
+            args.max_tokens,
+            args.temperature,
+            reasoning_effort=args.reasoning_effort,
+            stop_token_ids=tuple(args.stop_token_ids),
+            chat_template_kwargs=object_text(
+                "chat_template_kwargs", args.chat_template_kwargs or {}
+            ),
+        ),
         seed=settings.seed,
         group=settings.group_policy,
         settings=settings_of({**vars(args), "join": False}),
     )
+    return with_command(plan, args)
 
 
 async def _train(
-    args: argparse.Namespace, plan: RunPlan, settings: TrainingSettings, held_out: list[Task]
+    args: argparse.Namespace,
+    plan: RunPlan,
+    settings: TrainingSettings,
+    held_out: list[Task],
+    paced: PipelineSettings | None,
 ) -> int:
-    from holdfast.training.run.metrics import check_tracker, open_tracker
-    from holdfast.training.run.train import TINY, check_model, train_plan
+    from holdfast.training.run.progress import TrainingProgress
+    from holdfast.training.run.trackers import check_tracker, open_tracker
+    from holdfast.training.run.train import train_plan
 
     for name in args.track:
         check_tracker(name)
-    resume = redact(shlex.join(["holdfast", *sys.argv[1:]]))
+    words = ["holdfast", *pipeline.without_retry(sys.argv[1:])]
     model, address = Path(args.model) if args.model else TINY, _address(args)
-    check_model(model)
     stop = Stop()
-    signals = Signals(stop, resume=resume)
+    signals = Signals(stop, resume=redact(shlex.join(words)), quiet=args.until_stdin_closes)
     signals.watch()
     out = Path(args.out)
-    journal = open_journal(args.journal)
+    progress = TrainingProgress()
+    show = notify if args.json else _print_line
     try:
-        report = await train_plan(
-            plan,
-            settings,
-            journal=journal,
-            out=out,
-            model=model,
-            address=address,
-            eval_tasks=held_out,
-            loss=_own_loss(args),
-            open_trackers=lambda: [open_tracker(n, run=args.run, folder=out) for n in args.track],
-            report=notify if args.json else _print_line,
-            stop=stop,
-        )
-    finally:
-        await journal.close()
+        async with (
+            displayed(progress, quiet=args.quiet or args.json, every=PLAIN_SECONDS),
+            cluster.rollouts(args, plan, stop, on_connected=signals.watch) as elsewhere,
+            pipeline.trainer_part(args, paced, tasks=len(plan.tasks), report=show) as part,
+        ):
+            journal, assembly = part
+            assembly = assembly or elsewhere
+            report = await train_plan(
+                plan,
+                settings,
+                journal=journal,
+                out=out,
+                model=model,
+                address=address,
+                eval_tasks=held_out,
+                loss=_own_loss(args),
+                open_trackers=lambda run, lines: [
+                    open_tracker(name, run=run, folder=out, lines=lines) for name in args.track
+                ],
+                report=show,
+                stop=stop,
+                progress=progress,
+                retries_failed=args.retry_failed,
+                assembly=assembly,
+            )
+    except HoldfastError as error:
+        if progress.has_begun:
+            return pipeline.end_after_sampling(args, error)
+        raise
     if args.json:
         print_json(msgspec.to_builtins(report, enc_hook=str))
+    else:
+        print(visible("\n".join(_last_lines(args, report))), flush=True)
     if report.stopped:
-        notify(f"stopped: {report.stopped}")
-        print(f"to go on: {resume}", file=sys.stderr)
-        return signals.received or Exit.STOPPED
-    if not args.json:
-        print(f"trained {report.steps} steps; the model is in {visible(str(report.model))}")
-    return Exit.OK
+        if not args.until_stdin_closes:
+            notify(f"stopped: {report.stopped}")
+            print(redact(how_to_go_on(words, report.stopped)), file=sys.stderr)
+        return signals.received or (Exit.SPENT if stop.spent else Exit.STOPPED)
+    return Exit.NOTHING if report.trained_nothing else Exit.OK
+
+
+def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]:
+    """What was learned, where the model is, and what to do with it."""
+    of = f" of {args.steps}" if report.stopped else ""
+    head = f"trained {many(report.steps, 'step')}{of}"
+    rewards = [("reward", report.rewards), ("held out", list(report.held_out.values()))]
+    grown = [f"{name} {r[0]:.3f} to {r[-1]:.3f}" for name, r in rewards if len(r) > 1]
+    lines = [f"{head}{': ' if grown else ''}{', '.join(grown)}"]
+    if report.flat_steps and report.trained_nothing:
+        which = "all" if report.flat_steps == report.steps else str(report.flat_steps)
+        lines.append(
+            f"{which} of them trained nothing: all rewards of every group are equal; look at the "
+            "scorer"
+        )
+    if report.skipped_steps:
+        which = "all" if report.skipped_steps == report.steps else str(report.skipped_steps)
+        lines.append(
+            f"{which} of them trained nothing: no gradient was finite; see the loss and the "
+            f"learning rate in {args.out}/metrics.jsonl"
+        )
+    model, journal = shlex.quote(str(report.model)), ""
+    if args.journal != JOURNAL.default:
+        journal = f" --journal {shlex.quote(args.journal)}"
+    if report.steps:
+        lines += [
+            f"the model:   {report.model}",
+            f"serve it:    holdfast serve --model {model}",
+        ]
+    name = shlex.quote(args.run)
+    lines.append(f"look at it:  holdfast report {name}{journal} [--out FILE.html]")
+    return lines
 
 
 def _address(args: argparse.Namespace) -> EngineAddress:

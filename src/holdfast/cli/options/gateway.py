@@ -3,7 +3,64 @@
 import argparse
 
 from holdfast.cli.options.run import Commands, whole_run
-from holdfast.engine.options import SECONDS_OR_NONE, Whole
+from holdfast.engine.options import (
+    CLUSTER,
+    CLUSTER_CODE,
+    SECONDS_OR_NONE,
+    Option,
+    Whole,
+    seconds,
+)
+
+_LISTENING = (
+    Option("host", "{}", default="127.0.0.1", metavar="HOST"),
+    Option("port", "any that is free", Whole(0, 65535), 0, "N"),
+    Option(
+        "token-env",
+        "the variable with the token that takers of trajectories send; needed beyond loopback",
+        metavar="NAME",
+    ),
+    Option("tls-cert", "serve https: the certificate, PEM", metavar="FILE"),
+    Option("tls-key", "its key, PEM, without a password", metavar="FILE"),
+    Option(
+        "advertise",
+        "the address that agents get (beyond loopback: by which others reach this "
+        "machine, its full name or an address)",
+        metavar="HOST|URL",
+    ),
+    Option("workers", "processes that serve the address together ({})", Whole(1), 1, "N"),
+    Option("log", "one line for each request; -: stderr", metavar="FILE"),
+    Option("as-worker", argparse.SUPPRESS),
+)
+_AGENTS = (
+    seconds(
+        "silence", 1800.0, "after which an agent that asks nothing is given up", SECONDS_OR_NONE
+    ),
+    seconds(
+        "rejoin", 30.0, "in which an agent that outlived the gateway may go on", SECONDS_OR_NONE
+    ),
+    seconds(
+        "drain",
+        10.0,
+        "in which responses under way are sent when the gateway closes",
+        SECONDS_OR_NONE,
+    ),
+    Option(
+        "ignore",
+        "leave this out of every request, and say so in the record: a parameter (seed), or a "
+        "type of tools (tool:web_search; tool:*); again for more",
+        metavar="NAME",
+        action="append",
+    ),
+    Option(
+        "on-refused",
+        "an agent was refused a call, did not ask again, and says that it is done: its "
+        "trajectory has failed, or is what the agent says ({})",
+        default="fail",
+        choices=("fail", "accept"),
+    ),
+    Option("max-body", "the largest request that is read ({})", Whole(1), 64, "MIB"),
+)
 
 
 def add_gateway(commands: Commands) -> None:
@@ -16,71 +73,10 @@ def add_gateway(commands: Commands) -> None:
         "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
         "ends with POST /complete.",
     )
-    gateway.add_argument("--host", default="127.0.0.1", metavar="HOST", help="%(default)s")
-    gateway.add_argument(
-        "--port", type=Whole(0, 65535), default=0, metavar="N", help="any that is free"
-    )
-    gateway.add_argument(
-        "--token-env",
-        metavar="NAME",
-        help="the variable with the token that takers of trajectories send; needed beyond loopback",
-    )
-    _tls(gateway)
-    _agents(gateway)
+    for option in (*_LISTENING, *_AGENTS):
+        option.add_to(gateway)
     whole_run(gateway)
-
-
-def _tls(gateway: argparse.ArgumentParser) -> None:
-    gateway.add_argument("--tls-cert", metavar="FILE", help="serve https: the certificate, PEM")
-    gateway.add_argument("--tls-key", metavar="FILE", help="its key, PEM, without a password")
-    gateway.add_argument(
-        "--advertise",
-        metavar="HOST|URL",
-        help="the address that agents get (beyond loopback: by which others reach this "
-        "machine, its full name or an address)",
-    )
-    gateway.add_argument(
-        "--workers",
-        type=Whole(1),
-        default=1,
-        metavar="N",
-        help="processes that serve the address together (%(default)s)",
-    )
-    gateway.add_argument("--log", metavar="FILE", help="one line for each request; -: stderr")
-    gateway.add_argument("--as-worker", help=argparse.SUPPRESS)
-
-
-def _agents(gateway: argparse.ArgumentParser) -> None:
-    for name, default, meaning in (
-        ("--silence", 1800.0, "after which an agent that asks nothing is given up"),
-        ("--rejoin", 30.0, "in which an agent that outlived the gateway may go on"),
-        ("--drain", 10.0, "in which responses under way are sent when the gateway closes"),
-    ):
-        gateway.add_argument(
-            name,
-            type=SECONDS_OR_NONE,
-            default=default,
-            metavar="SECONDS",
-            help=f"{meaning} ({default:g})",
-        )
-    gateway.add_argument(
-        "--ignore",
-        action="append",
-        metavar="NAME",
-        help="leave this out of every request, and say so in the record: a parameter (seed), or a "
-        "type of tools (tool:web_search; tool:*); again for more",
-    )
-    gateway.add_argument(
-        "--on-refused",
-        choices=["fail", "accept"],
-        default="fail",
-        help="an agent was refused a call, did not ask again, and says that it is done: its "
-        "trajectory has failed, or is what the agent says (%(default)s)",
-    )
-    gateway.add_argument(
-        "--max-body",
-        type=Whole(1),
-        default=64,
-        metavar="MIB",
-        help="the largest request that is read (%(default)s)",
-    )
+    group = gateway.add_argument_group("a cluster (needs a journal on PostgreSQL)")
+    for option in (CLUSTER, *CLUSTER_CODE):
+        option.add_to(group)
+    gateway.add_argument("--as-node", type=int, help=argparse.SUPPRESS)

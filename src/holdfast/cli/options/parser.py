@@ -1,10 +1,12 @@
 """How the command line is read: a mistake is one line that helps."""
 
 import argparse
-import difflib
+import re
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from holdfast.cli.options.suggestions import meant
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line
 from holdfast.records.encoding.redaction import redact
@@ -13,9 +15,25 @@ _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit f
 EXIT_CODES = "exit codes:\n" + "\n".join(
     f"  {code.value:>3}  {code.meaning}{_OR.get(code, '')}" for code in Exit
 )
+_INVALID = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from ")
+"""What argparse says of a value that is none of those which there are."""
 
-NEAR = 0.75
-"""How alike two options are before one is taken for the other; 1: the same."""
+# argparse has no public names for them.
+_Commands = argparse._SubParsersAction  # noqa: SLF001
+AppendAction = argparse._AppendAction  # noqa: SLF001
+ExtendAction = argparse._ExtendAction  # noqa: SLF001
+
+
+class ShowVersion(argparse.Action):
+    """`--version`. Looked up only then: finding it takes longer than all that is imported here."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
+    ) -> NoReturn:
+        from holdfast.version import installed_version
+
+        print(f"holdfast {installed_version()}")
+        parser.exit(0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +41,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any):
         self._typed: list[str] = []
+        self._first = ""
         super().__init__(
             allow_abbrev=False,
             epilog=EXIT_CODES,
@@ -38,8 +57,69 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    @property
+    def actions(self) -> "Sequence[argparse.Action]":
+        """Everything that it reads but commands, in the order of `--help`."""
+        return tuple(action for action in self._actions if not isinstance(action, _Commands))
+
+    @property
+    def summaries(self) -> "dict[str, str]":
+        """What `--help` says about its commands."""
+        return {
+            choice.dest: " ".join((choice.help or "").split())
+            for action in self._actions
+            if isinstance(action, _Commands)
+            for choice in action._choices_actions  # noqa: SLF001
+        }
+
+    @property
+    def commands(self) -> "dict[str, Parser]":
+        """Its commands, each with its parser."""
+        return {
+            name: parser
+            for action in self._actions
+            if isinstance(action, _Commands)
+            for name, parser in action.choices.items()
+        }
+
+    def leaf(self, words: Sequence[str]) -> "Parser":
+        """The parser of the command that these words name."""
+        found = self
+        for word in words:
+            if word not in found.commands:
+                break
+            found = found.commands[word]
+        return found
+
+    def split(self, words: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+        """The words of a command, each option with its value; the name of an argument that is no
+        option is ""."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        left = list(words)
+        while left:
+            word = left.pop(0)
+            name, equals, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if action is None:
+                found.append(("", (word,)))
+            elif equals or action.nargs == 0 or not left:
+                found.append((name, (word,)))
+            else:
+                found.append((name, (word, left.pop(0))))
+        return found
+
+    def say_first(self, mistake: str) -> None:
+        """A mistake that was made before the command line was read, and that is said instead of
+        one in it: what is missing there may be what could not be read."""
+        self._first = mistake
+        for command in self.commands.values():
+            command.say_first(mistake)
+
     def error(self, message: str) -> NoReturn:
-        text = "; ".join([redact(message), *self._required_choices(message), *self._suggestions()])
+        if self._first:
+            self.exit(Exit.USAGE, f"holdfast: {one_line(redact(self._first))}\n")
+        said = self._without_choices(message)
+        text = "; ".join([redact(said), *self._required_choices(message), *self._suggestions()])
         stop = "" if text.endswith("?") else ";"
         self.exit(Exit.USAGE, f"holdfast: {one_line(text)}{stop} see `{self.prog} --help`\n")
 
@@ -47,12 +127,28 @@ class Parser(argparse.ArgumentParser):
         """Options that are nearly those which were given and do not exist."""
         known = list(self._option_string_actions)
         typed = [word.partition("=")[0] for word in self._typed if word.startswith("--")]
-        return [
-            f"did you mean {near} instead of {word}?"
-            for word in typed
-            if word not in known
-            for near in difflib.get_close_matches(word, known, n=1, cutoff=NEAR)
-        ]
+        unknown = {word: meant(word, known) for word in typed if word not in known}
+        return [f"did you mean {near} instead of {word}?" for word, near in unknown.items() if near]
+
+    def _without_choices(self, message: str) -> str:
+        """For a value that is nearly one of those that there are, that one instead of them all."""
+        if (found := _INVALID.match(message)) is None:
+            return message
+        name, word = found["name"], found["word"]
+        choices = next(
+            action.choices
+            for action in self._actions
+            if name in (action.metavar, action.dest, "/".join(action.option_strings))
+        )
+        near = meant(word, [*map(str, choices or ()), *self._option_string_actions])
+        if name != "COMMAND":
+            return message if near is None else f"{name} {word} is unknown; did you mean {near}?"
+        what = f"there is no command {word!r}"
+        return (
+            f"{what}; did you mean {near}?"
+            if near
+            else f"{what}; there are {', '.join(choices or ())}"
+        )
 
     def _required_choices(self, message: str) -> list[str]:
         """The values of what is required and was not given."""

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from holdfast.engine import options
-from holdfast.engine.options import Whole
+from holdfast.engine.options import Number, Whole
 from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.trajectory import Status
 
@@ -21,7 +21,7 @@ def add_run(commands: Commands) -> None:
         "Without --policy, the embedded engine and its small model serve the run.\n\n"
         "agent.py has an `async def` of one argument, the trajectory's context, and perhaps a\n"
         'function `score`. A line of tasks.jsonl is {"prompt": "…"} or {"messages": […]}; it may\n'
-        "also have id, tools, ground_truth, metadata.",
+        "also have id, tools, ground_truth, metadata. docs/tasks.md: other sources of tasks.",
     )
     run.add_argument(
         "rollout",
@@ -29,17 +29,18 @@ def add_run(commands: Commands) -> None:
         help="the rollout; NAME may be left out when it is `rollout` or the only one",
     )
     whole_run(run)
+    group = run.add_argument_group("a cluster (needs a journal on PostgreSQL)")
+    for option in options.CLUSTER_PROCESSES:
+        option.add_to(group)
+    run.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
 
 
 def whole_run(run: argparse.ArgumentParser) -> None:
     """The options of every run: of a rollout, or of agents at a gateway."""
-    run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
-    run.add_argument(
-        "--limit",
-        type=Whole(1),
-        metavar="N",
-        help="only the first N tasks of the file (all); another N is another run",
-    )
+    options.TASKS.add_to(run, required=True)
+    options.COLUMNS.add_to(run)
+    options.SYSTEM.add_to(run)
+    options.LIMIT.add_to(run)
     options.POLICY.add_to(run)
     run.add_argument(
         "--model",
@@ -56,12 +57,16 @@ def whole_run(run: argparse.ArgumentParser) -> None:
         group = run.add_argument_group(title)
         for option in listed:
             option.add_to(group)
+    group = run.add_argument_group("processes (may change too)")
+    options.SCORE_WORKERS.add_to(group)
+    options.SCORE_CONCURRENCY.add_to(group)
     group = run.add_argument_group("when the run exists already")
     which = group.add_mutually_exclusive_group()
     options.NEW.add_to(which)
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)
+    options.FULL_TRACEBACKS.add_to(run)
     run.add_argument("--json", action="store_true", help="print the report as JSON")
     run.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -70,10 +75,13 @@ def add_runs(commands: Commands) -> None:
     runs = commands.add_parser(
         "runs",
         help="list the runs of a journal",
-        description="Lists the runs of a journal: when each was begun, how far it is, who works "
-        "on it.",
+        description="Lists the runs of a journal: when each was begun, how far it is, its model,\n"
+        "mean reward and tags, who works on it, how much of it is trained, and how to go on.",
     )
     options.JOURNAL.add_to(runs)
+    runs.add_argument("--all", action="store_true", help="each evaluation of a training, too")
+    runs.add_argument("--names", action="store_true", help="print their names alone, for scripts")
+    runs.add_argument("--tag", metavar="TAG", help="only those with this tag")
     _json(runs)
 
 
@@ -99,7 +107,24 @@ def add_show(commands: Commands) -> None:
         choices=[status.name for status in Status],
         help="list those alone that stand so",
     )
+    options.PRICE.add_to(show)
+    options.FULL_TRACEBACKS.add_to(show)
     _json(show)
+
+
+def add_logs(commands: Commands) -> None:
+    logs = commands.add_parser(
+        "logs",
+        help="find what the processes of a run have logged",
+        description="Lists the log files of a run's processes (scorers, workers, gateways), with "
+        "their last lines.",
+    )
+    logs.add_argument("run", metavar="RUN", help="its name")
+    options.JOURNAL.add_to(logs)
+    logs.add_argument(
+        "--tail", type=Whole(0), default=5, metavar="N", help="last lines of each (%(default)s)"
+    )
+    _json(logs)
 
 
 def add_export(commands: Commands) -> None:
@@ -115,35 +140,81 @@ def add_export(commands: Commands) -> None:
     export.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
     export.add_argument(
         "--what",
-        choices=("samples", "rows", "trajectories", "failures"),
+        choices=(
+            *("samples", "rows", "trajectories", "failures"),
+            *("verl", "slime", "trl", "nemo", "tinker", "sft"),
+        ),
         required=True,
         help="token ids and rewards for a trainer; the same as EvaluationRows of eval-protocol, "
-        "with their messages; conversations; what went wrong",
+        "with their messages; conversations; what went wrong; or the samples as the rows of "
+        "another trainer (verl, slime, TRL, NeMo-RL, Tinker), or for supervised fine-tuning",
     )
+    _where_to(export)
+    _for_some_kinds(export)
+    options.JOURNAL.add_to(export)
+    options.PRICE.add_to(export, help="rows, trajectories: with what they cost, by this table")
+    export.add_argument("--json", action="store_true", help="say what was written as JSON")
+
+
+def _where_to(export: argparse.ArgumentParser) -> None:
     export.add_argument(
-        "--format", choices=("jsonl", "parquet"), help="default: by the file's ending, else jsonl"
+        "--format",
+        choices=("jsonl", "parquet", "csv"),
+        help="default: by the file's ending, else jsonl",
     )
     export.add_argument(
         "--out", required=True, metavar="FILE", help="where to; - for standard output"
     )
+    options.FORCE.add_to(export)
+
+
+def _underscored(word: str) -> str:
+    """Values that have an underscore in Python may be spelled with a dash, as options are."""
+    return word.replace("-", "_")
+
+
+def _for_some_kinds(export: argparse.ArgumentParser) -> None:
+    """Options that go with some values of `--what` alone."""
     export.add_argument(
         "--fixed-groups",
         action="store_true",
-        help="samples: fill groups up to n with ABORTED placeholders",
+        help="samples, slime, trl: fill groups up to n with ABORTED placeholders",
     )
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="samples: those of another distribution than the one that was sampled from are "
+        help="those of another distribution than the one that was sampled from are "
         "refused (processed, the default), or exported as what they are (raw)",
+    )
+    export.add_argument(
+        "--branches",
+        choices=("refuse", "longest"),
+        help="trl, nemo: of a trajectory with several branches, keep the longest (refuse)",
+    )
+    export.add_argument(
+        "--missing-reward",
+        type=_underscored,
+        choices=("refuse", "leave_out"),
+        help="verl, slime, nemo: leave out what nobody scored (refuse)",
+    )
+    export.add_argument(
+        "--min-reward",
+        type=Number("any", lambda value: True),
+        metavar="REWARD",
+        help="sft: only what earned as much",
+    )
+    export.add_argument(
+        "--sft-layout",
+        type=_underscored,
+        choices=("messages", "prompt_completion"),
+        help="sft: the whole conversation (messages), or what was there before the first reply, "
+        "and the rest",
     )
     export.add_argument(
         "--with-turn-traces",
         action="store_true",
         help="rows: one per trajectory, each turn with its whole prompt (large)",
     )
-    options.JOURNAL.add_to(export)
-    export.add_argument("--json", action="store_true", help="say what was written as JSON")
 
 
 def add_journal(commands: Commands) -> None:
@@ -169,6 +240,30 @@ def add_journal(commands: Commands) -> None:
         help="first cut torn logs to their last good record; what is cut is set aside",
     )
     _json(check)
+    compact = actions.add_parser(
+        "compact",
+        help="give the space of deleted runs back to the disk",
+        description="Gives the space of deleted runs back to the disk. Needs room for a copy of "
+        "what is\nleft, for a moment; is not done while somebody works.",
+    )
+    compact.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default=options.JOURNAL.default,
+        help="the journal (%(default)s)",
+    )
+    _json(compact)
+    copy = actions.add_parser(
+        "copy",
+        help="copy runs to another journal, and compare",
+        description="Copies runs between files and PostgreSQL servers, in either direction, and "
+        "compares the\ncopy with the original. Nobody may work on them meanwhile.",
+    )
+    copy.add_argument("source", metavar="FROM", help="a file, or postgresql://USER@HOST/DATABASE")
+    copy.add_argument("target", metavar="TO", help="the same; a file that is not there is made")
+    copy.add_argument("runs", metavar="RUN", nargs="*", default=[], help="only these (all)")
+    _json(copy)
     ledger = actions.add_parser(
         "ledger",
         help="say how each group of a run ended: trained, dismissed, or still open",

@@ -6,7 +6,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from msgspec import structs
+
 from holdfast.cli.terminal.text import notify
+from holdfast.engine.arguments import check_folder, hosted_address, is_hosted
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.options import API_KEY
 from holdfast.policy.retry import RetryPolicy
@@ -15,8 +18,7 @@ from holdfast.records.errors import UsageError
 
 @asynccontextmanager
 async def connect_command(args: argparse.Namespace) -> AsyncIterator[Connection]:
-    """To the engine of `--policy`; without it, to the embedded engine, for as long as the command
-    runs."""
+    """To the engine of `--policy`; without it, to the embedded one, while the command runs."""
     engines = EmbeddedEngines(notify, quiet=args.quiet or args.json)
     try:
         async with connect(_address(args), engines=engines, notify=notify) as connection:
@@ -26,12 +28,8 @@ async def connect_command(args: argparse.Namespace) -> AsyncIterator[Connection]
 
 
 def _address(args: argparse.Namespace) -> EngineAddress:
-    is_named = bool(args.policy)
-    return EngineAddress(
-        urls=tuple(args.policy or ()),
-        models=(args.model,) if is_named and args.model else (),
-        folder=None if is_named else args.model,
-        api_key=api_key(args),
+    return structs.replace(
+        _where(args),
         dialect=args.dialect,
         retry=RetryPolicy(
             args.call_tries,
@@ -42,6 +40,26 @@ def _address(args: argparse.Namespace) -> EngineAddress:
         patience=args.patience,
         tokenizer=args.tokenizer,
         renderer=args.renderer,
+    )
+
+
+def _where(args: argparse.Namespace) -> EngineAddress:
+    """Of `--policy`, or of a provider's model, which either option may name; else embedded."""
+    named = args.policy or ([args.model] if args.model else [])
+    if len(named) == 1 and is_hosted(named[0]):
+        if args.policy and args.model:
+            raise UsageError(f"--policy {named[0]} names the model already; leave --model out")
+        own = api_key(args) if args.api_key_env != API_KEY else None
+        instead = "name an engine with --policy URL"
+        return hosted_address(named[0], api_key=own, environment=os.environ, instead=instead)
+    is_named = bool(args.policy)
+    if not is_named:
+        check_folder(args.model)
+    return EngineAddress(
+        urls=tuple(args.policy or ()),
+        models=(args.model,) if is_named and args.model else (),
+        folder=None if is_named else args.model,
+        api_key=api_key(args),
     )
 
 

@@ -19,6 +19,7 @@ from holdfast.records.errors import (
     JournalError,
     JournalFull,
     JournalNewer,
+    JournalOutage,
     LeaseLost,
     NotAJournal,
     NotTrainable,
@@ -26,15 +27,18 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
+from holdfast.training.run.folder import FolderInUse
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),
     (RunHeld, Exit.HELD),
+    (FolderInUse, Exit.HELD),
     (NotAJournal, Exit.USAGE),
     (JournalNewer, Exit.USAGE),
     (JournalCorrupt, Exit.CORRUPT),
     (JournalDamaged, Exit.CORRUPT),
     (JournalFull, Exit.STOPPED),
+    (JournalOutage, Exit.STOPPED),
     (LeaseLost, Exit.STOPPED),
     (JournalError, Exit.USAGE),
     (EndpointDown, Exit.STOPPED),

@@ -2,25 +2,78 @@
 
 import argparse
 import shlex
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.open_run import free_name, open_run
+from holdfast.embedded.serving import TINY
+from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.run_plan import RunPlan
-from holdfast.journal import open_journal
+from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
 
 
-def to_read(where: str) -> Journal:
+def to_change(where: str, *, how: str = "with --journal") -> AbstractAsyncContextManager[Journal]:
+    """A journal that is there: none is made. `how` another one is named."""
+    _check_there(where, how=how)
+    return opened_journal(where)
+
+
+def to_read(where: str) -> AbstractAsyncContextManager[Journal]:
+    _check_there(where)
+    return opened_journal(where, read_only=True)
+
+
+def _check_there(where: str, *, how: str = "with --journal") -> None:
+    check_address(where)
+    if is_server(where):
+        return
     if Path(where).exists() and not Path(where).is_file():
-        raise UsageError(f"journal {where} is no regular file; name another one with --journal")
+        raise UsageError(f"journal {where} is no regular file; name another one {how}")
     if not Path(where).is_file():
-        raise UsageError(f"there is no journal at {where}; name one with --journal")
-    return open_journal(where, read_only=True)
+        raise UsageError(f"there is no journal at {where}; name one {how}")
+
+
+def refuse_journal(target: Path, journal: str) -> None:
+    """Raises `UsageError` where a command would write over the journal that it reads."""
+    for name in ("", "-wal", "-shm"):
+        part = Path(f"{journal}{name}")
+        if target.exists() and part.exists() and target.samefile(part):
+            raise UsageError(f"{target} is the journal itself; name another file with --out")
+
+
+async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
+    """The recorded run of the plan, if all of it is settled. Its renderer is taken as recorded, and
+    so is its model where only an engine knows which one is meant."""
+    run = await finished_run(journal, plan.spec)
+    return run if run is not None and _may_be_meant(args, run.spec) else None
+
+
+async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
+    """The same for a run that is only to be scored. Raises `RunChanged` for one that is recorded
+    differently, before the embedded engine is started for it."""
+    if not args.policy:
+        is_meant = partial(_may_be_meant, args)
+        await check_same(
+            journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
+        )
+    run = await rolled_out_run(journal, plan.spec, accept_changes=args.accept_changes)
+    return run if run is not None and _may_be_meant(args, run.spec) else None
+
+
+def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
+    """Whether the options may name the recorded model and renderer."""
+    if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
+        return False
+    if args.policy:
+        return args.model in (None, recorded.model)
+    folder = Path(args.model) if args.model else TINY
+    return bool(folder.resolve().name == recorded.model)
 
 
 async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:

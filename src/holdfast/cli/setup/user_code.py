@@ -1,127 +1,102 @@
-"""Loading the user's rollout and scorer from a file.
+"""The user's rollout and scorer, found in their file."""
 
-Their mistakes are shown with their traceback, not with ours around it.
-"""
-
-import importlib.util
 import inspect
 import sys
-import traceback
-from collections.abc import Iterator
-from itertools import dropwhile
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
-from holdfast.engine.scoring.scorer import is_group_scorer
+from holdfast.engine.scoring.scorer import CHECK, is_group_scorer
+from holdfast.engine.scoring.signature import check_scorer
+from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
+from holdfast.records.failure import is_user_code
+from holdfast.rollout.code.load import (
+    UserCodeError,
+    format_error,
+    load_module,
+    split,
+    user_traceback,
+)
 from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
+__all__ = [
+    "UserCodeError",
+    "load_module",
+    "processor_of",
+    "rollout_in",
+    "scorer_in",
+    "scorer_module",
+    "scorer_place",
+    "split",
+    "user_traceback",
+]
+
+SCORE = "score"
+ROLLOUT_NAME = "rollout"
 ROLLOUT = "an async function of one argument, or a RolloutProcessor"
-_loaded: dict[Path, ModuleType] = {}
 
 
-class UserCodeError(UsageError):
-    """The user's file raised while it was imported."""
-
-    def __init__(self, message: str, traceback: str):
-        super().__init__(message)
-        self.traceback = traceback
-
-
-def split(reference: str) -> tuple[Path, str | None]:
-    """`FILE.py:name` or `FILE.py`."""
-    file, colon, name = reference.rpartition(":")
-    if not colon or name.endswith(".py"):
-        file, name = reference, ""
-    return Path(file), name or None
-
-
-def load_module(path: Path) -> ModuleType:
-    """Imports a file once, under its own name unless that is taken."""
-    if path.resolve() in _loaded:
-        return _loaded[path.resolve()]
-    if not path.is_file():
-        raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
-    name = _free_name(path.stem)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _loaded[path.resolve()] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}", _format_error(error)
-        ) from error
-    return module
-
-
-def _free_name(stem: str) -> str:
-    """A file may be called `json.py`; the module of that name is still the one that we need."""
-    taken = stem in sys.modules or stem in sys.stdlib_module_names
-    return f"rollout_file_{stem}" if taken else stem
-
-
-def user_traceback(error: BaseException) -> str:
-    """The traceback from the user's first frame on; "" when it never was in their code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return _format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
-
-
-def _format_error(error: BaseException) -> str:
-    """From the user's first frame on and without ours, in all errors that led to this one."""
-    summary = traceback.TracebackException.from_exception(error)
-    for error_part in _chain(summary):
-        frames = [frame for frame in error_part.stack if not _is_ours(frame.filename)]
-        if any(_is_user_code(frame.filename) for frame in frames):
-            frames = list(dropwhile(lambda frame: not _is_user_code(frame.filename), frames))
-        error_part.stack = traceback.StackSummary.from_list(frames)
-    return "".join(summary.format())
-
-
-def _chain(
-    summary: traceback.TracebackException | None,
-) -> Iterator[traceback.TracebackException]:
-    if summary is not None:
-        yield summary
-        yield from _chain(summary.__cause__)
-        yield from _chain(summary.__context__)
-
-
-def _is_user_code(filename: str) -> bool:
-    return Path(filename).resolve() in _loaded
-
-
-def _is_ours(filename: str) -> bool:
-    package = Path(__file__).parents[2]
-    return filename.startswith("<frozen ") or package in Path(filename).parents
-
-
-def rollout_in(module: ModuleType, path: Path, name: str | None) -> object:
-    """The rollout that was named, or the only one that the file defines."""
-    found = _rollouts(module)
+def rollout_in(
+    module: ModuleType, path: Path, name: str | None, *, scorer: object | None = None
+) -> object:
+    """The rollout that was named; else what is called `rollout`, imported or not; else the only one
+    that the file defines, unless it stands beside another that may be meant. `scorer`, the run's,
+    and whatever is called `score` are no rollouts."""
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if not (name.startswith("_") or _is_scorer(name, value, scorer)) and _is_rollout(value)
+    }
+    own = {name: value for name, value in found.items() if _is_own(value, module)}
     if name is not None:
         if not hasattr(module, name):
-            raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(found)}")
+            raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(own)}")
         return _checked(getattr(module, name), f"{path}:{name}")
-    if "rollout" in found:
-        return found["rollout"]
-    if not found:
-        raise UsageError(f"{path} has no rollout: {_missing(module)}")
-    if len(found) > 1:
-        raise UsageError(
-            f"{path} has {len(found)} rollouts ({_listed(found)}); name one: {path}:NAME"
-        )
-    return next(iter(found.values()))
+    if ROLLOUT_NAME in found:
+        return found[ROLLOUT_NAME]
+    if not own:
+        imported = [name for name, value in found.items() if _is_imported(value)]
+        raise UsageError(f"{path} has no rollout: {_missing(module, path, imported, scorer)}")
+    if len(own) > 1:
+        raise UsageError(f"{path} has {len(own)} rollouts ({_listed(own)}); name one: {path}:NAME")
+    [(only, rollout)] = own.items()
+    imported = [each for each in found if each != only and _may_be_meant(found[each], rollout)]
+    if imported:
+        _refuse_to_guess(path, only, imported, "imported", found)
+    if not _takes_rollout(rollout) and (plain := _without_async(module, scorer)):
+        _refuse_to_guess(path, only, plain, "no `async def`", vars(module))
+    return rollout
 
 
-def _missing(module: ModuleType) -> str:
+def _may_be_meant(imported: object, rollout: object) -> bool:
+    """Whether an imported function may be the rollout, and not `rollout`, which the file defines:
+    if it takes one, or is the user's as well, and that one does not take one."""
+    if not inspect.isfunction(imported):
+        return False
+    is_users = is_user_code(imported.__code__.co_filename)
+    return _takes_rollout(imported) or (is_users and not _takes_rollout(rollout))
+
+
+def _refuse_to_guess(
+    path: Path, own: str, others: list[str], which: str, values: Mapping[str, object]
+) -> NoReturn:
+    likely = [name for name in others if _takes_rollout(values[name])]
+    raise UsageError(
+        f"{path}: {own} or {' or '.join(others)} ({which}) may be the rollout; name one: "
+        f"{path}:{likely[0] if likely else 'NAME'}"
+    )
+
+
+def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object | None) -> str:
     """What a file without a rollout wants; most often, it is one word."""
-    functions = [name for name in _functions(module) if name != "score"]
+    if imported and not _without_async(module, scorer):
+        are = "is" if len(imported) == 1 else "are"
+        names = ", ".join(imported)
+        return f"{names} {are} imported from elsewhere: name it as {path}:{imported[0]}"
+    values = vars(module)
+    functions = [name for name in _functions(module) if not _is_scorer(name, values[name], scorer)]
     if not functions:
         return f"it wants {ROLLOUT}"
     are = "is no async function" if len(functions) == 1 else "are no async functions"
@@ -137,42 +112,53 @@ def processor_of(rollout: object, path: Path) -> RolloutProcessor:
     except Exception as error:
         raise UserCodeError(
             f"{path}: the rollout cannot be made: {type(error).__name__}: {error}",
-            _format_error(error),
+            format_error(error),
         ) from error
 
 
 def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object | None:
     """The scorer that was named, or `score` of the rollout's file if there is one."""
-    if reference is None:
-        return getattr(module, "score", None)
-    file, name = _scorer_place(path, reference)
-    where, name = load_module(file), name or "score"
+    if reference is None and not hasattr(module, SCORE):
+        return None
+    file, name = scorer_place(path, reference)
+    where = load_module(file)
     if not hasattr(where, name):
-        functions = ", ".join(_functions(where)) or "none"
+        scorers = _scorers(where)
+        near = nearest(name, scorers)
+        meant = f"; is {near!r} meant?" if near else ""
         raise UsageError(
-            f"{file} has no scorer {name!r}; its functions of one argument: {functions}"
+            f"{file} has no scorer {name!r}{meant}; its functions of one argument, and judges: "
+            f"{', '.join(scorers) or 'none'}"
         )
     found: object = getattr(where, name)
-    if not callable(found) or not _takes_one_argument(found):
-        raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
+    try:
+        check_scorer(found, is_group=is_group_scorer(found))
+    except UsageError as error:
+        raise UsageError(f"{file}:{name} is no scorer: {error}") from None
     return found
 
 
 def scorer_module(path: Path, reference: str | None) -> ModuleType:
     """The file that has the scorer: the rollout's, `path`, unless another one was named."""
-    return load_module(path if reference is None else _scorer_place(path, reference)[0])
+    return load_module(scorer_place(path, reference)[0])
 
 
-def _scorer_place(path: Path, reference: str) -> tuple[Path, str | None]:
-    return split(reference) if ".py" in reference else (path, reference)
+def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
+    """The file and the name of the scorer that `reference` names, beside the rollout's file."""
+    if reference is None:
+        return path, SCORE
+    file, name = split(reference) if ".py" in reference else (path, reference)
+    return file, name or SCORE
 
 
-def _rollouts(module: ModuleType) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and _is_defined_rollout(value, module.__name__)
-    }
+def _scorers(module: ModuleType) -> list[str]:
+    """What may be meant by one: functions of one argument, and judges."""
+    judges = [name for name, value in vars(module).items() if _is_judge(name, value)]
+    return [*_functions(module), *judges]
+
+
+def _is_judge(name: str, value: object) -> bool:
+    return not (name.startswith("_") or inspect.isclass(value)) and hasattr(value, CHECK)
 
 
 def _functions(module: ModuleType) -> list[str]:
@@ -188,12 +174,48 @@ def _functions(module: ModuleType) -> list[str]:
     ]
 
 
-def _is_defined_rollout(value: object, module: str) -> bool:
-    if isinstance(value, RolloutProcessor):
+def _without_async(module: ModuleType, scorer: object | None) -> list[str]:
+    """Functions of the file that would be rollouts if they were written `async def`."""
+    values = vars(module)
+    return [
+        name
+        for name in _functions(module)
+        if not (inspect.iscoroutinefunction(values[name]) or _is_scorer(name, values[name], scorer))
+        and (_takes_rollout(values[name]) or name == ROLLOUT_NAME)
+    ]
+
+
+def _is_scorer(name: str, value: object, scorer: object | None) -> bool:
+    """Whether it is called one, or is the run's: its file may have been imported twice."""
+    if SCORE in (name, getattr(value, "__name__", "")) or value is scorer:
         return True
-    if getattr(value, "__module__", None) != module or getattr(value, "__name__", "") == "score":
+    are_functions = inspect.isfunction(value) and inspect.isfunction(scorer)
+    return are_functions and value.__code__ == scorer.__code__  # type: ignore[attr-defined, union-attr]
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    is_defined = getattr(value, "__module__", None) == module.__name__
+    return is_defined or isinstance(value, RolloutProcessor)
+
+
+def _is_imported(value: object) -> bool:
+    """Neither ours nor Python's."""
+    home = str(getattr(value, "__module__", "")).partition(".")[0]
+    return home != "holdfast" and home not in sys.stdlib_module_names
+
+
+def _takes_rollout(value: object) -> bool:
+    """Whether it says that it is called with a rollout: its only argument is `t`, or a `Rollout`;
+    a processor is."""
+    if not inspect.isfunction(value):
+        return True
+    parameters = inspect.signature(value).parameters.values()
+    wanted = [each for each in parameters if each.default is each.empty]
+    if len(wanted) != 1:
         return False
-    return _is_rollout(value)
+    hint = wanted[0].annotation
+    is_hinted = str(getattr(hint, "__name__", hint)).endswith("Rollout")
+    return wanted[0].name == "t" or is_hinted
 
 
 def _is_rollout(value: object) -> bool:

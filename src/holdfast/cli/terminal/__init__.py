@@ -1,6 +1,7 @@
 """Output to the terminal, and the signals that it sends.
 
 - `text`: JSON for scripts, and text that cannot do harm.
+- `colours`: colours for statuses.
 - `progress`: a live line on a terminal, a plain one now and then elsewhere.
 - `exit_codes`: exit codes.
 - `signals`: SIGINT and SIGTERM: the first stops with care, the second at once.

@@ -22,5 +22,8 @@ class Exit(IntEnum):
     HELD = 4, "a live worker holds the run"
     STOPPED = 5, "stopped early (endpoint down, disk full, deadline); the same command goes on"
     CORRUPT = 6, "the journal has records that fail their checks, or has lost commits"
+    NOTHING = 7, "nothing succeeded: every trajectory failed for good, or no step trained anything"
+    SPENT = 8, "--max-cost or --max-tokens-total is reached; a higher one goes on"
+    EMPTY = 9, "there was nothing to export: no file was written"
     INTERRUPTED = 130, "SIGINT; the same command goes on"
     TERMINATED = 143, "SIGTERM; the same command goes on"

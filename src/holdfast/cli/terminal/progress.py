@@ -2,36 +2,43 @@
 
 import asyncio
 import contextlib
+import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 from holdfast.engine.progress import Progress
+from holdfast.rollout.threads.contain import in_background
 
 PLAIN_SECONDS = 10.0
 LIVE_SECONDS = 0.2
+WIDE = 120
+BAR_WIDTH = 30
+NARROW_BAR_WIDTH = 10
 
 
 @contextlib.asynccontextmanager
-async def displayed(progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
-    """Shows `progress` on standard error while the body runs."""
+async def displayed(
+    progress: Progress, *, quiet: bool, every: float = PLAIN_SECONDS
+) -> AsyncIterator[None]:
+    """Shows `progress` on standard error while the body runs; where that is no terminal, by a line
+    `every` so many seconds."""
     if quiet:
         yield
         return
-    shower = asyncio.create_task(
-        _live(progress) if sys.stderr.isatty() else _plain(progress), name="progress"
-    )
+    progress.shows_rewards = True
+    show = _live(progress) if sys.stderr.isatty() else _plain(progress, every)
     try:
-        yield
+        async with in_background(show, name="progress"):
+            yield
     finally:
-        shower.cancel()
-        await asyncio.gather(shower, return_exceptions=True)
-        if progress.total and not sys.stderr.isatty():
+        if progress.total and not progress.is_transient and not sys.stderr.isatty():
             _print(progress)
 
 
-async def _plain(progress: Progress) -> None:
+async def _plain(progress: Progress, every: float) -> None:
     while True:
-        await asyncio.sleep(PLAIN_SECONDS)
+        await asyncio.sleep(every)
         _print(progress)
 
 
@@ -47,25 +54,64 @@ async def _live(progress: Progress) -> None:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
+    console = Console(stderr=True)
+
     def drawn() -> Table:
+        """A bar and a line, which a narrow terminal breaks."""
         table = Table.grid(padding=(0, 1))
-        bar = ProgressBar(progress.total or 1, progress.done_before + progress.done, width=30)
-        table.add_row(bar, progress.line())
+        done, total = progress.bar
+        table.add_column(no_wrap=True)
+        table.add_column()
+        width = BAR_WIDTH if console.width >= WIDE else NARROW_BAR_WIDTH
+        table.add_row(ProgressBar(total or None, done, width=width), progress.line())
         return table
 
     # Nothing is drawn for a run that is refused.
-    while not progress.total:  # noqa: ASYNC110 - progress is plain counters
+    while not progress.is_known:  # noqa: ASYNC110 - progress is plain counters
         await asyncio.sleep(LIVE_SECONDS)
-    with Live(
-        drawn(),
-        console=Console(stderr=True),
-        auto_refresh=False,
-        # What user code prints goes above the line; but not if it is meant for a file.
-        redirect_stdout=sys.stdout.isatty(),
-    ) as live:
+    with (
+        Live(
+            drawn(),
+            console=console,
+            auto_refresh=False,
+            transient=progress.is_transient,
+            # What user code prints goes above the line; but not if it is meant for a file.
+            redirect_stdout=sys.stdout.isatty(),
+        ) as live,
+        _logs_above(),
+    ):
         try:
             while True:
                 await asyncio.sleep(LIVE_SECONDS)
                 live.update(drawn(), refresh=True)
         finally:
             live.update(drawn(), refresh=True)
+
+
+@contextlib.contextmanager
+def _logs_above() -> Iterator[None]:
+    """What is logged goes above the line, too: handlers keep the streams that they were made with,
+    and would write into the line. The process is ours, and they get their streams back."""
+    changed = []
+    for handler in _stream_handlers():
+        if handler.stream is sys.__stderr__ and sys.stderr is not sys.__stderr__:
+            changed.append((handler, handler.setStream(sys.stderr)))
+        elif handler.stream is sys.__stdout__ and sys.stdout is not sys.__stdout__:
+            changed.append((handler, handler.setStream(sys.stdout)))
+    try:
+        yield
+    finally:
+        for handler, stream in changed:
+            if stream is not None:
+                handler.setStream(stream)
+
+
+def _stream_handlers() -> "list[logging.StreamHandler[Any]]":
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    handlers = {id(handler): handler for logger in loggers for handler in logger.handlers}
+    return [
+        handler
+        for handler in handlers.values()
+        if isinstance(handler, logging.StreamHandler)
+        and not isinstance(handler, logging.FileHandler)
+    ]

@@ -7,6 +7,7 @@ obeyed; credentials are taken out; a stream that cannot encode a character shows
 import io
 import os
 import sys
+from datetime import UTC, datetime
 
 from holdfast.records.encoding.redaction import redact
 
@@ -34,6 +35,28 @@ def visible(text: str) -> str:
 def visible_name(text: str) -> str:
     """An id on one line."""
     return "".join(char if _is_visible(char) else _escape(char) for char in text)
+
+
+def date_text(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_AGES = ((7 * 86400, "week"), (86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+
+
+def age_text(seconds: float) -> str:
+    """How long something took or is ago, in its largest unit: 3 days."""
+    size, unit = next((age for age in _AGES if seconds >= 2 * age[0]), _AGES[-1])
+    number = max(0, int(seconds // size))
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def bytes_text(number: float) -> str:
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    power = 0
+    while number >= 1000 and power < len(units) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.0f} {units[power]}" if power == 0 else f"{number:.1f} {units[power]}"
 
 
 def notify(message: str) -> None:

@@ -23,6 +23,7 @@ from holdfast.engine_api.requests import (
     GenerateSamplingParams,
     OpenAIRequest,
     SamplingFields,
+    check_altering,
     check_model,
     check_prompt,
     check_sampling,
@@ -46,14 +47,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "use_beam_search": (False,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
     "min_tokens": (0,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "detokenize": (True,),
@@ -217,13 +212,15 @@ def _sampling(
     temperature = 1.0 if params.temperature is None else params.temperature
     top_p = 1.0 if params.top_p is None else params.top_p
     check_sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+    check_altering(params)
     if 0 < temperature < _MIN_TEMPERATURE:
         rule = f"0 or at least {_MIN_TEMPERATURE}"
         raise errors.invalid_parameter("temperature", rule, temperature)
     if not all(params.stops):
         raise errors.invalid_parameter("stop", "without empty strings", params.stop)
     stop_ids = params.stop_token_ids or []
-    _check_ids(stop_ids, model)
+    biases = {int(token): bias for token, bias in (params.logit_bias or {}).items()}
+    _check_ids([*stop_ids, *biases], model)
     return TokenSampling(
         max_tokens=1,
         temperature=temperature,
@@ -231,6 +228,12 @@ def _sampling(
         seed=seeded_random.fresh_seed() if seed is None else seed,
         stop_token_ids=frozenset(stop_ids),
         ignore_eos=bool(params.ignore_eos),
+        top_k=max(params.top_k or 0, 0),
+        min_p=params.min_p or 0.0,
+        presence_penalty=params.presence_penalty or 0.0,
+        frequency_penalty=params.frequency_penalty or 0.0,
+        repetition_penalty=params.repetition_penalty or 1.0,
+        logit_bias=tuple(sorted(biases.items())),
     )
 
 

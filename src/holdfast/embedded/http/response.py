@@ -6,7 +6,6 @@ The shape is vLLM's, with one extension: `weight_versions` in each choice of eve
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,8 +27,9 @@ from holdfast.engine_api.responses import (
     TokenScore,
     usage,
 )
+from holdfast.version import installed_version
 
-FINGERPRINT = f"holdfast-{version('holdfast')}"
+FINGERPRINT = f"holdfast-{installed_version()}"
 _LEAST_LOGPROB = -9999.0
 """JSON has no infinity; this is what vLLM writes for a token outside of top_p."""
 

@@ -18,6 +18,8 @@ from holdfast.records.errors import UsageError
 
 _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "n_positions", "context_length")
+# From so many weights on, a model is worth a GPU.
+_LARGE = 50_000_000
 _DEFAULT_LENGTH = 2048
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _MOVING_ROPE = ("dynamic", "longrope")
@@ -181,8 +183,14 @@ def _load_network(path: Path, attending: str) -> Any:
     missing = sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"]))
     if missing:
         raise UsageError(f"{path} lacks weights, or has them in another shape: {missing[:3]}")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return network.eval().requires_grad_(False).to(device)
+    return network.eval().requires_grad_(False).to(best_device(network))
+
+
+def best_device(network: torch.nn.Module) -> torch.device:
+    """A GPU, if there is one and the model is large enough: a small one has computed a token on the
+    CPU before a GPU has been told what to do."""
+    is_large = sum(weight.numel() for weight in network.parameters()) >= _LARGE
+    return torch.device("cuda" if is_large and torch.cuda.is_available() else "cpu")
 
 
 def _tokenizer(path: Path) -> Any:

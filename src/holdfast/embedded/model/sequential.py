@@ -186,8 +186,7 @@ class SoloPasses:
         return _copy(held) if self.stride > 1 else {}
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
-        """The memory after these tokens, in which the one before them is used up; and the logits
-        after the last."""
+        """The memory after these tokens, which uses up the one before, and the last logits."""
         with torch.inference_mode():
             answer = self._network(
                 input_ids=self._row(tokens), use_cache=True, **held, **self._last_only

@@ -66,8 +66,7 @@ def check(model: LoadedModel) -> int:
 
 
 def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor) -> float:
-    """Rounding, and far less than forgetting would do: weights may be so small that all results
-    are much alike."""
+    """Rounding, and far less than forgetting would do: results may be much alike."""
     changed = passes.logits([*other[:STRIDE], *ids[STRIDE:]])
     effects = _logprob_differences(whole, changed)[STRIDE : 2 * STRIDE]
     return min(_TOLERANCE, _FORGETTING * float(effects.median())) if len(effects) else _TOLERANCE

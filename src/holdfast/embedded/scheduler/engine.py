@@ -265,7 +265,8 @@ class DecodeEngine:
 
     def _sample(self, logits: Tensor, ready: Sequence[Generation]) -> None:
         requests = [(generation.sampling, len(generation.ids)) for generation in ready]
-        drawn = sampler.draw(logits, requests)
+        texts = [(generation.ids, generation.prompt_length) for generation in ready]
+        drawn = sampler.draw(logits, requests, texts)
         news: list[tuple[Generation, TokenDelta]] = []
         for generation, token in zip(ready, drawn, strict=True):
             if token is None:

@@ -36,6 +36,27 @@ class TokenSampling(Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logprobs: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens cannot be drawn; a greedy token is the likeliest anyway."""
+        return self.temperature > 0 and bool(self.top_p < 1 or self.top_k or self.min_p)
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether logits are changed before anything else."""
+        return bool(
+            self.logit_bias
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+        )
 
 
 class WeightSpan(Struct, frozen=True):
@@ -136,6 +157,9 @@ class Generation:
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def send(self, delta: TokenDelta) -> None:
+        """Nothing, once it is cancelled: whoever asked may be gone, and its event loop closed."""
+        if self.cancelled:
+            return
         if self.stream or delta.finish_reason is not None:
             self.sink(self, delta)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from holdfast.embedded.model.kv_cache import Cache
 from holdfast.embedded.model.sequential import TokenCache
 from holdfast.embedded.scheduler.generation import Generation
-from holdfast.embedded.scheduler.slots import common_prefix
+from holdfast.records.encoding.tokens import common_prefix
 
 MIN_SHARED_TOKENS = 32
 """From which a copy is worth the wait."""

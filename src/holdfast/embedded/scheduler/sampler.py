@@ -5,6 +5,8 @@ every elementwise operation works on rows padded to a multiple of the vector wid
 element of any row is ever treated as a remainder.
 """
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -17,32 +19,38 @@ _LANES = 64
 _NONE = float("-inf")
 
 
-def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
-    """One token for each row. `requests` has each row's sampling and the token's absolute position.
+def draw(
+    logits: Tensor,
+    requests: Sequence[tuple[TokenSampling, int]],
+    texts: Sequence[tuple[Sequence[int], int]] = (),
+) -> list[Drawn | None]:
+    """One token for each row. `requests` has each row's sampling and the token's absolute position;
+    `texts`, for penalties, each row's tokens so far, and how many of them are the prompt's.
 
-    Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
-    with logits that are not finite gives None.
+    In the order of vLLM: bias, penalties, temperature, min_p, top_k, top_p. Logprobs are of the
+    distribution that was sampled from; for greedy rows, of temperature 1, uncut. A row with logits
+    that are not finite gives None.
     """
-    scaled = _scale(logits, [sampling for sampling, _ in requests])
+    scaled = _scale(logits, [sampling for sampling, _ in requests], texts)
     weights, cumulative = _weights(scaled)
-    nucleus = [
-        i
-        for i, (sampling, _) in enumerate(requests)
-        if sampling.top_p < 1.0 and sampling.temperature > 0
-    ]
-    if nucleus:
-        outside = _outside(weights[nucleus], [requests[i][0].top_p for i in nucleus])
-        scaled[nucleus] = scaled[nucleus].masked_fill(outside, _NONE)
-        weights[nucleus] = weights[nucleus].masked_fill(outside, 0.0)
-        cumulative[nucleus] = weights[nucleus].cumsum(-1)
+    cut = [i for i, (sampling, _) in enumerate(requests) if sampling.is_cut]
+    if cut:
+        outside = _outside(weights[cut], [requests[i][0] for i in cut])
+        scaled[cut] = scaled[cut].masked_fill(outside, _NONE)
+        weights[cut] = weights[cut].masked_fill(outside, 0.0)
+        cumulative[cut] = weights[cut].cumsum(-1)
     totals = cumulative[:, -1:]
     chosen = _choose(scaled, cumulative, totals, requests)
     logprobs = scaled - totals.log()
     return _collect(logprobs, chosen, [sampling for sampling, _ in requests])
 
 
-def _scale(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
-    """Logits by temperature, less each row's largest: at most 0."""
+def _scale(
+    logits: Tensor,
+    samplings: Sequence[TokenSampling],
+    texts: Sequence[tuple[Sequence[int], int]],
+) -> Tensor:
+    """Logits with biases and penalties, by temperature, less each row's largest: at most 0."""
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
     temperature = torch.tensor(
@@ -52,9 +60,34 @@ def _scale(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     )
     scaled = torch.full((rows, padded), _NONE, dtype=torch.float64, device=logits.device)
     scaled[:, :vocabulary] = logits
+    for row, sampling in enumerate(samplings):
+        if sampling.is_bent:
+            _bend(scaled[row], sampling, *(texts[row] if texts else ((), 0)))
     scaled /= temperature
     scaled -= scaled.amax(-1, keepdim=True)
     return scaled
+
+
+def _bend(row: Tensor, sampling: TokenSampling, ids: Sequence[int], prompt_length: int) -> None:
+    """As vLLM does it: a repetition is one of prompt or reply, the other penalties are on tokens of
+    the reply alone."""
+    if sampling.logit_bias:
+        _add(row, dict(sampling.logit_bias))
+    if sampling.repetition_penalty != 1 and ids:
+        seen = torch.tensor(sorted(set(ids)), device=row.device)
+        logits = row[seen]
+        factor = sampling.repetition_penalty
+        row[seen] = torch.where(logits > 0, logits / factor, logits * factor)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        counts = Counter(ids[prompt_length:])
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        _add(row, {token: -(presence + frequency * count) for token, count in counts.items()})
+
+
+def _add(row: Tensor, amounts: dict[int, float]) -> None:
+    if amounts:
+        tokens = torch.tensor(list(amounts), device=row.device)
+        row[tokens] += torch.tensor(list(amounts.values()), dtype=row.dtype, device=row.device)
 
 
 def _weights(scaled: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,14 +95,25 @@ def _weights(scaled: Tensor) -> tuple[Tensor, Tensor]:
     return weights, weights.cumsum(-1)
 
 
-def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
-    """The tokens outside of the smallest set with a mass of top_p; ties by token id."""
+def _outside(weights: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
+    """The tokens that are cut: those below `min_p` (of the likeliest, which weighs 1), beyond the
+    first `top_k`, and outside of the smallest set with a mass of `top_p`; ties by token id."""
+    width = weights.shape[-1]
+    weights = weights.masked_fill(weights < _column(weights, [one.min_p for one in samplings]), 0.0)
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     sums = ordered.cumsum(-1)
-    limit = torch.tensor(top_p, dtype=torch.float64, device=weights.device)[:, None] * sums[:, -1:]
+    kept = torch.tensor([[min(one.top_k or width, width)] for one in samplings]).to(weights.device)
+    shares = _column(weights, [one.top_p if one.top_p < 1 else math.inf for one in samplings])
+    limit = shares * sums.gather(-1, kept - 1)
     beyond = (sums - ordered) >= limit
+    beyond |= torch.arange(width, device=weights.device)[None] >= kept
+    beyond |= ordered == 0
     beyond[:, 0] = False
     return torch.empty_like(beyond).scatter_(-1, order, beyond)
+
+
+def _column(like: Tensor, values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
 
 
 def _choose(

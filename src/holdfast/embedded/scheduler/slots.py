@@ -7,6 +7,8 @@ conversation's next turn finds its own beginning this way.
 
 from collections.abc import Sequence
 
+from holdfast.records.encoding.tokens import common_prefix
+
 
 class CacheSlots:
     """Slots 0 … count - 1."""
@@ -39,15 +41,3 @@ class CacheSlots:
         """The weights have changed: what the free slots hold is of no use."""
         for slot in self._free:
             self._free[slot] = []
-
-
-def common_prefix(left: list[int], right: list[int]) -> int:
-    """The length of the common beginning, by halving: lists compare at memory speed."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

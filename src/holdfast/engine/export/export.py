@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from holdfast.engine.export.rows import evaluation_rows
+from holdfast.engine.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.errors import JournalCorrupt, NotTrainable
@@ -49,8 +50,9 @@ async def rows(
     turn_traces: bool = False,
     apart: bool = False,
     logprobs: Accepted = Accepted.PROCESSED,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Row]:
-    """`apart`: of `ROWS`, each sample has its own."""
+    """`apart`: of `ROWS`, each sample has its own. `prices`: rows and trajectories have costs."""
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
             async for sample in group_samples(
@@ -60,13 +62,15 @@ async def rows(
             continue
         if what is What.ROWS:
             if views := await _group_views(journal, group, task):
-                for row in evaluation_rows(run.spec, views, turn_traces=turn_traces, apart=apart):
+                for row in evaluation_rows(
+                    run.spec, views, turn_traces=turn_traces, apart=apart, prices=prices
+                ):
                     yield row
             continue
         for member in group:
             view = TrajectoryView(member.key, task, await history_of(journal, member))
             if what is What.TRAJECTORIES:
-                yield trajectory_row(view)
+                yield trajectory_row(view, prices)
             else:
                 for failure in failure_rows(view):
                     yield failure
@@ -83,7 +87,7 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
     """The recorded history. A bad record raises, with its trajectory's name; none is skipped."""
     try:
-        return History(await journal.history(row.id))
+        return History(await journal.history(row.id), settled=row.settled)
     except JournalCorrupt as error:
         raise JournalCorrupt(f"{row.key} is corrupt: {error}") from error
 
@@ -100,10 +104,7 @@ async def group_samples(
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """
-    if not all(member.settled for member in group):
-        return
-    valid = valid_members([member.status for member in group])
-    if not valid or not run.spec.group.keeps(valid, of=len(group)):
+    if not is_kept(group, run):
         return
     for member in group:
         name, sample = member.key.task, member.key.sample
@@ -117,6 +118,14 @@ async def group_samples(
             yield placeholder(task=name, group=name, sample=sample)
 
 
+def is_kept(group: list[TrajectoryRow], run: Run) -> bool:
+    """Whether it is whole, and the run keeps it with the valid members that it has."""
+    if not all(member.settled for member in group):
+        return False
+    valid = valid_members([member.status for member in group])
+    return bool(valid) and run.spec.group.keeps(valid, of=len(group))
+
+
 def _describe_refusal(sample: Sample, history: History) -> str:
     step = next(
         step for step in history.generations if step.trainable and _has_wrong_logprobs(step)
@@ -127,7 +136,7 @@ def _describe_refusal(sample: Sample, history: History) -> str:
     if not sampling.temperature:
         what, remedy = "greedy replies have logprobs of temperature 1", "sample at temperature 1"
     elif mode is LogprobsMode.TEMPERED:
-        remedy = "sample uncut (top_p 1, no top_k)"
+        remedy = "sample uncut and unbent (top_p 1, no top_k, min_p, penalty or logit_bias)"
     return (
         f"task {sample.task!r}, sample {sample.sample}: {what}: they are not of the distribution "
         f"that was sampled from; {remedy}, or ask for them as they are (--logprobs raw)"
@@ -147,8 +156,9 @@ async def _group_views(
     return [TrajectoryView(member.key, task, await history_of(journal, member)) for member in group]
 
 
-def trajectory_row(view: TrajectoryView) -> Row:
+def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
     history = view.history
+    cost = prices.cost_of(history.used) if prices is not None else None
     return {
         "trajectory": str(view.key),
         "task": view.key.task,
@@ -200,6 +210,8 @@ def trajectory_row(view: TrajectoryView) -> Row:
             }
             for refusal in history.refusals.values()
         ],
+        "usage": {model: usage.as_fields() for model, usage in history.used.items()},
+        "cost": None if cost is None or cost.unpriced else cost.amount,
     }
 
 
@@ -211,8 +223,9 @@ def _forks(history: History) -> list[Row]:
 
 
 def message_row(message: object) -> Row:
+    """With its content, also where that is empty: nobody has to look whether it is there."""
     row: Row = msgspec.to_builtins(message)
-    return row
+    return row if "content" in row else {"role": row["role"], "content": "", **row}
 
 
 def _turn(history: History, task: Task, step: Generated) -> Row:
@@ -221,8 +234,8 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "prompt": [message_row(message) for message in added_messages(history, task, step)],
         "reply": message_row(step.message),
         "finish_reason": step.finish_reason,
-        "prompt_tokens": step.keep + count(step.delta),
-        "sampled_tokens": count(step.ids),
+        "prompt_tokens": step.counted.prompt_tokens,
+        "sampled_tokens": step.counted.completion_tokens,
         "mean_logprob": sum(unpack_logprobs(step.logprobs)) / max(1, count(step.ids)),
         "versions": [msgspec.to_builtins(span) for span in step.versions],
         "model": step.model,
@@ -230,6 +243,7 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "seconds": step.seconds,
         "prefix_break": step.prefix_break,
         "logprobs_mode": mode_with(step.logprobs_mode, step.sampling).value,
+        "usage": None if step.usage is None else step.usage.as_fields(),
     }
 
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from holdfast.engine.export.export import group_samples, groups_of, history_of
-from holdfast.journal import open_journal
+from holdfast.journal import check_journal, is_server, open_journal
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -30,7 +30,7 @@ async def samples(
     there is no such run; `JournalCorrupt` names the trajectory that cannot be read.
     """
     accepted = _accepted(logprobs)
-    async with _to_read(journal) as opened:
+    async with opened_to_read(journal) as opened:
         found = await run_named(opened, run)
         for _, members in await groups_of(opened, found):
             async for sample in group_samples(
@@ -44,7 +44,7 @@ async def trajectories(journal: Journal | str | Path, run: str) -> AsyncIterator
 
     The rest is as with `samples`.
     """
-    async with _to_read(journal) as opened:
+    async with opened_to_read(journal) as opened:
         for task, members in await groups_of(opened, await run_named(opened, run)):
             for member in members:
                 yield TrajectoryView(member.key, task, await history_of(opened, member))
@@ -58,11 +58,13 @@ def _accepted(logprobs: str) -> Accepted:
 
 
 @asynccontextmanager
-async def _to_read(journal: Journal | str | Path) -> AsyncIterator[Journal]:
+async def opened_to_read(journal: Journal | str | Path) -> AsyncIterator[Journal]:
+    """One that is named by its address is closed at the end; one that was open stays so."""
+    check_journal(journal)
     if not isinstance(journal, str | Path):
         yield journal
         return
-    if not Path(journal).is_file():
+    if not is_server(journal) and not Path(journal).is_file():
         raise UsageError(f"there is no journal at {journal}")
     opened = open_journal(journal, read_only=True)
     try:

@@ -27,8 +27,7 @@ RETURNED = "returned_row"
 
 
 def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
-    """What such a processor says about the row, except for one field; {} where the rollout was of
-    another kind."""
+    """What such a processor says about the row, but for one field; {} for other rollouts."""
     step = view.history.steps.get("0")
     if not isinstance(step, ValueRecorded) or step.name != RETURNED:
         return {}
@@ -66,25 +65,7 @@ def held_of(task: Task) -> Mapping[str, object]:
 
 
 def message_fields(message: Message) -> Fields:
-    fields: Fields = {"role": message.role.value}
-    if message.content is not None:
-        fields["content"] = message.content
-    if message.reasoning is not None:
-        fields["reasoning_content"] = message.reasoning
-    if message.name is not None:
-        fields["name"] = message.name
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        fields["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": call.type,
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    return fields
+    return message.to_dict()
 
 
 def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:

@@ -25,6 +25,7 @@ from holdfast.engine.export.row_tokens import (
     flat_fields,
     group_fields,
 )
+from holdfast.engine.prices import Prices
 from holdfast.records.conversation import main_end
 from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
@@ -33,6 +34,7 @@ from holdfast.records.samples.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import NOTHING, Usage, total_usage
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import completion_params_of
 
@@ -52,12 +54,36 @@ def evaluation_rows(
     *,
     turn_traces: bool = False,
     apart: bool = False,
+    prices: Prices | None = None,
 ) -> list[Fields]:
     """The rows of one settled group, in (sample, branch) order.
 
     With `turn_traces` every row is one trajectory's, and each of its turns has its whole prompt.
     With `apart` every row is one trajectory's, whatever becomes of its group in training.
+    With `prices`, each row says what its usage costs.
     """
+    rows = _rows(spec, group, turn_traces=turn_traces, apart=apart)
+    return rows if prices is None else [_with_cost(row, spec, prices) for row in rows]
+
+
+def _with_cost(row: Fields, spec: RunSpec, prices: Prices) -> Fields:
+    """By the counts of the row itself, which know of no cache, and under eval-protocol's names."""
+    execution = _mapping(row, "execution_metadata")
+    usage, price = _mapping(execution, "usage"), prices.price_of(spec.model)
+    if price is None or not usage or "cost_metrics" in execution:
+        return row
+    sent, sampled = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not isinstance(sent, int) or not isinstance(sampled, int):
+        return row  # A processor of rows wrote its own.
+    costs = price.of(Usage(prompt_tokens=sent)), price.of(Usage(completion_tokens=sampled))
+    names = ("input_cost", "output_cost", "total_cost_dollar")
+    metrics = dict(zip(names, (*costs, sum(costs)), strict=True))
+    return {**row, "execution_metadata": {**execution, "cost_metrics": metrics}}
+
+
+def _rows(
+    spec: RunSpec, group: Sequence[TrajectoryView], *, turn_traces: bool, apart: bool
+) -> list[Fields]:
     if apart:
         return [row for view in group for row in _trajectory_rows(spec, view, turn_traces=False)]
     valid = [view for view in group if view.status.is_outcome]
@@ -133,10 +159,25 @@ def _main_turns(history: History) -> list[Generated]:
 
 def _usage_of(steps: Sequence[Generated]) -> Fields | None:
     if not steps or not steps[-1].ids:
-        return None
+        return _stated_usage(steps)
     last = steps[-1]
     sampled = sum(count(step.ids) for step in steps)
     return _usage(last.keep + count(last.delta) + count(last.ids) - sampled, sampled)
+
+
+def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
+    """Of an engine without tokens: what it says, summed over its turns. Each prompt counts in
+    full; nobody knows which of its tokens were there before."""
+    used = total_usage({step.path: step.counted for step in steps})
+    if used == NOTHING:
+        return None
+    details = {"reasoning_tokens": used.reasoning_tokens}
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.total_tokens,
+        **({"completion_tokens_details": details} if used.reasoning_tokens else {}),
+    }
 
 
 # --- the layouts
@@ -158,7 +199,9 @@ def _group_row(
         messages=messages_of(view),
         status=status_fields(view),
         params=completion_params_of(steps[0].model, steps[0].sampling),
-        execution=_execution(steps[:1], _usage(prompt, sampled) if steps[0].ids else None),
+        execution=_execution(
+            steps[:1], _usage(prompt, sampled) if steps[0].ids else _stated_usage(steps)
+        ),
         extra=extra,
     )
 
@@ -176,7 +219,7 @@ def _flat_row(
 ) -> Fields:
     history = view.history
     steps = [turn.step for turn in branch.turns] if branch else history.generations
-    usage = None
+    usage = _stated_usage(steps) if branch is None else None
     if branch is not None:
         sampled = sum(turn.end - turn.start for turn in branch.turns)
         usage = _usage(len(branch.sample.token_ids) - sampled, sampled)
@@ -238,7 +281,7 @@ def _row(
     fields = _present(
         **_columns(task),
         messages=messages,
-        tools=list(task.tools) or None,
+        tools=view.tools or None,
         input_metadata=_input_metadata(spec, view, params or {}),
         rollout_status=(_mapping(task.metadata, "rollout_status") if untouched else {}) or status,
         ground_truth=task.ground_truth,

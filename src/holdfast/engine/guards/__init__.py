@@ -4,5 +4,6 @@
 - `event_loop`: the event loop of a command, which user code does not end.
 - `orphan_tasks`: asyncio tasks that user code started and left behind.
 - `crash_suspects`: trajectories that may crash the process.
+- `spending`: what a run has used, and the limits at which it stops.
 - `processor_setup`: a processor's own setup and clean-up, outside of any trajectory.
 """

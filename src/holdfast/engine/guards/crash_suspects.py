@@ -65,8 +65,7 @@ class Suspects:
 
     @asynccontextmanager
     async def turn(self, crashes: int, slot: Slot) -> AsyncIterator[None]:
-        """Held while a trajectory with this crash count runs. It waits outside its slot, which
-        others can use."""
+        """Held while a trajectory with this crash count runs. It waits outside its slot."""
         if crashes < SUSPECT_AFTER_CRASHES:
             yield
             return

@@ -77,8 +77,7 @@ class PatientClock:
 
 
 def install_patient_clock(loop: asyncio.AbstractEventLoop) -> None:
-    """For the owner of a loop, before it runs. A loop with a clock of its own in C, such as
-    uvloop's, keeps that."""
+    """For the owner of a loop, before it runs. A loop with a clock in C (uvloop) keeps that."""
     if isinstance(loop, asyncio.BaseEventLoop):
         loop.time = PatientClock(loop)  # type: ignore[method-assign]
 

@@ -1,6 +1,9 @@
 """Scoring as a durable phase of its own.
 
+- `signature`: What a scorer has to be, checked before anything is sampled.
+- `engine_use`: What one call of a scorer has of engines: outages, and tokens.
 - `scorer`: Scorers: functions from finished trajectories to rewards.
+- `wire`, `process`, `pool`: Scorers in processes of their own, and what is sent to them.
 - `settle`: Scoring: its own durable phase, which overlaps with rollouts.
 - `late`: Late scoring: what needs more than one task, or more than one run, to be judged.
 """

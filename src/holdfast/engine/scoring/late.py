@@ -17,17 +17,18 @@ from msgspec import Struct
 from holdfast.clock import SystemClock
 from holdfast.engine.guards.loop_block import watch_loop
 from holdfast.engine.scoring.scorer import Scorer
-from holdfast.engine.scoring.settle import Member, Scoring
+from holdfast.engine.scoring.settle import STOPS, Member, Scoring
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
-from holdfast.records.errors import HoldfastError, JournalError, ScoringStopped, ThreadsHang
+from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.threads.contain import in_background
 
 CLAIM = 256
 
@@ -68,6 +69,7 @@ async def score_late(
             settings.scoring,
             journal,
             SystemClock(),
+            patience=settings.patience,
             place=partial(_place, {run.spec.name: index for index, run in enumerate(runs)}, places),
         )
         with watch_loop():
@@ -95,18 +97,15 @@ async def _joined(
 ) -> AsyncIterator[list[Worker]]:
     """A worker of each run, kept alive while a scorer takes its time."""
     workers: list[Worker] = []
-    beating = asyncio.create_task(
-        _beat(journal, workers, settings.lease_seconds, stop), name="heartbeat of the scoring"
-    )
+    seconds = settings.lease_seconds
+    beat = _beat(journal, workers, seconds, stop)
     try:
-        for run in runs:
-            seconds = settings.lease_seconds
-            worker = await journal.join(run, this_process(), lease_seconds=seconds, share=False)
-            workers.append(worker)
-        yield workers
+        async with in_background(beat, name="heartbeat of the scoring"):
+            for run in runs:
+                worker = await journal.join(run, this_process(), lease_seconds=seconds, share=False)
+                workers.append(worker)
+            yield workers
     finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
         for worker in workers:
             await journal.leave(worker)
 
@@ -163,7 +162,7 @@ async def _score_some(journal: Journal, scoring: Scoring, waiting: Iterator[_Lot
             for lease, task in lot.open
         ]
         settled = [
-            TrajectoryView(row.key, task, History(await journal.history(row.id)))
+            TrajectoryView(row.key, task, History(await journal.history(row.id)), id=row.id)
             for row, task in lot.settled
         ]
         assert all(member.history.finished for member in members), "every rollout is over by now"
@@ -182,7 +181,7 @@ async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> N
     try:
         if not scoring.cancelled():
             scoring.result()
-    except* (JournalError, ThreadsHang, ScoringStopped) as errors:
+    except* (JournalError, *STOPS) as errors:
         raise _first(errors) from errors
 
 

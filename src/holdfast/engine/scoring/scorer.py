@@ -3,23 +3,35 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from holdfast.engine.options import PATIENCE
+from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
+from holdfast.engine.scoring.signature import check_scorer, name_of
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
+from holdfast.records.failure import Failure
+from holdfast.records.step import Record
+from holdfast.records.usage import NOTHING, USED, UsageByModel, add_usages, judge_usage
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import as_number
-from holdfast.rollout.threads.contain import contain, end_task, finishes_within
+from holdfast.rollout.threads.contain import contain, end_task, finishes_in_time
 from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
 from holdfast.rollout.tools.result import MAX_RESULT
 from holdfast.rollout.tools.tool import result_text
 
 MOST_HANGING = 48
 """Threads that one scorer may leave behind: fewer than make the next call impossible."""
-_GROUP = "__holdfast_group_scorer__"
+MAX_SHOWN = 200
+"""Characters of what was returned, in an error message."""
+CHECK = "check_before_run"
+"""The method of a scorer that can tell whether it will be able to score, and by which model."""
+GROUP_MARK = "__holdfast_group_scorer__"
+"""The attribute of a scorer that takes a whole group."""
 
 
 class Score(Struct, frozen=True):
@@ -35,19 +47,35 @@ class Score(Struct, frozen=True):
     """Whatever else is to be kept with it: JSON."""
 
 
-Scored = Score | float | int
+Scored = Score | float | int | Mapping[str, object] | None
+"""A number, a bool, a dict with its `score`, a `Score`, or None: there is no valid score."""
+ACCEPTED = "a number, a bool, a dict with a 'score', a Score, or None (no valid score)"
+Read = Callable[[TrajectoryView], Awaitable[Sequence[Record]]]
+"""The records of a trajectory, for a scorer in another process."""
 PointScorer = Callable[[TrajectoryView], "Scored | Awaitable[Scored]"]
 GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable[Sequence[Scored]]"]
 
 
+class NotAScore(UsageError, TypeError):
+    """What a scorer returned is no score."""
+
+
+class ScorerFailed(Exception):
+    """A scorer in another process failed, which is classified there."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(failure.line)
+        self.failure = failure
+
+
 def group_scorer(function: GroupScorer) -> GroupScorer:
     """Marks a scorer that takes all valid trajectories of a group and returns a score for each."""
-    setattr(function, _GROUP, True)
+    setattr(function, GROUP_MARK, True)
     return function
 
 
 def is_group_scorer(function: object) -> bool:
-    return bool(getattr(function, _GROUP, False))
+    return bool(getattr(function, GROUP_MARK, False))
 
 
 class Scorer:
@@ -57,63 +85,100 @@ class Scorer:
     is left behind without holding up the end of the process.
     """
 
-    def __init__(self, function: "PointScorer | GroupScorer"):
-        if not callable(function):
-            raise UsageError(f"{function!r} is no scorer: it wants a function of a trajectory")
-        self.name = str(getattr(function, "__name__", type(function).__name__))
+    def __init__(self, function: "PointScorer | GroupScorer", *, called: str = ""):
+        """`called`: how errors name it, where "scorer" and the function's name are not enough."""
         self.is_group = is_group_scorer(function)
+        check_scorer(function, is_group=self.is_group)
+        self.name = name_of(function)
+        self._called = called or f"scorer {self.name}"
         self._function: Callable[[Any], Any] = function
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = DaemonThreads("scorers")
         self._hanging: list[_InThread] = []
+        self._is_open = False
+        self._users = 0
+
+    async def check(self, *, samples: int) -> str | None:
+        """Before anything is sampled: raises what a scorer that can tell, such as a judge, finds
+        wrong, and returns the model that it asks. `samples`: of each task."""
+        check = getattr(self._function, CHECK, None)
+        return None if check is None else await check(samples=samples if self.is_group else 1)
 
     async def score(
-        self, views: Sequence[TrajectoryView], *, seconds: float | None = None
+        self,
+        views: Sequence[TrajectoryView],
+        *,
+        seconds: float | None = None,
+        patience: float = PATIENCE.default,
+        read: Read | None = None,
+        on_extended: Callable[[float], None] = lambda seconds: None,
     ) -> list[Score]:
         """A score for each view; a pointwise scorer is given exactly one.
 
-        Raises `ScorerTimeout` where it does not answer within so many seconds.
+        Raises `ScorerTimeout` where it does not answer within so many seconds, without those in
+        which an engine was down that it asks (`on_extended` is called when they are added), and
+        `EndpointDown` or `PolicyRefused` where that engine cannot be used at all, be it down for
+        longer than `patience`: neither is a failure of what is scored.
         """
-        if not self.is_group:
-            (view,) = views
-            return [_score(await self._call(view, seconds), self.name)]
-        found = await self._call(list(views), seconds)
-        if not isinstance(found, Sequence) or len(found) != len(views):
-            raise TypeError(
-                f"group scorer {self.name} wants to return a list of {len(views)} scores, not "
-                f"{found!r}"
-            )
-        return [_score(item, self.name) for item in found]
+        await self._open()
+        with track_engine_use(patience) as use:
+            deadline = _Deadline(seconds, use, on_extended)
+            try:
+                found = await self._call(list(views) if self.is_group else views[0], deadline)
+            except Exception as error:
+                if use.unusable is not None and error is not use.unusable:
+                    raise use.unusable from error
+                raise
+        each = listed(found, len(views), self._called) if self.is_group else [found]
+        return _with_usage([checked(item, self._called) for item in each], use.used)
 
-    async def _call(self, argument: object, seconds: float | None) -> object:
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """What it starts meanwhile is ended with the last of those who use it at the same time: a
+        training's evaluations share its scorer. Then it may be used again."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends what it has started; it may be used again."""
+        if self._is_open:
+            self._is_open = False
+            await self._function.__aexit__(None, None, None)  # type: ignore[attr-defined]
+
+    async def _open(self) -> None:
+        """A scorer that keeps something open, such as a judge, does so until `aclose`."""
+        if not self._is_open and hasattr(type(self._function), "__aenter__"):
+            self._is_open = True
+            await self._function.__aenter__()  # type: ignore[attr-defined]
+
+    async def _call(self, argument: object, deadline: "_Deadline") -> object:
         if self._is_async:
-            return await self._awaited(lambda: self._function(argument), seconds, seconds)
-        began = asyncio.get_running_loop().time()
-        found = await self._in_thread(_InThread(self._function, argument), seconds)
+            return await self._awaited(lambda: self._function(argument), deadline)
+        found = await self._in_thread(_InThread(self._function, argument), deadline)
         if not isinstance(found, Awaitable):
             return found
-        left = (
-            None
-            if seconds is None
-            else max(0.0, began + seconds - asyncio.get_running_loop().time())
-        )
-        return await self._awaited(lambda: found, left, seconds)
+        return await self._awaited(lambda: found, deadline)
 
-    async def _in_thread(self, call: "_InThread", seconds: float | None) -> object:
+    async def _in_thread(self, call: "_InThread", deadline: "_Deadline") -> object:
         self._hanging = [item for item in self._hanging if item.is_running]
         if len(self._hanging) >= MOST_HANGING:
             raise ThreadsHang(
-                f"{len(self._hanging)} calls of scorer {self.name} did not answer within "
-                f"{seconds:g} s and still hang; give it a deadline of its own"
+                f"{len(self._hanging)} calls of {self._called} did not answer within "
+                f"{deadline.seconds:g} s and still hang; give it a deadline of its own"
             )
         try:
-            return await self._threads.run(call, seconds=seconds)
+            return await self._threads.run(call, left=deadline.left)
         except StillRunning:
             self._hanging.append(call)
-            raise self._late(seconds) from None
+            raise self._late(deadline) from None
 
     async def _awaited(
-        self, make: Callable[[], Awaitable[object]], left: float | None, seconds: float | None
+        self, make: Callable[[], Awaitable[object]], deadline: "_Deadline"
     ) -> object:
         """In a task of its own: one that swallows its cancellation cannot hold the run up."""
 
@@ -122,16 +187,54 @@ class Scorer:
 
         job = asyncio.create_task(work(), name=f"scorer {self.name}")
         try:
-            if not await finishes_within(job, left):
-                raise self._late(seconds)
+            if not await finishes_in_time(job, deadline.left):
+                raise self._late(deadline)
         finally:
             await end_task(job)
         if job.cancelled():
-            raise RuntimeError(f"scorer {self.name} cancelled itself")
+            raise RuntimeError(f"{self._called} cancelled itself")
         return job.result()
 
-    def _late(self, seconds: float | None) -> ScorerTimeout:
-        return ScorerTimeout(f"scorer {self.name} did not answer within {seconds:g} s")
+    def _late(self, deadline: "_Deadline") -> ScorerTimeout:
+        return ScorerTimeout(f"{self._called} did not answer within {deadline.seconds:g} s")
+
+
+def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:
+    """The scores with the tokens that they do not tell of: a function that asks a judge may make a
+    number of its score. Of a group, each has its share."""
+    told: UsageByModel = {}
+    for score in scores:
+        told = add_usages(told, judge_usage(score.details))
+    untold = {model: usage.less(told.get(model, NOTHING)) for model, usage in used.items()}
+    shares = [
+        {
+            model: usage.share(number, of=len(scores)).as_fields()
+            for model, usage in untold.items()
+            if usage != NOTHING
+        }
+        for number in range(len(scores))
+    ]
+    return [
+        structs.replace(score, details={USED: share, **score.details}) if share else score
+        for score, share in zip(scores, shares, strict=True)
+    ]
+
+
+class _Deadline:
+    """Of one call: it moves with every second in which an engine is down that the call asks."""
+
+    def __init__(self, seconds: float | None, use: EngineUse, on_extended: Callable[[float], None]):
+        self.seconds = math.inf if seconds is None else seconds
+        self._use = use
+        self._on_extended = on_extended
+        self._extended = 0.0
+        self._end = asyncio.get_running_loop().time() + self.seconds
+
+    def left(self) -> float:
+        if (more := self._use.seconds - self._extended) > 0:
+            self._extended += more
+            self._on_extended(more)
+        return self._end + self._extended - asyncio.get_running_loop().time()
 
 
 class _InThread:
@@ -151,42 +254,153 @@ class _InThread:
             self.is_running = False
 
 
-def _score(found: object, name: str) -> Score:
-    """Checked here, where an error is the scorer's: what is recorded must be readable."""
-    score = found if isinstance(found, Score) else Score(found)  # type: ignore[arg-type]  # next
-    reward = as_number(score.reward)
-    if reward is None and (score.reward is not None or score is not found):
-        raise TypeError(f"scorer {name} returned {found!r}; it wants a number or a Score")
+def listed(found: object, count: int, called: str) -> Sequence[object]:
+    """What a scorer of several returned: one for each, in their order."""
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+        raise NotAScore(
+            f"{called} returned {shown(found)}; return a list of {count}, one score for each of "
+            "those it was given"
+        )
+    if len(found) != count:
+        raise NotAScore(
+            f"{called} returned a list of {len(found)}; return a list of {count}, one score for "
+            "each of those it was given"
+        )
+    return found
+
+
+def shown(value: object) -> str:
+    """For an error message; user code, and numbers of too many digits, fail to say theirs."""
+    try:
+        return repr(value)[:MAX_SHOWN]
+    except Exception as error:
+        return f"a {type(value).__name__} whose repr fails ({type(error).__name__})"
+
+
+def checked(found: object, called: str) -> Score:
+    """Checked here, where an error is the scorer's: what is recorded must be readable. `called` is
+    how the scorer is named in it."""
+    score = as_score(found, called)
+    reward = read_reward(score.reward, called)
     if reward is not None and not math.isfinite(reward):
-        raise ValueError(f"scorer {name} returned {reward}, which is no reward")
+        raise NotAScore(f"{called} returned {reward}, which is no reward; return a finite number")
+    for part in ("metrics", "reasons", "details"):
+        _check_dict(part, getattr(score, part), called)
     return Score(
         reward,
-        {_word(metric): _metric(metric, value, name) for metric, value in score.metrics.items()},
+        {_word(metric): _metric(metric, value, called) for metric, value in score.metrics.items()},
         {_word(what): result_text(why) for what, why in score.reasons.items()},
-        _readable(score.details, name),
+        _readable(score.details, called),
     )
+
+
+def as_score(found: object, called: str) -> Score:
+    """What a scorer returned, as a `Score`."""
+    if isinstance(found, Score):
+        return found
+    if isinstance(found, Mapping):
+        return _from_mapping(found, called)
+    if found is None:
+        return Score(None)
+    reward = as_number(found)
+    if reward is None:
+        raise NotAScore(f"{called} returned {shown(found)}; return {ACCEPTED}")
+    return Score(reward)
+
+
+def read_reward(value: object, called: str, *, accepted: str = ACCEPTED) -> float | None:
+    """A number, or None. Text is neither, also where it spells one."""
+    reward = as_number(value)
+    if reward is None and value is not None:
+        raise NotAScore(
+            f"{called} returned {shown(value)} as its score, which is no number; return {accepted}"
+        )
+    return reward
+
+
+_NAMED = ("score", "reward", "is_score_valid", "metrics", "reason", "reasons", "details")
+
+
+def _from_mapping(found: Mapping[Any, Any], called: str) -> Score:
+    """`score` (or `reward`), `metrics`, `reason` or `reasons`; what else there is are details."""
+    check_named(found, called)
+    reward = found["score"] if "score" in found else found["reward"]
+    given = {part: found.get(part) or {} for part in ("metrics", "reasons", "details")}
+    for part, value in given.items():
+        _check_dict(part, value, called)
+    metrics, why = _split_metrics(given["metrics"], called)
+    reasons = {**why, **given["reasons"]}
+    if found.get("reason"):
+        reasons = {"reason": found["reason"], **reasons}
+    rest = {str(key): value for key, value in found.items() if key not in _NAMED}
+    return Score(
+        reward if found.get("is_score_valid", True) else None,
+        metrics,
+        reasons,
+        {**rest, **given["details"]},
+    )
+
+
+def check_named(found: Mapping[Any, Any], called: str, *, accepted: str = ACCEPTED) -> None:
+    """A dict has a `score`, or, as another name of it, a `reward`."""
+    if "score" in found and "reward" in found:
+        raise NotAScore(f"{called} returned a dict with a 'score' and a 'reward'; return one")
+    if "score" not in found and "reward" not in found:
+        has = ", ".join(map(str, found))[:MAX_SHOWN] or "nothing"
+        raise NotAScore(
+            f"{called} returned a dict without a 'score'; it has {has}; return {accepted}"
+        )
+
+
+def read_metric(metric: object, value: object, called: str) -> float:
+    """The number of a metric, or of a dict with its `score`."""
+    number = as_number(value.get("score") if isinstance(value, Mapping) else value)
+    if number is None:
+        raise NotAScore(
+            f"{called} returned {shown(value)} as its metric {metric!r}, which is no number"
+        )
+    return number
+
+
+def _check_dict(part: str, value: object, called: str) -> None:
+    if not isinstance(value, Mapping):
+        raise NotAScore(f"{called} returned {part} that are no dict: {shown(value)}")
+
+
+def _split_metrics(
+    metrics: Mapping[Any, Any], called: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    """A metric is a number, or a dict with its `score` and `reason`."""
+    numbers: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    for metric, value in metrics.items():
+        numbers[str(metric)] = read_metric(metric, value, called)
+        if isinstance(value, Mapping) and value.get("reason"):
+            reasons[str(metric)] = str(value["reason"])
+    return numbers, reasons
 
 
 def _word(name: object) -> str:
     return result_text(str(name))
 
 
-def _metric(metric: str, value: float, name: str) -> float:
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError(f"scorer {name} returned {found} as its metric {metric!r}")
+def _metric(metric: str, value: object, called: str) -> float:
+    found = as_number(value)
+    if found is None or not math.isfinite(found):
+        what = shown(value) if found is None else found
+        raise NotAScore(f"{called} returned {what} as its metric {metric!r}, which is no number")
     return found
 
 
-def _readable(details: Mapping[str, object], name: str) -> dict[str, object]:
+def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
     """The details as they will be read again, or the scorer's error."""
     try:
         encoded = msgspec.msgpack.encode(details)
         found = msgspec.msgpack.decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise TypeError(f"scorer {name} returned details that are no JSON: {error}") from error
+        raise NotAScore(f"{called} returned details that are no JSON: {error}") from None
     if len(encoded) > MAX_RESULT:
-        raise ValueError(f"scorer {name} returned {len(encoded):,} bytes of details")
+        raise NotAScore(f"{called} returned {len(encoded):,} bytes of details")
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise TypeError(f"scorer {name} returned details that are no object with names")
+        raise NotAScore(f"{called} returned details that are no object with names")
     return found

@@ -8,13 +8,20 @@ process dies is only scored when the run goes on.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import Clock
-from holdfast.engine.scoring.scorer import Score, Scorer
+from holdfast.engine.options import PATIENCE
+from holdfast.engine.scoring.scorer import Score, Scorer, ScorerFailed
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
-from holdfast.records.errors import ScoringStopped, ThreadsHang
+from holdfast.records.errors import (
+    EndpointDown,
+    PolicyRefused,
+    ScorerUnloadable,
+    ScoringStopped,
+    ThreadsHang,
+)
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
@@ -22,6 +29,10 @@ from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.threads.contain import as_exception
+
+STOPS = (ThreadsHang, ScoringStopped, ScorerUnloadable, EndpointDown, PolicyRefused)
+"""What ends the run and leaves the trajectory as it is, to be scored later. An engine that a scorer
+asks, and cannot use, is no fault of what is scored."""
 
 
 class Member(Struct):
@@ -35,7 +46,7 @@ class Member(Struct):
 
     @property
     def view(self) -> TrajectoryView:
-        return TrajectoryView(self.lease.key, own(self.task), self.history)
+        return TrajectoryView(self.lease.key, own(self.task), self.history, id=self.lease.id)
 
 
 def tries_spent(records: Iterable[Record]) -> int:
@@ -69,12 +80,17 @@ class Scoring:
         clock: Clock,
         *,
         place: Place = by_sample,
+        on_record: Callable[[Record], None] = lambda record: None,
+        patience: float = PATIENCE.default,
     ):
+        """`patience`: how long an engine that the scorer asks may be down."""
         self.scorer = scorer
         self._place = place
+        self._on_record = on_record
         self._policy = policy
         self._journal = journal
         self._clock = clock
+        self._patience = patience
         self._slots = asyncio.Semaphore(policy.concurrency)
 
     async def settle(
@@ -91,7 +107,7 @@ class Scoring:
             try:
                 async with self._slots:
                     scores = await self._score(members, settled)
-            except (ThreadsHang, ScoringStopped):
+            except STOPS:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 failures += 1
@@ -106,12 +122,20 @@ class Scoring:
         self, members: Sequence[Member], settled: Sequence[TrajectoryView]
     ) -> list[Score]:
         # Each try has its own: what one does to a task, or to what is in it, no other sees.
-        settled_views = (TrajectoryView(view.key, own(view.task), view.history) for view in settled)
+        settled_views = (
+            TrajectoryView(view.key, own(view.task), view.history, id=view.id) for view in settled
+        )
         views = [*settled_views, *(member.view for member in members)]
         views.sort(key=lambda view: self._place(view.key))
-        scores = await self.scorer.score(views, seconds=self._policy.timeout)
+        scores = await self.scorer.score(
+            views, seconds=self._policy.timeout, patience=self._patience, read=self._read
+        )
         found = {view.key: score for view, score in zip(views, scores, strict=True)}
         return [found[member.lease.key] for member in members]
+
+    async def _read(self, view: TrajectoryView) -> Sequence[Record]:
+        assert view.id is not None, "it is in the journal"
+        return await self._journal.history(view.id)
 
     async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
         now = self._clock.now()
@@ -131,7 +155,11 @@ class Scoring:
     async def _failed(
         self, members: Sequence[Member], error: BaseException, *, attempt: int, final: bool
     ) -> None:
-        failure = failure_of(as_exception(error), attempt=attempt, phase="scoring")
+        failure = (
+            structs.replace(error.failure, attempt=attempt)
+            if isinstance(error, ScorerFailed)
+            else failure_of(as_exception(error), attempt=attempt, phase="scoring")
+        )
         record = ScoringFailed(failure, self._clock.now(), final)
         status = Status.FAILED if final else None
         await self._append(members, [record] * len(members), status=status, settled=final or None)
@@ -151,3 +179,4 @@ class Scoring:
         )
         for member, record in pairs:
             member.history.take(record)
+            self._on_record(record)

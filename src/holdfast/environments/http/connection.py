@@ -8,11 +8,11 @@ room. All of it within the caller's timeout.
 import asyncio
 from collections.abc import Mapping
 from time import time
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from holdfast.addresses import is_http_address
 from holdfast.environments.http.protocol import JSON, MAX_RESPONSE_BYTES, ErrorReply, check_token
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide_credentials, redact
@@ -133,12 +133,7 @@ class LostSession(EnvironmentBroken):
 
 
 def _address(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.netloc) and parts.port != 0
-    except ValueError:  # An invalid port or IPv6 address.
-        usable = False
-    if not usable or "@" in url:
+    if not is_http_address(url) or "@" in url:
         # A URL with an @ may hold a password that `redact` does not recognize.
         found = "one with an @" if "@" in url else repr(redact(url))
         raise UsageError(

@@ -4,7 +4,6 @@ docs/http-environments.md describes them for servers in other languages. Both si
 members, so that either may be newer.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -168,10 +167,3 @@ def check_token(token: str | None) -> str | None:
         )
     hide(token)
     return token
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

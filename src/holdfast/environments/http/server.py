@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from holdfast.addresses import is_loopback
 from holdfast.environments.http.protocol import (
     JSON,
     MAX_BODY_BYTES,
@@ -21,7 +22,6 @@ from holdfast.environments.http.protocol import (
     ToolRequest,
     check_token,
     describe,
-    is_loopback,
 )
 from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
 from holdfast.records.errors import UsageError

@@ -185,8 +185,7 @@ async def _write_stdin(
 
 
 def parse_message(line: bytes) -> "mcp_types.JSONRPCMessage | None":
-    """The message in a line, or None. Invalid characters are replaced: the result of a tool may
-    hold some."""
+    """The message in a line, or None. Invalid characters, as in results, are replaced."""
     try:
         return _validate(line)
     except ValueError:
@@ -219,8 +218,7 @@ def _resolve(command: Command) -> tuple[str, ...]:
 
 @functools.cache
 def _die_with_parent() -> tuple[str, ...]:
-    """The prefix of a command that the kernel kills with the driver; for servers that ignore the
-    end of input."""
+    """The prefix of a command that the kernel kills together with the driver."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return ()

@@ -1,10 +1,9 @@
 """Dataset: the source of an evaluation's rows.
 
-Files, folders, lists, generators and functions, in eval-protocol's forms and in plain ones. Every
+Whatever tasks are read from (`holdfast.tasks`), in eval-protocol's forms and in plain ones. Every
 row gets an id that is the same each time and unique: equal rows get ids by their order.
 """
 
-import asyncio
 import inspect
 from collections import Counter
 from collections.abc import (
@@ -18,18 +17,17 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from holdfast.evaluation.data.files import FileRecord, read
-from holdfast.evaluation.data.urls import fetch, is_url
 from holdfast.evaluation.rows.convert import ROLES, row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, content_digest
+from holdfast.records.task import Task, content_digest, is_conversation
+from holdfast.tasks.files import FileRecord
+from holdfast.tasks.sources import open_source, rows_of, take
 
 Source = object
 """A path, rows, messages, a generator, or a function that returns any of these."""
@@ -65,7 +63,8 @@ class Dataset:
         if self.only is not None:
             rows = [row for row in rows if row.input_metadata.row_id in self.only]
         if self.preprocess is not None:
-            rows = assign_ids(_to_rows(await _maybe_await(self.preprocess(rows))))
+            found = await _maybe_await(self.preprocess(rows))
+            rows = assign_ids(_to_rows(returned_rows(found, "preprocess_fn", self.preprocess)))
         if not rows:
             raise UsageError(f"the data set has no rows{self._why_none()}")
         return rows
@@ -85,7 +84,7 @@ class Dataset:
             left = None if self.limit is None else self.limit - len(found)
             if left == 0:
                 break
-            found += await _take(await self._open(source), left)
+            found += await take(await self._open(source), left)
         return found
 
     async def _open(self, source: Source) -> "Iterable[object] | AsyncIterable[object]":
@@ -97,30 +96,30 @@ class Dataset:
             return [row for part in await _maybe_await(load()) for row in part.rows]
         if isinstance(source, str | Path):
             return await self._read(source)
-        if isinstance(source, Mapping | EvaluationRow | Task) or _is_conversation(source):
+        if isinstance(source, EvaluationRow | Task) or _is_row(source) or is_conversation(source):
             return [source]
-        if isinstance(source, Iterable | AsyncIterable):
+        return rows_of(source)
+
+    async def _read(self, source: str | Path) -> "Iterable[object] | AsyncIterable[object]":
+        hint = "; a relative path is looked for in the current folder and beside the test file"
+        if not Path(source).suffix:
+            hint += '; a string is a path: write a prompt as {"prompt": …}'
+        return await open_source(self._path(source), hint=hint)
+
+    def _path(self, source: str | Path) -> str | Path:
+        """Of a file, also beside the test; other references as they are."""
+        file, _, name = str(source).partition(".py:")
+        path = Path(f"{file}.py" if name else source).expanduser()
+        if self.beside is None or path.is_absolute() or path.exists() or _is_elsewhere(source):
             return source
-        raise UsageError(f"{source!r:.200} is no data set: give a path, a list, or a function")
-
-    async def _read(self, source: str | Path) -> Iterable[FileRecord]:
-        if is_url(source):
-            return await asyncio.to_thread(fetch, str(source))
-        return read(self._path(source))
-
-    def _path(self, source: str | Path) -> Path:
-        path = Path(source).expanduser()
-        if self.beside is not None and not path.is_absolute() and not path.exists():
-            return self.beside / path
-        return path
+        return f"{self.beside / path}:{name}" if name else self.beside / path
 
     async def _adapt(self, records: list[object]) -> list[EvaluationRow]:
         raw = [record.fields if isinstance(record, FileRecord) else record for record in records]
         if self.adapter is None or not all(isinstance(record, dict) for record in raw):
             return _to_rows(records)
-        return _to_rows(
-            await _maybe_await(self.adapter([record for record in raw if isinstance(record, dict)]))
-        )
+        found = self.adapter([record for record in raw if isinstance(record, dict)])
+        return _to_rows(returned_rows(await _maybe_await(found), "dataset_adapter", self.adapter))
 
 
 def datasets_of(
@@ -139,8 +138,13 @@ def datasets_of(
     """The data sets of an evaluation: each is an experiment of its own.
 
     Several `input_dataset`s are one, unless `combine_datasets` is off; each list of rows, or of
-    conversations, is one. Raises `UsageError` if not exactly one kind of input is there.
+    conversations, is one. Raises `UsageError` if not exactly one kind of input is there, or if a
+    function cannot be called with rows.
     """
+    if dataset_adapter is not None:
+        check_callable("dataset_adapter", dataset_adapter, "the list of records")
+    if preprocess_fn is not None:
+        check_callable("preprocess_fn", preprocess_fn, "the list of rows")
     arguments = {
         "input_dataset": input_dataset,
         "input_messages": input_messages,
@@ -203,18 +207,20 @@ def _conversation_sets(value: object) -> list[object]:
     items = _as_list(value)
     if not items:
         raise UsageError("input_messages wants conversations: lists of messages")
-    if _is_conversation(items) or all(_is_conversation(conversation) for conversation in items):
+    if is_conversation(items) or all(is_conversation(conversation) for conversation in items):
         return [items]
     return [conversation for conversation in items if conversation is not None]
 
 
-def _is_conversation(value: object) -> bool:
-    items = _as_list(value)
-    return bool(items) and all(_is_message(message) for message in items or ())
+def _is_row(value: object) -> bool:
+    """Whether the mapping is one row: those of `datasets` with several splits hold tables."""
+    return isinstance(value, Mapping) and not any(
+        hasattr(part, "column_names") for part in value.values()
+    )
 
 
-def _is_message(value: object) -> bool:
-    return hasattr(value, "role") or (isinstance(value, Mapping) and "role" in value)
+def _is_elsewhere(source: object) -> bool:
+    return str(source).startswith(("http://", "https://", "hf:"))
 
 
 def _reusable(source: Source) -> Source:
@@ -252,21 +258,42 @@ class _ReusableIterator:
         return True
 
 
-async def _take(
-    source: "Iterable[object] | AsyncIterable[object]", most: int | None
-) -> list[object]:
-    if isinstance(source, AsyncIterable):
-        found: list[object] = []
-        async for record in source:
-            found.append(record)
-            if len(found) == most:
-                break
-        return found
-    return list(islice(source, most))
-
-
 async def _maybe_await(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+# --- functions of the user's
+
+
+def check_callable(argument: str, function: object, *given: str) -> None:
+    """Raises `UsageError` where it cannot be called with as many values as are `given`."""
+    if not callable(function):
+        raise UsageError(f"{argument} wants a function, not {function!r:.100}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # Some that are built in have none.
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise UsageError(
+            f"{argument} {name_of(function)!r} is called with {' and '.join(given) or 'nothing'}, "
+            f"and takes {signature}: {error}"
+        ) from None
+
+
+def returned_rows(found: object, argument: str, function: object) -> Iterable[object]:
+    """What the function returned, where that can be rows. Raises `UsageError`."""
+    is_one = isinstance(found, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
+    if is_one or not isinstance(found, Iterable):
+        raise UsageError(
+            f"{argument} {name_of(function)!r} returned {found!r:.100}; return a list of rows"
+        )
+    return found
+
+
+def name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 # --- rows
@@ -292,7 +319,7 @@ def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
         return _from_fields(record.model_dump(mode="json", exclude_unset=True), where)
     if isinstance(record, str):
         return EvaluationRow(messages=[Message(role="user", content=record)])
-    if _is_conversation(record):
+    if is_conversation(record):
         return _from_fields({"messages": record}, where)
     raise UsageError(f"{where}: {record!r:.200} is no row: give an EvaluationRow or a dict")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.evaluation.data.dataset import as_row
+from holdfast.evaluation.data.dataset import as_row, check_callable, name_of, returned_rows
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
 
@@ -27,6 +27,10 @@ class EvaluationDataLoader:
 
     preprocess_fn: Callable[[Rows], Rows] | None = None
 
+    def __post_init__(self) -> None:
+        if self.preprocess_fn is not None:
+            check_callable("preprocess_fn", self.preprocess_fn, "the list of rows")
+
     def variants(self) -> Sequence[Callable[[], DataLoaderResult]]:
         raise UsageError(f"{type(self).__name__} defines no `variants`")
 
@@ -37,7 +41,8 @@ class EvaluationDataLoader:
     def _process(self, result: DataLoaderResult) -> DataLoaderResult:
         before = len(result.rows)
         if self.preprocess_fn is not None:
-            result.rows = self.preprocess_fn(result.rows)
+            found = self.preprocess_fn(result.rows)
+            result.rows = _rows(found, "preprocess_fn", self.preprocess_fn)
             result.preprocessed = True
         info = {
             f"data_loader_{name}": value for name, value in vars(result).items() if name != "rows"
@@ -60,6 +65,7 @@ class InlineDataLoader(EvaluationDataLoader):
     description: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rows is None and self.messages is None:
             raise UsageError("InlineDataLoader wants rows or messages")
 
@@ -81,13 +87,22 @@ class DynamicDataLoader(EvaluationDataLoader):
 
     generators: Sequence[Callable[[], Rows]]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for generator in self.generators:
+            check_callable("generator", generator)
+
     def variants(self) -> Sequence[Callable[[], DataLoaderResult]]:
         return [self._variant(generator) for generator in self.generators]
 
     def _variant(self, generator: Callable[[], Rows]) -> Callable[[], DataLoaderResult]:
         return lambda: DataLoaderResult(
-            rows=[as_row(row) for row in generator()],
+            rows=_rows(generator(), "generator", generator),
             type=type(self).__name__,
-            variant_id=generator.__name__,
+            variant_id=name_of(generator),
             variant_description=generator.__doc__,
         )
+
+
+def _rows(found: object, argument: str, function: object) -> Rows:
+    return [as_row(row) for row in returned_rows(found, argument, function)]

@@ -1,6 +1,7 @@
 """The arguments of `@evaluation_test` and the flags of pytest, checked.
 
 - `definition`: the definition of an evaluation, and its variants.
+- `function`: the function that judges, its name in errors, and what it has to be.
 - `validate`: the decorator's arguments, read and checked.
 - `completion_params`: one set of completion params, read.
 - `retries`: eval-protocol's configuration of retries.

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, json_of
-from holdfast.rollout.processors.training import read_params
+from holdfast.rollout.processors.training import flatten, read_params
 
 _SHORT = 40
 _ADDRESSES = frozenset({"base_url", "api_base"})
@@ -48,10 +48,7 @@ def setting_of(
         params_read = read_params(rest)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    sampling = Sampling()
-    for name in ("max_tokens", "temperature", "top_p", "stop"):
-        if (value := getattr(params_read, name)) is not None:
-            sampling = structs.replace(sampling, **{name: value})
+    sampling = structs.replace(Sampling(), **params_read.changes)
     if effort is not None:
         sampling = structs.replace(sampling, reasoning_effort=str(effort))
     if response_format is not None:
@@ -75,15 +72,21 @@ def _without_secrets(params: dict[str, object]) -> dict[str, object]:
 
 
 def _flat(params: Mapping[str, object]) -> dict[str, object]:
-    """`extra_body` is how clients send what they do not know; None says nothing."""
+    """By our own names, those in `extra_body` too; None says nothing."""
     if not isinstance(params, Mapping):
         raise UsageError(f"completion params are an object, not {params!r:.200}")
-    flat = {_ALIASES.get(str(name), str(name)): value for name, value in params.items()}
-    extra = flat.pop("extra_body", None) or {}
-    if not isinstance(extra, Mapping):
-        raise UsageError(f"completion_params: extra_body is an object, not {extra!r:.200}")
-    flat |= {str(name): value for name, value in extra.items()}
-    return {name: value for name, value in flat.items() if value is not None}
+    try:
+        found = flatten(_renamed(params), where="completion_params")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return found
+
+
+def _renamed(params: Mapping[str, object]) -> dict[str, object]:
+    renamed = {_ALIASES.get(str(name), str(name)): value for name, value in params.items()}
+    if isinstance(extra := renamed.get("extra_body"), Mapping):
+        renamed["extra_body"] = {_ALIASES.get(str(n), str(n)): value for n, value in extra.items()}
+    return renamed
 
 
 def ids_of(settings: Sequence[Setting]) -> list[str]:

@@ -155,17 +155,3 @@ def _labels(datasets: Sequence[Dataset]) -> list[str]:
 def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
     """The variant under completion params that pytest itself parametrizes."""
     return structs.replace(variant, settings=(setting_of(params, options.overrides),))
-
-
-def check_function(function: Callable[..., Any], mode: Mode) -> None:
-    if not inspect.isfunction(function):
-        raise UsageError(f"@evaluation_test decorates a function, not {function!r:.200}")
-    parameters = inspect.signature(function).parameters
-    if mode.argument not in parameters:
-        raise UsageError(
-            f"in {mode} mode {function.__name__} wants a parameter named {mode.argument!r}; it "
-            f"has ({', '.join(parameters)})"
-        )
-    found = parameters[mode.argument].kind
-    if found in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise UsageError(f"{function.__name__}: {mode.argument!r} is a parameter of its own")

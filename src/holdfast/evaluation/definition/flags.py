@@ -23,6 +23,7 @@ PREFIX = "holdfast_"
 FAILS = options.FAIL_ON_PERMANENT_FAILURE._replace(default=None)
 _OURS = {
     "policy",
+    options.PATIENCE.name,
     "resume",
     "new",
     "retry-failed",
@@ -30,6 +31,7 @@ _OURS = {
     "clustered-se-threshold",
     "journal",
     "report",
+    *(option.name for option in options.SPENDING),
 }
 """Flags that eval-protocol does not have."""
 _EVAL_PROTOCOL_NAMES = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
@@ -41,7 +43,7 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
     if with_eval_protocol is None:
         with_eval_protocol = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
-    for option in _flags():
+    for option in (*_ROWS, *_WORK, *_JUDGING, *_FILES):
         names = [f"--holdfast-{option.name}"]
         if with_eval_protocol and option.name not in _OURS:
             names.append(f"--ep-{_EVAL_PROTOCOL_NAMES.get(option.name, option.name)}")
@@ -68,104 +70,6 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
             action="store_true",
             help="accepted: nothing is ever uploaded",
         )
-
-
-def _flags() -> list[Option]:
-    """Where an option of a run has a default, an evaluation has its own, and the flag has none."""
-    return [
-        # Which rows, in which settings.
-        Option("max-rows", "evaluate only the first N rows of each data set", _rows, None, "N|all"),
-        Option("num-runs", "run each evaluation N times", Whole(1), None, "N"),
-        Option(
-            "jsonl-path",
-            "take the rows from this file instead of each evaluation's own",
-            _file,
-            None,
-            "FILE",
-        ),
-        Option(
-            "completion-params",
-            "use these completion params instead of each evaluation's own; again for more",
-            _object,
-            None,
-            "JSON",
-            action="append",
-        ),
-        Option(
-            "input-param",
-            "set one completion param in every setting; or, written with an = and without a "
-            "space (pytest itself reads words that begin with @), those of a JSON file: "
-            "--holdfast-input-param=@FILE",
-            _params,
-            None,
-            "KEY=VALUE|@FILE",
-            action="append",
-        ),
-        options.REASONING_EFFORT._replace(kind=_word),
-        switch("no-op-rollout-processor", "generate nothing: judge the rows as they are"),
-        # How they are worked on.
-        options.POLICY,
-        options.CONCURRENCY._replace(
-            name="max-concurrency", help="how many rollouts run at once", default=None
-        ),
-        options.SCORER_CONCURRENCY._replace(help="how many rows are judged at once", default=None),
-        options.MAX_RETRY._replace(
-            help="how often a failed rollout is tried again, from its journal; 0: never",
-            default=None,
-        ),
-        switch(
-            "resume",
-            "go on with what is recorded, and fail where that is another run than asked for",
-        ),
-        switch("new", "begin each evaluation anew, whatever is recorded"),
-        switch(
-            "retry-failed",
-            "give rows that failed for good new budgets; what is recorded is replayed",
-        ),
-        # How they are judged.
-        FAILS._replace(
-            help="a row that failed for good fails its test (the default)", action="store_true"
-        ),
-        Option(
-            "success-threshold", "the score that each evaluation has to reach", FINITE, None, "X"
-        ),
-        Option(
-            "se-threshold",
-            "the standard error, as eval-protocol has it, that a score may have at most",
-            POSITIVE,
-            None,
-            "X",
-        ),
-        Option(
-            "clustered-se-threshold",
-            "the standard error, clustered by task, that a score may have at most",
-            POSITIVE,
-            None,
-            "X",
-        ),
-        # Where it is written.
-        options.JOURNAL._replace(
-            help="where everything is kept (.holdfast/evaluations.db under pytest's rootdir)",
-            default=None,
-            metavar="FILE",
-        ),
-        Option(
-            "summary",
-            "write the whole session's scores as JSON to FILE (or into a folder)",
-            _target,
-            None,
-            "FILE",
-        ),
-        Option(
-            "output-dir",
-            "write the finished rows of each run as DIR/RUN.jsonl",
-            _folder,
-            None,
-            "DIR",
-        ),
-        Option("report", "write each run as one HTML file into DIR", _folder, None, "DIR"),
-        switch("print-summary", "print each evaluation's score as soon as it is known"),
-    ]
 
 
 # --- values
@@ -236,3 +140,97 @@ def _params(text: str) -> dict[str, object]:
         return {name: json.loads(value)}
     except ValueError:
         return {name: value}
+
+
+# --- the flags; where a run has a default, an evaluation has its own, and the flag has none
+
+_ROWS = (
+    Option("max-rows", "evaluate only the first N rows of each data set", _rows, None, "N|all"),
+    Option("num-runs", "run each evaluation N times", Whole(1), None, "N"),
+    Option(
+        "jsonl-path",
+        "take the rows from this file instead of each evaluation's own",
+        _file,
+        metavar="FILE",
+    ),
+    Option(
+        "completion-params",
+        "use these completion params instead of each evaluation's own; again for more",
+        _object,
+        metavar="JSON",
+        action="append",
+    ),
+    Option(
+        "input-param",
+        "set one completion param in every setting; or, written with an = and without a "
+        "space (pytest itself reads words that begin with @), those of a JSON file: "
+        "--holdfast-input-param=@FILE",
+        _params,
+        metavar="KEY=VALUE|@FILE",
+        action="append",
+    ),
+    options.REASONING_EFFORT._replace(kind=_word),
+    switch("no-op-rollout-processor", "generate nothing: judge the rows as they are"),
+)
+_WORK = (
+    options.POLICY,
+    options.CONCURRENCY._replace(
+        name="max-concurrency", help="how many rollouts run at once", default=None
+    ),
+    options.SCORER_CONCURRENCY._replace(help="how many rows are judged at once", default=None),
+    options.MAX_RETRY._replace(
+        help="how often a failed rollout is tried again, from its journal; 0: never", default=None
+    ),
+    options.PATIENCE._replace(
+        help="how long to wait for an engine that is down, a judge's too, in seconds (900)",
+        default=None,
+    ),
+    options.MAX_COST._replace(help="stop a run when it has cost this much, by the table of prices"),
+    options.MAX_TOKENS_TOTAL._replace(
+        help="stop a run when it has used this many tokens, prompts and replies together"
+    ),
+    options.PRICE,
+    switch(
+        "resume", "go on with what is recorded, and fail where that is another run than asked for"
+    ),
+    switch("new", "begin each evaluation anew, whatever is recorded"),
+    switch(
+        "retry-failed", "give rows that failed for good new budgets; what is recorded is replayed"
+    ),
+)
+_JUDGING = (
+    FAILS._replace(
+        help="a row that failed for good fails its test (the default)", action="store_true"
+    ),
+    Option("success-threshold", "the score that each evaluation has to reach", FINITE, None, "X"),
+    Option(
+        "se-threshold",
+        "the standard error, as eval-protocol has it, that a score may have at most",
+        POSITIVE,
+        metavar="X",
+    ),
+    Option(
+        "clustered-se-threshold",
+        "the standard error, clustered by task, that a score may have at most",
+        POSITIVE,
+        metavar="X",
+    ),
+)
+_FILES = (
+    options.JOURNAL._replace(
+        help="where everything is kept (.holdfast/evaluations.db under pytest's rootdir)",
+        default=None,
+        metavar="FILE",
+    ),
+    Option(
+        "summary",
+        "write the whole session's scores as JSON to FILE (or into a folder)",
+        _target,
+        metavar="FILE",
+    ),
+    Option(
+        "output-dir", "write the finished rows of each run as DIR/RUN.jsonl", _folder, None, "DIR"
+    ),
+    Option("report", "write each run as one HTML file into DIR", _folder, None, "DIR"),
+    switch("print-summary", "print each evaluation's score as soon as it is known"),
+)

@@ -34,6 +34,10 @@ class Options(Struct, frozen=True):
     output_dir: str | None = None
     report: str | None = None
     clustered_se_threshold: float | None = None
+    max_cost: float | None = None
+    max_tokens_total: int | None = None
+    price: str | None = None
+    patience: float | None = None
 
     def __post_init__(self) -> None:
         if self.resume and self.new:

@@ -1,10 +1,10 @@
 """The decorator's arguments, read and checked: each error names its argument."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine import options
 from holdfast.engine.options import Whole
@@ -14,27 +14,20 @@ from holdfast.evaluation.definition.completion_params import setting_of
 from holdfast.evaluation.definition.definition import Mode
 from holdfast.evaluation.processors.basic import SingleTurnRolloutProcessor
 from holdfast.evaluation.processors.row_processor import row_processor
-from holdfast.evaluation.stats.verdict import Aggregation, Threshold
+from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
 Params = Mapping[str, object]
+Member = TypeVar("Member", bound=StrEnum)
 
 
-def mode(mode: object) -> Mode:
+def member(kind: type[Member], value: object, *, name: str) -> Member:
     try:
-        return Mode(str(mode))
+        return kind(str(value))
     except ValueError:
-        known = ", ".join(Mode)
-        raise UsageError(f"mode={mode!r} is none of {known}") from None
-
-
-def aggregation(method: object) -> Aggregation:
-    try:
-        return Aggregation(str(method))
-    except ValueError:
-        known = ", ".join(Aggregation)
-        raise UsageError(f"aggregation_method={method!r} is none of {known}") from None
+        raise UsageError(f"{name}={value!r} is none of {', '.join(kind)}") from None
 
 
 _NUMBERS = {
@@ -99,8 +92,8 @@ def check_names(decorator: Callable[..., Any], bare: object, unknown: Params) ->
     if bare is not None:
         raise UsageError("evaluation_test wants named arguments: write @evaluation_test(dataset=…)")
     for name in sorted(unknown):
-        near = difflib.get_close_matches(name, inspect.signature(decorator).parameters, n=1)
-        meant = f"; is {near[0]!r} meant?" if near else "; docs/evaluations.md has all of them"
+        near = nearest(name, inspect.signature(decorator).parameters)
+        meant = f"; is {near!r} meant?" if near else "; docs/evaluations.md has all of them"
         raise UsageError(f"evaluation_test has no argument {name!r}{meant}")
 
 
@@ -155,10 +148,15 @@ def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProce
     return found
 
 
-def datasets(function: Callable[..., Any], **arguments: Any) -> tuple[Dataset, ...]:
-    names = ("dataset", "input_dataset", "input_messages", "input_rows", "data_loaders")
-    named = [name for name in names if arguments[name] is not None]
-    own = arguments.pop("dataset")
+_SOURCES = ("input_dataset", "input_messages", "input_rows", "data_loaders")
+_READING = ("dataset_adapter", "preprocess_fn", "max_dataset_rows", "combine_datasets")
+
+
+def datasets(function: Callable[..., Any], given: Params) -> tuple[Dataset, ...]:
+    named = [name for name in ("dataset", *_SOURCES) if given[name] is not None]
+    arguments: dict[str, Any] = {name: given[name] for name in (*_SOURCES, *_READING)}
+    arguments["filtered_row_ids"] = names("filtered_row_ids", given["filtered_row_ids"])
+    own = given["dataset"]
     if isinstance(own, list | tuple) and not own:
         raise UsageError("dataset is empty: there would be nothing to evaluate")
     if not named:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.data.files import FileRecord, read
 from holdfast.evaluation.importers.inspect import read_inspect
 from holdfast.evaluation.importers.verifiers import read_episodes, read_verifiers
 from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
+from holdfast.tasks.files import FileRecord, read
 
 _FORMATS = (
     "an Inspect log (.eval or .json), a verifiers run (results.jsonl or traces.jsonl), or a JSONL "

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.evaluation.data.files import FileRecord
 from holdfast.evaluation.stats.results import RowResult
 from holdfast.records.trajectory import Status
 from holdfast.rollout.episodes.environment import as_number
+from holdfast.tasks.files import FileRecord
 
 Run = tuple[str, str, list[RowResult]]
 _NOT_METRICS = frozenset({"example_id", "reward", "generation_ms", "scoring_ms", "total_ms", "id"})

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from holdfast.evaluation.definition.completion_params import setting_of
 from holdfast.evaluation.processors.row_processor import RolloutProcessor
-from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 from holdfast.rollout.context import Rollout
@@ -58,15 +57,7 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
             raise UsageError(f"row {t.task.id!r} has no message to answer")
         t.add(*messages)
         params = read_params(self._params)
-        await t.generate(
-            tools=t.task.tools,
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            stop=params.stop,
-            json=params.json,
-            reasoning_effort=params.reasoning_effort,
-        )
+        await t.generate(tools=t.task.tools, **params.changes)
         return None
 
 
@@ -74,31 +65,4 @@ class NoOpRolloutProcessor(RolloutProcessor):
     """Generates nothing: rows are scored as they are."""
 
     async def rollout(self, t: Rollout) -> Returned:
-        return None
-
-
-class NoPolicy:
-    """The policy of an evaluation that generates nothing. `sample` raises."""
-
-    def __init__(self, model: str = "", why: UsageError | None = None):
-        """`why`: the error that `sample` raises."""
-        self.model = model
-        self._why = why or UsageError(
-            "this evaluation has no policy: its processor should generate nothing"
-        )
-
-    async def check(self) -> None:
-        return None
-
-    async def ready(self) -> None:
-        return None
-
-    @property
-    def seconds_down(self) -> float:
-        return 0.0
-
-    async def sample(self, request: Request) -> Completion:
-        raise self._why
-
-    async def aclose(self) -> None:
         return None

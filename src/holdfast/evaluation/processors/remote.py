@@ -39,6 +39,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, completion_params_of
+from holdfast.rollout.threads.contain import in_background
 
 HOSTED_TRACING_URL = "https://tracing.fireworks.ai"
 """eval-protocol's default; the run's gateway takes its place."""
@@ -92,20 +93,18 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         request = _init_request(t, binding)
         name = request.metadata.rollout_id
         self._waiting[name] = ended = asyncio.get_running_loop().create_future()
-        polling = asyncio.create_task(self._poll_status(name, ended), name=f"status of {name}")
         try:
-            async with asyncio.timeout(INIT_SECONDS):
-                await self._post_init(request, ended)
-            async with asyncio.timeout(self._timeout_seconds):
-                status = await ended
+            async with in_background(self._poll_status(name, ended), name=f"status of {name}"):
+                async with asyncio.timeout(INIT_SECONDS):
+                    await self._post_init(request, ended)
+                async with asyncio.timeout(self._timeout_seconds):
+                    status = await ended
         except TimeoutError:
             raise EnvironmentBroken(
                 f"{self._url} did not end the rollout within {self._timeout_seconds:g} s: it logs "
                 f"a final status to {binding.url}/logs, or returns it at /status"
             ) from None
         finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
             del self._waiting[name]
         if (error := exception_for_status(status)) is not None:
             raise error

@@ -12,7 +12,8 @@ step. Its other requests are repeated after a crash.
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -241,17 +242,14 @@ async def _single_row(returned: object, inner: object) -> EvaluationRow:
     return EvaluationRow.model_validate(found.model_dump(mode="json", exclude_unset=True))
 
 
-class _at_work:  # noqa: N801  # used like a function
+@contextmanager
+def _at_work(work: _Work) -> Iterator[None]:
     """Sets the row's work for the Holdfast processors called meanwhile."""
-
-    def __init__(self, work: _Work):
-        self._work = work
-
-    def __enter__(self) -> None:
-        self._token = _work.set(self._work)
-
-    def __exit__(self, *_: object) -> None:
-        _work.reset(self._token)
+    token = _work.set(work)
+    try:
+        yield
+    finally:
+        _work.reset(token)
 
 
 # --- Holdfast's processors, called with rows

@@ -85,3 +85,23 @@ function histogram(values, label, pick) {
   return drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label },
     drawn("line", { class: "base", x1: 0, x2: width, y1: base + .5, y2: base + .5 }), ...bars, ...texts);
 }
+
+// `curves`: [name, [[x, y], …]]; from 0 to 1 at least. Each point says its numbers.
+function lineChart(curves, label) {
+  const width = 900, height = 260, left = 44, right = 888, top = 28, base = 228;
+  const points = curves.flatMap(([, line]) => line), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
+  const [first, last] = [Math.min(...xs), Math.max(...xs)], [low, high] = [Math.min(0, ...ys), Math.max(1, ...ys)];
+  const across = (x) => left + ((x - first) / (last - first || 1)) * (right - left);
+  const up = (y) => base - ((y - low) / (high - low)) * (base - top);
+  const grid = [0, .25, .5, .75, 1].map((part) => low + part * (high - low)).flatMap((y) => [
+    drawn("line", { class: "base", x1: left, x2: right, y1: up(y), y2: up(y) }),
+    drawn("text", { x: left - 6, y: up(y) + 4, "text-anchor": "end" }, short(y, 3))]);
+  const ends = [first, last].map((x, place) =>
+    drawn("text", { x: across(x), y: base + 18, "text-anchor": place ? "end" : "start" }, `step ${short(x)}`));
+  const lines = curves.flatMap(([name, line], place) => [
+    drawn("polyline", { class: `line line${place}`, points: line.map(([x, y]) => `${across(x)},${up(y)}`).join(" ") }),
+    ...line.map(([x, y]) => drawn("circle", { class: `dot line${place}`, cx: across(x), cy: up(y), r: 2.5 },
+      drawn("title", {}, `${name}, step ${short(x)}: ${short(y, 3)}`))),
+    drawn("text", { class: `name line${place}`, x: left + 8 + 90 * place, y: 14 }, name)]);
+  return drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...grid, ...ends, ...lines);
+}

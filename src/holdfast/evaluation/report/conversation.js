@@ -50,13 +50,15 @@ function coloured([pieces, logprobs]) {
 }
 
 class Conversation {
-  constructor(place, { tokens, query }) {
+  constructor(place, { tokens, query, plain }) {
     this.query = query;
+    this.plain = plain;
     this.data = block(`c${place}`);
     this.pieces = tokens ? block(`t${place}`) : null;
   }
 
   text(text, kind) {
+    if (!kind && !this.plain && LOOKS_MARKED.test(text)) return markdown(text, this.query);
     return element("pre", { class: kind || "said" }, marked(text, this.query));
   }
 
@@ -78,8 +80,12 @@ class Conversation {
 
   draw() {
     if (!this.data) return null;
-    const [truth, items] = this.data;
+    const [truth, items, tools] = this.data;
     const made = items.map((item) => DRAW[item[0]].call(this, item));
+    if (tools.length) {
+      made.unshift(this.fold("tools", many(tools.length, "tool"), false,
+        ...tools.map(([name, schema]) => this.fold("call", name, false, this.text(pretty(schema), "mono")))));
+    }
     if (truth) made.unshift(this.fold("", "ground truth", false, this.text(truth, "")));
     return made;
   }

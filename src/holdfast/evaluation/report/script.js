@@ -1,12 +1,12 @@
 // The page: overview, filters, the list, and the conversation that is open.
-const [TASK, SAMPLE, STATUS, SCORE, TURNS, TOKENS, SECONDS, DISTURBED, CAUSE, REASON, METRICS, SETTLED] = Array(12).keys();
+const [TASK, SAMPLE, STATUS, SCORE, TURNS, TOKENS, SECONDS, DISTURBED, CAUSE, REASON, METRICS, SETTLED, INPUT, TARGET, ANSWER] = Array(15).keys();
 const INDEX = block("index");
 const ROWS = INDEX.rows, SUMMARY = INDEX.summary;
 const BATCH = 150, SLICE = 14;
 const at = (name) => document.getElementById(name);
 const many = (number, what) => `${short(number)} ${what}${number === 1 ? "" : "s"}`;
 const nameOf = (row) => `${row[TASK]}/${row[SAMPLE]}`;
-const page = { found: [], drawn: 0, open: -1, tokens: false, query: "", asked: 0 };
+const page = { found: [], drawn: 0, open: -1, tokens: false, plain: false, query: "", asked: 0 };
 const KINDS = { FAILED: "bad", TRUNCATED: "warn" };
 
 // --- overview
@@ -43,6 +43,16 @@ function estimate(one) {
   return one.standard_error == null ? `${short(one.value)} (n=${one.rows})` : `${short(one.value)} ± ${short(one.standard_error, 2)} (n=${one.rows})`;
 }
 
+function usageText(used) {
+  const part = (number, what) => (number ? ` (${short(number)} ${what})` : "");
+  return `${short(used.prompt_tokens)} of prompts${part(used.cached_tokens, "cached")}, ${short(used.completion_tokens)} of replies${part(used.reasoning_tokens, "reasoning")}`;
+}
+
+function costText(cost) {
+  const missing = cost.unpriced.length ? `, without ${cost.unpriced.join(", ")}: no price` : "";
+  return `${short(cost.amount, 6)} ${cost.currency}${missing}`;
+}
+
 function drawOverview() {
   const scores = ROWS.map((row) => row[SCORE]).filter((score) => score != null);
   const cards = [card("Rows", false, table([
@@ -51,10 +61,13 @@ function drawOverview() {
     ...counted("truncated by the policy", SUMMARY.truncated, SUMMARY.truncated_by_reason),
     ...counted("failed for good", SUMMARY.failed, SUMMARY.failed_by_cause),
     ...counted("without a score", SUMMARY.unscored), ...counted("not settled yet", SUMMARY.unsettled),
+    ...counted("refills", INDEX.refills),
     ["turns, sampled tokens", `${short(SUMMARY.turns)}, ${short(SUMMARY.sampled_tokens)}`],
+    ...Object.entries(SUMMARY.usage).map(([model, used]) => [`· tokens of ${model}`, usageText(used)]),
+    ...(SUMMARY.cost ? [["cost", costText(SUMMARY.cost)]] : []),
   ]))];
   if (scores.length) cards.push(card("Scores", false, histogram(scores, "Scores", pickScores)));
-  cards.push(...numbers());
+  cards.push(...INDEX.training.flatMap(drawTraining), ...numbers());
   for (const [title, column] of [["Sampled tokens per row", TOKENS], ["Seconds per row", SECONDS]]) {
     const values = ROWS.map((row) => row[column]).filter((value) => value > 0);
     if (values.length > 1) cards.push(card(title, false, histogram(values, title)));
@@ -65,6 +78,23 @@ function drawOverview() {
   }
   if (INDEX.roots.length) cards.push(card("Failures by root cause", true, ...INDEX.roots.map(drawRoot)));
   at("overview").append(...cards);
+}
+
+// What a trainer made of the run, and the learning curve.
+function drawTraining(one) {
+  const behind = Object.entries(one.staleness), all = behind.reduce((sum, [, rows]) => sum + rows, 0);
+  const mean = behind.reduce((sum, [by, rows]) => sum + by * rows, 0) / all;
+  const made = [card(`Training (${one.consumer})`, false, table([
+    ["steps", short(one.steps)], ["groups trained", short(one.groups.trained)],
+    ["groups dismissed", short(one.groups.dismissed)],
+    ...Object.entries(one.dismissed).map(([reason, total]) => [`· ${reason}`, short(total)]),
+    ["groups open", short(one.groups.open)], ["admission of tasks", one.sealed ? "over" : "open"],
+    ...(one.newest ? [["weight versions", short(one.versions)], ["· the newest", one.newest]] : []),
+    ...(all ? [["staleness, mean and most", `${short(mean, 3)}, ${short(Math.max(...behind.map(([by]) => +by)))}`]] : []),
+  ]))];
+  const curves = [["training", one.rewards], ["held out", one.held_out]].filter(([, points]) => points.length);
+  if (curves.length) made.push(card("Mean reward by step", true, lineChart(curves, "Mean reward by step")));
+  return made;
 }
 
 function numbers() {
@@ -168,20 +198,43 @@ function drawList() {
 
 function drawMore() {
   more.disconnect();
-  const next = page.found.slice(page.drawn, page.drawn + BATCH).map(drawRow);
+  const grouped = SUMMARY.samples > 1 && !ORDERS[at("order").value];
+  const places = page.found.slice(page.drawn, page.drawn + BATCH);
+  const next = places.map((place) => drawRow(place, grouped));
+  places.forEach((place, number) => {
+    const before = page.found[page.drawn + number - 1];
+    const starts = grouped && (before === undefined || ROWS[before][TASK] !== ROWS[place][TASK]);
+    at("list").append(...(starts ? [drawTask(place)] : []), next[number]);
+  });
   page.drawn += next.length;
-  at("list").append(...next);
   if (page.drawn < page.found.length) more.observe(next[next.length - 1]);
 }
 
-function drawRow(place) {
+const SCORES = new Map();
+for (const row of ROWS) if (row[SCORE] != null) SCORES.set(row[TASK], [...(SCORES.get(row[TASK]) || []), row[SCORE]]);
+
+// The head of a task's samples: what all of them were asked, and how they did.
+function drawTask(place) {
+  const row = ROWS[place], scores = SCORES.get(row[TASK]) || [];
+  const mean = scores.length ? scores.reduce((sum, score) => sum + score, 0) / scores.length : null;
+  return element("div", { class: "task" }, element("b", null, row[TASK]),
+    element("span", { class: "mean", title: "mean score" }, mean == null ? "–" : short(mean)), ...preview(row, [["input", INPUT], ["target", TARGET]]));
+}
+
+function preview(row, columns) {
+  return columns.filter(([, column]) => row[column]).map(([name, column]) =>
+    element("span", { class: `preview ${name}`, title: row[column] }, element("i", null, name), ` ${row[column]}`));
+}
+
+function drawRow(place, grouped) {
   const row = ROWS[place];
+  const columns = grouped ? [["answer", ANSWER]] : [["input", INPUT], ["target", TARGET], ["answer", ANSWER]];
   const badge = element("span", { class: `badge ${KINDS[row[STATUS]] || ""}` }, row[STATUS].toLowerCase());
   return element("button", { class: "row", type: "button", "data-place": place, "aria-current": String(place === page.open), click: () => open(place) },
     element("span", { class: "id" }, nameOf(row)),
     element("span", { class: "number" }, row[SCORE] == null ? "–" : short(row[SCORE])),
     element("span", { class: "facts" }, `${many(row[TURNS], "turn")}, ${many(row[TOKENS], "token")}${row[DISTURBED] ? " · retried" : ""}${row[REASON] ? ` · ${row[REASON]}` : ""}`),
-    element("span", { class: "facts" }, badge));
+    element("span", { class: "facts" }, badge), ...preview(row, columns));
 }
 
 function buttonOf(place) {
@@ -200,6 +253,17 @@ function open(place) {
   const row = ROWS[place], talk = new Conversation(place, page), items = talk.draw();
   at("detail").replaceChildren(head(row, Boolean(at(`t${place}`))), element("div", { id: "items" }, items || leftOut(row)));
   at("detail").scrollTop = 0;
+  // The address of the page is now that of the row: to be kept, or sent.
+  history.replaceState(null, "", linkOf(row));
+}
+
+function linkOf(row) {
+  return `#${encodeURIComponent(row[TASK])}/${row[SAMPLE]}`;
+}
+
+// The row that the page's address names; -1: none.
+function linked() {
+  return ROWS.findIndex((row) => linkOf(row) === location.hash);
 }
 
 // Not `scrollIntoView`, which on a small screen moves the whole page.
@@ -219,11 +283,12 @@ function head(row, hasTokens) {
   const metrics = INDEX.metrics.map((name, place) => (row[METRICS][place] == null ? "" : `${name} ${short(row[METRICS][place])}`)).filter(Boolean);
   const facts = [score, ...metrics, many(row[TURNS], "turn"), many(row[TOKENS], "token"), row[SECONDS] && `${short(row[SECONDS], 3)} s`,
     row[DISTURBED] && "retried or interrupted", !row[SETTLED] && "not settled yet", row[REASON]];
-  return element("div", { class: "head" }, element("h3", null, nameOf(row)),
+  return element("div", { class: "head" }, element("h3", null, element("a", { href: linkOf(row), title: "the link to this row" }, nameOf(row))),
     element("div", { class: "line" }, element("span", { class: `badge ${KINDS[row[STATUS]] || ""}` }, row[STATUS].toLowerCase()),
       facts.filter(Boolean).map((fact) => element("span", null, fact))),
     element("div", { class: "line" },
       hasTokens && element("button", { id: "tokens", type: "button", "aria-pressed": String(page.tokens), click: turnTokens, title: "replies token by token, coloured by logprob (t)" }, "tokens"),
+      element("button", { id: "plain", type: "button", "aria-pressed": String(page.plain), click: turnPlain, title: "texts as they were sent, without markdown (m)" }, "plain"),
       element("button", { id: "unfold", type: "button", click: unfold, title: "unfold or fold everything (o)" }, "unfold all"),
       hasTokens && page.tokens && legend()));
 }
@@ -235,6 +300,11 @@ function legend() {
 
 function turnTokens() {
   page.tokens = !page.tokens;
+  open(page.open);
+}
+
+function turnPlain() {
+  page.plain = !page.plain;
   open(page.open);
 }
 
@@ -263,7 +333,7 @@ function turnLight() {
   document.documentElement.dataset.theme = dark ? "light" : "dark";
 }
 
-const KEYS = { j: () => step(1), k: () => step(-1), t: () => at("tokens")?.click(), o: () => at("unfold")?.click(), d: turnLight, "/": () => at("search").focus() };
+const KEYS = { j: () => step(1), k: () => step(-1), t: () => at("tokens")?.click(), m: turnPlain, o: () => at("unfold")?.click(), d: turnLight, "/": () => at("search").focus() };
 
 function start() {
   drawTop();
@@ -283,6 +353,8 @@ function start() {
     const act = KEYS[event.key];
     if (act) { event.preventDefault(); act(); }
   });
+  window.addEventListener("hashchange", () => { if (linked() >= 0 && linked() !== page.open) reveal(linked()); });
+  page.open = linked();
   filter();
 }
 

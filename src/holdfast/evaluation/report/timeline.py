@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.records.encoding.tokens import count, unpack_logprobs
-from holdfast.records.failure import Failure
+from holdfast.records.encoding.tokens import unpack_logprobs
+from holdfast.records.failure import Failure, fold_traceback
 from holdfast.records.history import History, added_messages
 from holdfast.records.message import Message, Role
 from holdfast.records.step import (
@@ -103,7 +103,7 @@ def _reply_item(step: Generated, cut: TextCutter) -> Item:
         cut(message.readable),
         cut(message.reasoning),
         [[call.name, cut(call.arguments)] for call in message.tool_calls],
-        count(step.ids),
+        step.counted.completion_tokens,
         step.finish_reason,
         round(step.seconds, 3),
         step.tries,
@@ -158,7 +158,7 @@ def _failure_item(failure: Failure, cut: TextCutter) -> Item:
         failure.attempt,
         failure.step,
         cut(failure.line),
-        cut(failure.traceback),
+        cut(fold_traceback(failure.traceback)),
     ]
 
 

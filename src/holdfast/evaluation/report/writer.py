@@ -23,7 +23,9 @@ from msgspec import Struct
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import history_of
+from holdfast.engine.prices import Prices
 from holdfast.evaluation.report.pieces import Decode, pieces_of
+from holdfast.evaluation.report.preview import Preview, preview_of, target_text
 from holdfast.evaluation.report.timeline import Item, TextCutter, timeline
 from holdfast.evaluation.stats.results import Collector, Results, RowResult
 from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
@@ -31,9 +33,12 @@ from holdfast.evaluation.stats.verdict import Verdict, verdict_of
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.view import TrajectoryView
+from holdfast.training.report import ConsumerReport, open_collector
 
 MAX_BYTES = 64 << 20
 """The size of all conversations together."""
@@ -71,6 +76,7 @@ async def write_report(
     num_runs: int = 1,
     source: str = "",
     limit: int = MAX_BYTES,
+    prices: Prices | None = None,
 ) -> Written:
     """Writes the run to `path`.
 
@@ -80,7 +86,8 @@ async def write_report(
     with whole_file(path) as part, part.open("wb") as file:
         writer = _Writer(file, decode=decode, limit=limit)
         writer.begin(run)
-        results = await writer.rows(journal, run, num_runs=num_runs, source=source)
+        collector = Collector(run, num_runs=num_runs, source=source, prices=prices)
+        results = await writer.rows(journal, run, collector)
         writer.end(results, verdict or verdict_of(results))
     return Written(str(path), len(results.rows), writer.shortened, writer.left_out)
 
@@ -91,6 +98,9 @@ class _Writer:
         self._decode = decode
         self._bytes_left = limit
         self._with_tokens = 0
+        self._refills = 0
+        self._previews: list[Preview] = []
+        self._training: list[ConsumerReport] = []
         self.shortened = 0
         self.left_out = 0
 
@@ -105,22 +115,31 @@ class _Writer:
         page = re.sub(r"\{(policy|title|style)\}", lambda name: parts[name[1]], _read("page.html"))
         self._file.write(page.encode())
 
-    async def rows(self, journal: Journal, run: Run, *, num_runs: int, source: str) -> Results:
+    async def rows(self, journal: Journal, run: Run, collector: Collector) -> Results:
         tasks = await journal.tasks(run)
         listed = [row for row in await journal.trajectories(run) if not row.resting]
-        collector = Collector(run, num_runs=num_runs, source=source)
+        training = await open_collector(journal, run)
         for position, row in enumerate(listed):
             history = await history_of(journal, row) if row.records else History()
             collector.take(row, history)
+            training.take(row, history)
+            self._refills += history.life
             view = TrajectoryView(row.key, tasks[row.ordinal], history)
-            self._write_conversation(position, view, remaining=len(listed) - position - 1)
+            self._previews.append(preview_of(view))
+            tools = await _tools(journal, view)
+            remaining = len(listed) - position - 1
+            self._write_conversation(position, view, tools, remaining=remaining)
+        self._training = training.reports()
         return collector.results()
 
-    def _write_conversation(self, position: int, view: TrajectoryView, *, remaining: int) -> None:
+    def _write_conversation(
+        self, position: int, view: TrajectoryView, tools: list[Item], *, remaining: int
+    ) -> None:
         allowed = self._bytes_left - remaining * RESERVED_BYTES
         for length in TEXT_LENGTHS:
             cut = TextCutter(length)
-            body = _json([cut(_truth(view)), timeline(view, cut)])
+            schemas = [[name, cut(str(schema))] for name, schema in tools]
+            body = _json([cut(target_text(view)), timeline(view, cut), schemas])
             if len(body) <= allowed:
                 self._write_block(f"c{position}", body)
                 self.shortened += cut.cut
@@ -165,11 +184,19 @@ class _Writer:
             "summary": summary_json(results, verdict, timestamp=created),
             "score": score_text(verdict),
             "sampling": msgspec.to_builtins(results.sampling),
-            "roots": [msgspec.structs.asdict(root) for root in results.roots],
+            "roots": [
+                msgspec.structs.asdict(root) | {"traceback": fold_traceback(root.traceback)}
+                for root in results.roots
+            ],
             "slowest": [results.rows.index(row) for row in slowest(results.rows, MAX_SLOWEST)],
             "metrics": metrics,
             "tokens": self._with_tokens,
-            "rows": [_row(row, metrics) for row in results.rows],
+            "refills": self._refills,
+            "training": msgspec.to_builtins(self._training),
+            "rows": [
+                [*_row(row, metrics), *msgspec.structs.astuple(preview)]
+                for row, preview in zip(results.rows, self._previews, strict=True)
+            ],
         }
 
 
@@ -190,11 +217,25 @@ def _row(row: RowResult, metrics: list[str]) -> Item:
     ]
 
 
-def _truth(view: TrajectoryView) -> str:
-    truth = view.task.ground_truth
-    if truth is None or isinstance(truth, str):
-        return truth or ""
-    return msgspec.json.encode(truth).decode()
+async def _tools(journal: Journal, view: TrajectoryView) -> list[Item]:
+    """Name and schema of every tool that the model was shown, also by an agent's other calls."""
+    found: dict[str, Item] = {}
+    digests = dict.fromkeys(call.tools for call in view.history.calls.values() if call.tools)
+    sets = [await _tool_set(journal, digest) for digest in digests]
+    for tool in (tool for tools in (view.tools, *sets) for tool in tools):
+        function = tool.get("function")
+        described = function if isinstance(function, dict) else tool
+        name = str(described.get("name", "?"))
+        found.setdefault(name, [name, msgspec.json.encode(described).decode()])
+    return list(found.values())
+
+
+async def _tool_set(journal: Journal, digest: bytes) -> list[dict[str, object]]:
+    try:
+        tools = msgspec.json.decode(await journal.get_blob(digest))
+    except (JournalCorrupt, msgspec.MsgspecError):
+        return []  # The conversation is read without them; `journal check` names the blob.
+    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
 
 
 def _json(value: object) -> bytes:
@@ -207,7 +248,8 @@ def _read(name: str) -> str:
 
 
 def _script() -> str:
-    return f"\n{_read('charts.js')}{_read('conversation.js')}{_read('script.js')}"
+    names = ("charts", "markdown", "conversation", "script")
+    return "\n" + "".join(_read(f"{name}.js") for name in names)
 
 
 def _digest(text: str) -> str:

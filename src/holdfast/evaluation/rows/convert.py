@@ -14,9 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from holdfast.engine.export.row_messages import HELD, message_fields
 from holdfast.engine.export.rows import extra_fields, is_untouched, row_fields
-from holdfast.engine.scoring.scorer import Score
 from holdfast.evaluation.rows.names import invocation_id
-from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata
 from holdfast.evaluation.rows.status import Open
 from holdfast.records import message as records
@@ -259,23 +257,3 @@ def returned_fields(row: EvaluationRow) -> Fields:
     if row.rollout_status.is_finished() and row.rollout_status.details:
         fields["rollout_status"] = row.rollout_status.model_dump(mode="json")
     return fields
-
-
-# --- a scorer's result
-
-
-def score_of(result: EvaluateResult) -> Score:
-    """The whole result as the engine records it; an invalid score is no reward."""
-    reasons = {name: metric.reason for name, metric in result.metrics.items() if metric.reason}
-    if result.reason:
-        reasons["reason"] = result.reason
-    if result.error:
-        reasons["error"] = result.error
-    return Score(
-        reward=result.score if result.is_score_valid else None,
-        metrics={
-            name: metric.score for name, metric in result.metrics.items() if metric.is_score_valid
-        },
-        reasons=reasons,
-        details=result.model_dump(mode="json", exclude_unset=True),
-    )

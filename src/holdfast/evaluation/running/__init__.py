@@ -7,6 +7,7 @@
 - `connect`, `providers`: the policy that a setting is sampled from, and hosted engines by the first
   word of a model's name, as in `openai/gpt-4o`.
 - `resume`: which recorded run an experiment goes on with.
+- `judges`: the judges that the user's function names, asked before anything is sampled.
 - `scorer`, `scorer_row`: the user's function as the engine's scorer, and the row that it gets.
 - `output_files`: the rows and the page of a finished run, as files.
 - `logged_row`: a logged row as a run of its own; and all rows of a journal.

@@ -50,13 +50,14 @@ class Evaluation:
         variant: str | None = None,
         arguments: Mapping[str, object] | None = None,
         renderer: "Renderer | None" = None,
-        options: Options | None = None,
+        options: "Options | Mapping[str, object] | None" = None,
     ) -> "Outcome":
         """Runs (or goes on with) the evaluation and says what came of it; raises nothing for a
         score that is too low: `outcome.check()` does.
 
         `variant` names one where there are several; `arguments` are what pytest would have filled
-        in: fixtures, parameters, `self`; `options` are the flags of the pytest plugin.
+        in: fixtures, parameters, `self`; `options`, also as a dict, are the flags of the
+        pytest plugin.
         """
         _check_no_loop()
         session = _session(options, journal)
@@ -74,7 +75,7 @@ class Evaluation:
         variant: str | None = None,
         arguments: Mapping[str, object] | None = None,
         renderer: "Renderer | None" = None,
-        options: Options | None = None,
+        options: "Options | Mapping[str, object] | None" = None,
     ) -> "Outcome":
         """The same in a loop that runs already. Cancelling it loses nothing that is durable."""
         from holdfast.evaluation.running.experiment import perform_async
@@ -150,10 +151,18 @@ def _awaitable(found: object) -> object:
     return Judged(found) if isinstance(found, list) else found
 
 
-def _session(options: Options | None, journal: str | None) -> EvaluationSession:
+def _session(
+    options: "Options | Mapping[str, object] | None", journal: str | None
+) -> EvaluationSession:
     from msgspec import structs
 
-    options = options or Options()
+    from holdfast.records.encoding.declared import struct_from
+
+    if isinstance(options, Mapping):
+        options = struct_from(options, Options, "options")
+    options = Options() if options is None else options
+    if not isinstance(options, Options):
+        raise UsageError(f"options wants an Options(…) or a dict, not {options!r:.100}")
     return EvaluationSession(
         options if journal is None else structs.replace(options, journal=str(journal))
     )

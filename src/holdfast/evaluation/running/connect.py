@@ -14,10 +14,10 @@ from holdfast.engine.connect import (
     connect_policy,
 )
 from holdfast.evaluation.definition.completion_params import Setting
-from holdfast.evaluation.processors.basic import NoPolicy
-from holdfast.evaluation.running.providers import PROVIDERS, find_address, names_of
+from holdfast.evaluation.running.providers import find_address
 from holdfast.evaluation.running.session import EvaluationSession
-from holdfast.policy.policy import Policy
+from holdfast.policy.policy import NoPolicy, Policy
+from holdfast.policy.providers import PROVIDERS, meant_provider, names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import UsageError
@@ -80,6 +80,8 @@ async def _connect(
         address = structs.replace(EMBEDDED, folder=_folder(setting))
     models = () if address.folder else names_of(setting.model)
     address = structs.replace(address, models=models, remedy=REMEDY)
+    if session.options.patience is not None:
+        address = structs.replace(address, patience=session.options.patience)
     async with connect(
         address, engines=session.engines, notify=session.tell, renderer=renderer
     ) as found:
@@ -107,6 +109,8 @@ def _check_embedded(setting: Setting) -> None:
         return
     prefix, slash, _ = model.partition("/")
     unknown = f", and {prefix!r} is no provider ({', '.join(PROVIDERS)} are)" if slash else ""
+    if meant := slash and meant_provider(model):
+        unknown = f", and {prefix!r} is no provider{meant} Otherwise"
     raise UsageError(
         f"no engine is named for model {model!r}{unknown}: name one with --holdfast-policy URL, or "
         "as base_url in the completion params"

@@ -7,15 +7,17 @@ unchanged gives its verdict without an engine. At any end, appends are durable a
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from msgspec import Struct, field, structs
 
-from holdfast.engine.connect import Connection
+from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.guards.spending import SpendingLimitReached
 from holdfast.engine.progress import Progress
 from holdfast.engine.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import Together, score_late
@@ -25,18 +27,21 @@ from holdfast.engine.stop import Stop
 from holdfast.evaluation.definition.completion_params import Setting, ids_of
 from holdfast.evaluation.definition.definition import Definition, Mode, Variant
 from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
-from holdfast.evaluation.processors.basic import NoOpRolloutProcessor, NoPolicy
+from holdfast.evaluation.processors.basic import NoOpRolloutProcessor
 from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.connect import addresses, connect_setting
+from holdfast.evaluation.running.judges import check_judges
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
-from holdfast.evaluation.running.providers import POLICY, names_of
+from holdfast.evaluation.running.providers import POLICY
 from holdfast.evaluation.running.resume import (
     Opened,
     limited,
     open_recorded,
     open_together,
+    rolled_out_already,
     settled_already,
 )
 from holdfast.evaluation.running.scorer import scorer_of
@@ -44,21 +49,25 @@ from holdfast.evaluation.running.scorer_row import RowMaker
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
-from holdfast.evaluation.stats.results import SettledRows, results_of
+from holdfast.evaluation.stats.results import Results, SettledRows, results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
-from holdfast.journal import open_journal
+from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
-from holdfast.policy.policy import Policy
+from holdfast.policy.policy import NoPolicy, Policy
+from holdfast.policy.providers import names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.errors import RunHeld
+from holdfast.records.errors import EndpointDown, RunHeld
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.processors.training import samples_for
+from holdfast.rollout.threads.contain import in_background
 
-PROGRESS_SECONDS = 30.0
+PROGRESS_SECONDS = 10.0
+LISTED_ROWS = 8
+"""In the summary of a session; `holdfast report` has them all."""
 RETRIES_ONLY = GroupPolicy(refill=0)
 """A row is tried again from its journal, and never begun anew behind the user's back."""
 
@@ -118,8 +127,7 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
     stop = stop or Stop()
     place = experiment.session.journal()
     tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
-    journal = open_journal(place)
-    try:
+    async with opened_journal(place) as journal:
         work = _Work(
             experiment=experiment,
             journal=journal,
@@ -130,8 +138,6 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
         )
         runs = await _runs(work)
         return None if stop.requested else await _outcome(work, runs, place)
-    finally:
-        await journal.close()
 
 
 async def _runs(work: _Work) -> list[Run]:
@@ -173,17 +179,32 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
     plan = _plan(work, setting, name)
     if isinstance(work.processor, NoOpRolloutProcessor):
         return await _drive(work, plan, Connection(NoPolicy(), MessagesOnly()), setting)
-    finished = await _finished_already(work, setting, plan.spec)
-    if finished is not None:
-        work.notes.append(_finished_note(finished))
-        return finished
-    async with connect_setting(
-        setting,
-        experiment.session,
-        policy=experiment.policy,
-        renderer=experiment.renderer,
-        needed=not isinstance(work.processor, RowsRolloutProcessor),
-    ) as connection:
+    if not experiment.session.options.new and (models := _models_meant(work, setting)) != ():
+        retry = experiment.session.options.retry_failed
+        finished = await settled_already(
+            work.journal, plan.spec, models=models, even_failed=not retry
+        )
+        if finished is not None:
+            work.notes.append(_finished_note(finished))
+            return finished
+        recorded = await rolled_out_already(
+            work.journal, plan.spec, models=models, retry_failed=retry
+        )
+        if recorded is not None:  # No engine is started or asked.
+            return await _drive(work, plan, recorded_connection(recorded.spec), setting)
+    async with AsyncExitStack() as stack:
+        connecting = connect_setting(
+            setting,
+            experiment.session,
+            policy=experiment.policy,
+            renderer=experiment.renderer,
+            needed=not isinstance(work.processor, RowsRolloutProcessor),
+        )
+        try:
+            connection = await stack.enter_async_context(connecting)
+        except EndpointDown as error:
+            await _add_remedy(work, plan.spec, error)
+            raise
         renderer = connection.renderer
         work.decode = None if isinstance(renderer, MessagesOnly) else renderer.decode
         return await _drive(work, plan, connection, setting)
@@ -216,20 +237,28 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
     )
 
 
-async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run | None:
+async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
+    """Where what is recorded could do without the engine, if its model were known."""
+    options = work.experiment.session.options
+    retry = options.retry_failed
+    recorded = await rolled_out_already(work.journal, spec, models=None, retry_failed=retry)
+    if recorded is not None and not options.new:
+        named = shlex.quote(f"model={recorded.spec.model}")
+        remedy = f"with --holdfast-input-param {named}, it is scored without an engine"
+        error.args = (f"{error}; nothing of {recorded.spec.name} is left to sample: {remedy}",)
+
+
+def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
+    """The names of the model that is meant, one of which a recorded run has to have; None: that
+    of the embedded engine, whichever it is; (): only the engine knows."""
     options, policy = work.experiment.session.options, work.experiment.policy
-    if options.new:
-        return None
-    models: Sequence[str] | None = None
     if policy is not None and addresses(policy) is None:
-        models = (getattr(policy, "model", ""),)
-    elif setting.model is not None:
-        models = names_of(setting.model)
-    elif options.policy or policy or setting.base_url or os.environ.get(POLICY):
-        return None  # Only the engine knows which model is meant.
-    return await settled_already(
-        work.journal, spec, models=models, even_failed=not options.retry_failed
-    )
+        return (getattr(policy, "model", ""),)
+    if setting.model is not None:
+        return names_of(setting.model)
+    if options.policy or policy or setting.base_url or os.environ.get(POLICY):
+        return ()
+    return None
 
 
 async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Setting) -> Run:
@@ -239,6 +268,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
     run = opened.run
+    await _check_judges(work, run)
     work.notes += await _resume_notes(work.journal, opened, retry=options.retry_failed)
     late, progress = _is_late(work.experiment), Progress()
     plan = structs.replace(plan, scorer=None if late else _scorer(work, [run]))
@@ -259,6 +289,15 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     return run
 
 
+async def _check_judges(work: _Work, run: Run) -> None:
+    """Where there is anything left to judge."""
+    definition, retry = work.experiment.definition, work.experiment.session.options.retry_failed
+    listed = [row for row in await work.journal.trajectories(run) if not row.resting]
+    if retry or not all(row.settled for row in listed):
+        arguments = {**work.experiment.arguments, **work.experiment.variant.keywords}
+        await check_judges(definition.function, arguments, work.settings)
+
+
 async def _work_on(engine: Engine) -> Ending:
     try:
         return await engine.work()
@@ -272,23 +311,22 @@ async def _work_on(engine: Engine) -> Ending:
 @asynccontextmanager
 async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
     """A line now and then for people who wait."""
+    progress.shows_rewards = True
 
     async def report() -> None:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             work.experiment.session.tell(f"{run.spec.name}: {progress.line()}")
 
-    reporting = asyncio.create_task(report(), name="progress")
-    try:
+    async with in_background(report(), name="progress"):
         yield
-    finally:
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
 
 
 def _add_cuts(work: _Work, ending: Ending) -> None:
     if ending.fatal is not None:
         raise ending.fatal
+    if ending.spent:
+        raise SpendingLimitReached(ending.stopped)
     work.notes += [
         f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
         "the row went on from the last good one"
@@ -368,6 +406,10 @@ def _settings(experiment: Experiment) -> Settings:
             timeout=definition.scorer_timeout,
             concurrency=options.max_concurrent_evaluations or definition.max_concurrent_evaluations,
         ),
+        max_cost=options.max_cost,
+        max_tokens_total=options.max_tokens_total,
+        patience=defaults.patience if options.patience is None else options.patience,
+        prices=options.price,
     )
 
 
@@ -381,10 +423,16 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
     fails = definition.retrying.fail_on_permanent_failure
     if options.fail_on_permanent_failure is not None:
         fails = options.fail_on_permanent_failure
-    parts = []
+    prices = _settings(experiment).price_table
+    parts, pages, tables = [], [], []
     for run in runs:
         results = await results_of(
-            work.journal, run, num_runs=num_runs, source=place, settled=work.settled
+            work.journal,
+            run,
+            num_runs=num_runs,
+            source=place,
+            settled=work.settled,
+            prices=prices,
         )
         verdict = verdict_of(
             results,
@@ -393,10 +441,11 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
             failures_fail=fails,
         )
         parts.append(Part(results, verdict))
+        tables.append(await _table(work.journal, run, results))
         if options.output_dir is not None:
             await write_rows(work.journal, run, Path(options.output_dir))
         if options.report is not None:
-            await write_page(
+            page = await write_page(
                 work.journal,
                 run,
                 Path(options.report),
@@ -404,8 +453,19 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
                 num_runs=num_runs,
                 source=place,
                 decode=work.decode,
+                prices=prices,
             )
-    return Outcome(experiment.name, place, tuple(parts), tuple(work.notes), fails)
+            pages.append(page)
+    notes = tuple(work.notes)
+    return Outcome(experiment.name, place, tuple(parts), notes, fails, tuple(pages), tuple(tables))
+
+
+async def _table(journal: Journal, run: Run, results: Results) -> tuple[str, ...]:
+    rewards: dict[str, list[float | None]] = {}
+    for row in results.rows:
+        rewards.setdefault(row.task, []).append(row.score)
+    more = f"holdfast report {shlex.quote(results.run)} --all --journal {results.source}"
+    return tuple(await first_rows(journal, run, rewards, limit=LISTED_ROWS, more=more))
 
 
 def _threshold(experiment: Experiment) -> Threshold | None:

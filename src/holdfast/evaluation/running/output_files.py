@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import What, rows
+from holdfast.engine.prices import Prices
 from holdfast.evaluation.stats.verdict import Verdict
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.file_name import file_name
@@ -36,13 +37,14 @@ async def write_page(
     num_runs: int,
     source: str,
     decode: Decode | None,
-) -> None:
-    """The run as one HTML file."""
+    prices: Prices | None = None,
+) -> str:
+    """The run as one HTML file; returns its `file://` link."""
     from holdfast.evaluation.report import report_file, write_report
 
     with _writing("--holdfast-report", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        await write_report(
+        written = await write_report(
             journal,
             run,
             report_file(folder, run.spec.name),
@@ -50,7 +52,9 @@ async def write_page(
             num_runs=num_runs,
             source=source,
             decode=decode,
+            prices=prices,
         )
+        return Path(written.path).absolute().as_uri()
 
 
 @contextmanager

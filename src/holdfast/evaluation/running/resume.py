@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.engine.open_run import describe_differences, open_run
+from holdfast.engine.open_run import describe_differences, is_rolled_out, open_run
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -157,19 +157,42 @@ async def settled_already(
     """A recorded run that is the one asked for and needs no more work, so that no engine is asked
     for anything. Its renderer is taken as recorded; so is its model, where `models` is None: else
     it has one of these names."""
-    for run in reversed(await runs_named(journal, spec.name)):
-        recorded = run.spec
-        if models is not None and recorded.model not in models:
-            continue
-        same = structs.replace(
-            spec, name=recorded.name, model=recorded.model, renderer=recorded.renderer
-        )
-        if recorded.differences(same):
+    for run, differences in await _newest_first(journal, spec, models):
+        if differences:
             continue
         rows = [row for row in await journal.trajectories(run) if not row.resting]
         over = all(row.settled and (even_failed or row.status.is_outcome) for row in rows)
         return run if over else None
     return None
+
+
+async def rolled_out_already(
+    journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, retry_failed: bool
+) -> Run | None:
+    """The recorded run that `open_recorded` finds, if nothing of it is left to sample. `models` as
+    in `settled_already`. Under another scorer, failed rows get another chance."""
+    for run, differences in await _newest_first(journal, spec, models):
+        if not all(line.startswith("scorer:") for line in differences):
+            continue
+        retries = retry_failed or bool(differences)
+        return run if await is_rolled_out(journal, run, retries_failed=retries) else None
+    return None
+
+
+async def _newest_first(
+    journal: Journal, spec: RunSpec, models: Sequence[str] | None
+) -> list[tuple[Run, list[str]]]:
+    """The runs of the name and of one of the models, each with what differs in it from `spec`;
+    name, model and renderer are taken as recorded."""
+    found = []
+    for run in reversed(await runs_named(journal, spec.name)):
+        known = run.spec
+        if models is None or known.model in models:
+            same = structs.replace(
+                spec, name=known.name, model=known.model, renderer=known.renderer
+            )
+            found.append((run, known.differences(same)))
+    return found
 
 
 async def _differences(

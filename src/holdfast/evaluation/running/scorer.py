@@ -12,11 +12,22 @@ import sys
 import unittest
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
+from holdfast.engine.scoring.scorer import (
+    NotAScore,
+    Score,
+    Scorer,
+    check_named,
+    group_scorer,
+    listed,
+    read_metric,
+    read_reward,
+    shown,
+)
+from holdfast.evaluation.definition.function import called_by, never_returns
 from holdfast.evaluation.rows.eval_protocol import adopt_models
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
@@ -26,9 +37,10 @@ from holdfast.rollout.episodes.environment import as_number
 
 RowOf = Callable[[TrajectoryView], EvaluationRow]
 Log = Callable[[EvaluationRow], object]
+Seen = TypeVar("Seen")
 ACCEPTED = (
-    "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, or a dict "
-    "with a 'score'"
+    "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, a dict with "
+    "a 'score', or None (no valid score)"
 )
 
 
@@ -42,13 +54,26 @@ def scorer_of(
 ) -> Scorer:
     """`arguments` are handed to the function beside `row` or, where it takes several, `rows`. `log`
     is called with every row as the function left it."""
+    called = called_by(function)
+    gives_nothing = never_returns(function)
     if log is not None:
         function = logging(function, log, several=several)
-    name = getattr(function, "__name__", type(function).__name__)
-    make = _group if several else _point
-    scorer: Callable[..., Any] = make(function, row_of, dict(arguments), name)
-    scorer.__name__ = name
-    return Scorer(group_scorer(scorer) if several else scorer)
+    is_async = inspect.iscoroutinefunction(function)
+    scorer: Callable[..., Any]
+    if several:
+        scorer = _judged(
+            lambda views: function(rows=[row_of(view) for view in views], **arguments),
+            lambda found, views: scores_of(found, len(views), called),
+            is_async=is_async,
+        )
+    else:
+        scorer = _judged(
+            lambda view: function(row=row_of(view), **arguments),
+            lambda found, view: score_of(found, called, gives_nothing=gives_nothing),
+            is_async=is_async,
+        )
+    scorer.__name__ = getattr(function, "__name__", type(function).__name__)
+    return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
 
 def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callable[..., Any]:
@@ -57,7 +82,7 @@ def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callabl
     def log_rows(found: object, rows: Sequence[EvaluationRow]) -> object:
         listed = found if several and isinstance(found, Sequence) else [found]
         for row, result in zip(rows, listed, strict=False):
-            log(_with_result(row, result, getattr(function, "__name__", "the evaluation")))
+            log(_with_result(row, result, called_by(function)))
         return found
 
     def rows_of(arguments: Mapping[str, Any]) -> Sequence[EvaluationRow]:
@@ -76,39 +101,36 @@ def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callabl
     return functools.wraps(function)(at_once)
 
 
-def _with_result(row: EvaluationRow, found: object, name: str) -> EvaluationRow:
+def _with_result(row: EvaluationRow, found: object, called: str) -> EvaluationRow:
     if isinstance(found, EvaluationRow):
         return found
-    score = score_of(found, name)
-    row.evaluation_result = _result_in(found, name) or EvaluateResult(score=score.reward or 0.0)
+    score = score_of(found, called)
+    row.evaluation_result = _result_in(found, called) or EvaluateResult(score=score.reward or 0.0)
     return row
 
 
-def _point(
-    function: Callable[..., Any], row_of: RowOf, arguments: dict[str, object], name: str
-) -> Callable[[TrajectoryView], object]:
-    if inspect.iscoroutinefunction(function):
+def _judged(
+    judge: Callable[[Seen], Any], read: Callable[[object, Seen], object], *, is_async: bool
+) -> Callable[[Seen], Any]:
+    """A scorer that reads what the user's function says of a trajectory, or of several."""
 
-        async def score_async(view: TrajectoryView) -> Score:
-            with _judging():
-                return score_of(await function(row=row_of(view), **arguments), name)
-
-        return score_async
-
-    def score(view: TrajectoryView) -> "Score | Awaitable[Score]":
+    async def score_async(seen: Seen) -> object:
         with _judging():
-            found = function(row=row_of(view), **arguments)
+            return read(await judge(seen), seen)
+
+    async def score_later(found: Awaitable[object], seen: Seen) -> object:
+        with _judging():
+            return read(await found, seen)
+
+    def score(seen: Seen) -> object:
+        with _judging():
+            found = judge(seen)
         # A function that only returns a coroutine: the engine awaits what this one returns.
         if isinstance(found, Awaitable) and not isinstance(found, EvaluationRow):
-            return _later(found, name)
-        return score_of(found, name)
+            return score_later(found, seen)
+        return read(found, seen)
 
-    return score
-
-
-async def _later(found: Awaitable[object], name: str) -> Score:
-    with _judging():
-        return score_of(await found, name)
+    return score_async if is_async else score
 
 
 @contextmanager
@@ -136,72 +158,72 @@ def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
     return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
-def _group(
-    function: Callable[..., Any], row_of: RowOf, arguments: dict[str, object], name: str
-) -> Callable[[Sequence[TrajectoryView]], object]:
-    if inspect.iscoroutinefunction(function):
-
-        async def score_async(views: Sequence[TrajectoryView]) -> list[Score]:
-            with _judging():
-                found = await function(rows=[row_of(view) for view in views], **arguments)
-            return scores_of(found, len(views), name)
-
-        return score_async
-
-    def score(views: Sequence[TrajectoryView]) -> "list[Score] | Awaitable[list[Score]]":
-        with _judging():
-            found = function(rows=[row_of(view) for view in views], **arguments)
-        if isinstance(found, Awaitable):
-            return _all_later(found, len(views), name)
-        return scores_of(found, len(views), name)
-
-    return score
-
-
-async def _all_later(found: Awaitable[object], count: int, name: str) -> list[Score]:
-    with _judging():
-        return scores_of(await found, count, name)
-
-
-def scores_of(found: object, count: int, name: str) -> list[Score]:
+def scores_of(found: object, count: int, called: str) -> list[Score]:
     """One for each row, in their order."""
-    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != count:
-        what = f"{len(found)} of them" if isinstance(found, Sequence) else repr(found)[:200]
-        raise TypeError(f"{name} wants to return a list of {count}, one for each row, not {what}")
-    return [score_of(result, name) for result in found]
+    return [score_of(result, called) for result in listed(found, count, called)]
 
 
-def score_of(found: object, name: str) -> Score:
-    """What an evaluation may return, as the engine records it."""
+def score_of(found: object, called: str, *, gives_nothing: bool = False) -> Score:
+    """What an evaluation may return, as the engine records it. `called` names the evaluation in
+    errors; one that `gives_nothing` has no return that could have said None."""
     if isinstance(found, Score):
         return found
-    result = _result_in(found, name)
+    if found is None:
+        if gives_nothing:
+            raise NotAScore(f"{called} returns nothing; return {ACCEPTED}")
+        return Score(None)
+    result = _result_in(found, called)
     if result is not None:
         return _of_result(result)
     number = as_number(found)
     if number is None:
-        raise TypeError(f"{name} returned {found!r:.200}; it wants to return {ACCEPTED}")
+        raise NotAScore(f"{called} returned {shown(found)}; return {ACCEPTED}")
     return Score(number)
 
 
-def _result_in(found: Any, name: str) -> EvaluateResult | None:
+def _result_in(found: Any, called: str) -> EvaluateResult | None:
     """Also of eval-protocol's own rows and results, which have the same fields."""
     if isinstance(found, EvaluateResult):
         return found
     if hasattr(found, "evaluation_result"):
         if found.evaluation_result is None:
-            raise TypeError(f"{name} returned a row without its evaluation_result; set that")
-        return _result_in(found.evaluation_result, name)
+            raise NotAScore(
+                f"{called} returned a row without its evaluation_result; set row.evaluation_result "
+                "= EvaluateResult(score=…) before"
+            )
+        return _result_in(found.evaluation_result, called)
     if isinstance(found, Mapping):
-        return EvaluateResult.model_validate(_with_metrics(found))
+        return _validated(_with_metrics(found, called), called)
     if isinstance(found, BaseModel) and "score" in type(found).model_fields:
-        return EvaluateResult.model_validate(found.model_dump(mode="json", exclude_unset=True))
+        return _validated(found.model_dump(mode="json", exclude_unset=True), called)
     return None
 
 
-def _with_metrics(found: Mapping[Any, Any]) -> dict[str, object]:
+def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
+    """The numbers are read as those of a run's scorers are: text that spells one is none."""
+    read_reward(fields.get("score"), called, accepted=ACCEPTED)
+    metrics = fields.get("metrics")
+    for name, metric in metrics.items() if isinstance(metrics, Mapping) else ():
+        if not isinstance(metric, BaseModel):
+            read_metric(name, metric, called)
+    try:
+        return EvaluateResult.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NotAScore(
+            f"{called} returned a result whose {where} is {shown(first['input'])}: {first['msg']}"
+        ) from None
+
+
+def _with_metrics(found: Mapping[Any, Any], called: str) -> dict[str, object]:
     """A dict may give a metric as a plain number."""
     described = {str(key): value for key, value in found.items()}
+    check_named(described, called, accepted=ACCEPTED)
+    if "reward" in described:
+        described["score"] = described.pop("reward")
+    if described["score"] is None:
+        described |= {"score": 0.0, "is_score_valid": False}
     metrics = described.get("metrics")
     if isinstance(metrics, Mapping):
         described["metrics"] = {

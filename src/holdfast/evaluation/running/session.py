@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.engine.connect import EmbeddedEngines
 from holdfast.evaluation.definition.options import Options
-from holdfast.journal import MEMORY, check_address
+from holdfast.journal import MEMORY, check_address, is_server, take_password
 from holdfast.records.errors import UsageError
 
 FOLDER, FILE = ".holdfast", "evaluations.db"
@@ -37,10 +37,13 @@ class EvaluationSession:
         self.engines = EmbeddedEngines(tell)
 
     def journal(self) -> str:
-        """Where everything is kept; its folder exists when this returns."""
+        """Where everything is kept; its folder exists when this returns. A password in a URL is
+        taken out: the address is in reports and summaries."""
         if self.options.journal is not None:
             place = self.options.journal
             check_address(place)
+            if is_server(place):
+                return take_password(place)
             if place != MEMORY and Path(place).is_dir():
                 raise UsageError(f"--holdfast-journal {place} is a folder; name a file")
             if place != MEMORY:

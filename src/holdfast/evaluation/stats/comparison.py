@@ -1,10 +1,12 @@
 """Comparison: the difference of two runs' scores on their common tasks.
 
-Paired by task, so that the tasks' difficulty does not count. The text names what is left out: tasks
-of only one run, rows that failed.
+Paired by task, so that the tasks' difficulty does not count. A task is the same where its id is,
+and what it asks, as far as that is known. The text names what is left out: tasks of only one run,
+tasks that ask something else, rows that failed.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +16,8 @@ from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
 from holdfast.evaluation.stats.summary import escape_text
 from holdfast.records.errors import UsageError
+from holdfast.records.message import Role
+from holdfast.records.task import Task
 
 MAX_LISTED = 5
 _DIGEST_TEXTS = {
@@ -46,18 +50,56 @@ class Comparison(Struct, frozen=True):
     paired: Paired
     spec_differences: dict[str, tuple[str, str]]
     """The settings in which the runs differ: (a's value, b's value)."""
+    changed: tuple[str, ...] = ()
+    """Tasks with the same id that ask something else."""
+    by_id: bool = False
+    """Whether those are compared, too."""
 
 
-def compare(a: Results, b: Results, *, metric: str | None = None) -> Comparison:
-    """Compares b with a. Raises `UsageError` if they have no scored task in common."""
+def compare(
+    a: Results, b: Results, *, metric: str | None = None, by_id: bool = False
+) -> Comparison:
+    """Compares b with a. Raises `UsageError` if they have no scored task in common. `by_id`: tasks
+    with the same id are the same, whatever they ask."""
     clusters = [_clusters(side, metric) for side in (a, b)]
-    found = paired(*clusters)
+    changed = tuple(name for name in clusters[0] if name in clusters[1] and _differ(a, b, name))
+    compared = [
+        {name: scores for name, scores in side.items() if by_id or name not in changed}
+        for side in clusters
+    ]
+    found = paired(*compared)
+    if found is None and changed:
+        raise UsageError(
+            f"runs {a.run!r} and {b.run!r} have no scored task in common: those with the same id "
+            f"ask something else ({_first_names(dict.fromkeys(changed))}); to compare them all the "
+            "same, add --by-id"
+        )
     if found is None:
         raise UsageError(
             f"runs {a.run!r} and {b.run!r} have no scored task in common: {a.run!r} has "
             f"{_first_names(clusters[0])}, {b.run!r} has {_first_names(clusters[1])}"
         )
-    return Comparison(_side(a), _side(b), metric or "score", found, _spec_differences(a, b))
+    return Comparison(
+        _side(a), _side(b), metric or "score", found, _spec_differences(a, b), changed, by_id
+    )
+
+
+def questions_of(tasks: Iterable[Task]) -> dict[str, str]:
+    """For `Results.questions`: the digest of each task's messages and ground truth. System messages
+    are no part of it: to compare two of them is why runs are compared."""
+    return {task.id: _question(task) for task in tasks}
+
+
+def _question(task: Task) -> str:
+    asked = [message for message in task.messages if message.role is not Role.SYSTEM]
+    content = msgspec.json.encode((asked, task.ground_truth), order="sorted")
+    return hashlib.sha256(content).hexdigest()
+
+
+def _differ(a: Results, b: Results, task: str) -> bool:
+    """Not where nobody knows what one of them asks."""
+    first, second = a.questions.get(task), b.questions.get(task)
+    return first is not None and second is not None and first != second
 
 
 def _clusters(results: Results, metric: str | None) -> dict[str, list[float]]:
@@ -69,10 +111,26 @@ def _clusters(results: Results, metric: str | None) -> dict[str, list[float]]:
         raise UsageError(f"run {results.run!r} has no metric {metric!r}; it has {has}")
     if not results.rows:
         raise UsageError(f"run {results.run!r} has no rows")
-    raise UsageError(
-        f"run {results.run!r} has no scores: of {many(len(results.rows), 'row')}, "
-        f"{results.unsettled} are not settled yet and {len(results.failed)} failed for good"
-    )
+    raise UsageError(f"run {results.run!r} has no scores: {_why_none(results)}")
+
+
+def _why_none(results: Results) -> str:
+    rest = len(results.rows) - results.unsettled - len(results.failed)
+    counts = [
+        f"{number} {what}"
+        for number, what in (
+            (results.unsettled, "not settled yet"),
+            (len(results.failed), "failed for good"),
+            (rest, "finished without a score"),
+        )
+        if number
+    ]
+    why = f"of {many(len(results.rows), 'row')}, {' and '.join(counts)}"
+    if not rest or results.spec is None:
+        return why
+    if results.spec.scorer:
+        return f"{why}: its scorer gave no valid score (`holdfast report {results.run}` says why)"
+    return f"{why}: it has no scorer, and its rollout gives no reward; add --scorer to its command"
 
 
 def _first_names(clusters: Mapping[str, object]) -> str:
@@ -126,6 +184,7 @@ def format_comparison(found: Comparison) -> str:
     lines = [_format_head(found), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
     for name, side, only in (("A", found.a, pairs.only_a), ("B", found.b, pairs.only_b)):
         lines += _format_left_out(name, side, only)
+    lines += _format_changed(found)
     lines += _differences_of_specs(found)
     lines += _format_changes(pairs)
     return "\n".join(lines)
@@ -169,6 +228,17 @@ def _format_left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
             f"({side.failed} failed for good, {side.unsettled} not settled)"
         )
     return lines
+
+
+def _format_changed(found: Comparison) -> list[str]:
+    if not found.changed:
+        return []
+    names = ", ".join(escape_text(task) for task in found.changed[:MAX_LISTED])
+    names += ", …" if len(found.changed) > MAX_LISTED else ""
+    what = f"{many(len(found.changed), 'task')} with other messages or another ground truth in B"
+    if found.by_id:
+        return [f"  compared by id alone: {what}: {names}"]
+    return [f"  left out: {what}: {names} (--by-id compares them)"]
 
 
 def _differences_of_specs(found: Comparison) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from holdfast.engine.progress.clustered import clustered_error
 from holdfast.evaluation.stats.bootstrap import (
     CONFIDENCE,
     SEED,
@@ -44,16 +45,6 @@ def clustered_mean(clusters: Clusters) -> Estimate | None:
     mean = _mean([score for scores in filled for score in scores])
     sums = [math.fsum(score - mean for score in scores) / rows for scores in filled]
     return Estimate(mean, clustered_error(sums), len(filled), rows)
-
-
-def clustered_error(influences: list[float]) -> float | None:
-    """sqrt(G / (G - 1) · Σ_g u_g²), u_g being how far task g moves the estimate."""
-    tasks = len(influences)
-    if tasks < 2:
-        return None
-    return math.sqrt(
-        tasks / (tasks - 1) * math.fsum(influence * influence for influence in influences)
-    )
 
 
 def fixed_set_error(clusters: Clusters) -> float | None:

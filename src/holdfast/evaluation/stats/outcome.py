@@ -5,6 +5,7 @@ from msgspec import Struct
 from holdfast.evaluation.stats.results import Results
 from holdfast.evaluation.stats.summary import summary_json, summary_text
 from holdfast.evaluation.stats.verdict import Verdict
+from holdfast.records.errors import Cause
 
 
 class Part(Struct, frozen=True):
@@ -31,6 +32,10 @@ class Outcome(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Remarks for people, such as that it was finished already."""
     fail_on_permanent_failure: bool = True
+    pages: tuple[str, ...] = ()
+    """The `file://` links of the pages that were asked for, one for each run."""
+    tables: tuple[tuple[str, ...], ...] = ()
+    """The first rows of each run with input, target and answer, as lines for a terminal."""
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -98,7 +103,8 @@ class Outcome(Struct, frozen=True):
 
 def _remedy(part: Part) -> str:
     """A corrected function scores its failed rows again without a flag."""
-    if all(root.phase == "scoring" for root in part.results.roots if root.permanent):
+    final = [root for root in part.results.roots if root.permanent]
+    if all(root.phase == "scoring" and root.cause == Cause.CODE for root in final):
         return "correct the function and run it again, or, where it is right, add"
     return "once the reason is gone, add"
 

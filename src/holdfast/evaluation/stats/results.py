@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.records.encoding.tokens import count
 from holdfast.records.failure import Failure
 from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import EnvironmentStepped, Generated
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.usage import UsageByModel, add_usages
 
 
 class RowResult(Struct, frozen=True, omit_defaults=True):
@@ -44,6 +45,10 @@ class RowResult(Struct, frozen=True, omit_defaults=True):
     settled: bool = True
     model: str = ""
     """The model, where it differs from row to row."""
+    used: UsageByModel = {}
+    """All that was ever sampled for it, by model."""
+    uncounted_turns: int = 0
+    """Turns of an engine that does not say how many tokens they had."""
 
     @property
     def name(self) -> str:
@@ -83,6 +88,22 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """None for results that are not from a journal."""
     source: str = ""
     """The journal or the file of the results."""
+    prices: Prices | None = None
+    """What its tokens cost."""
+    questions: dict[str, str] = {}
+    """The digest of what each task asks, by its id; empty where that is not known."""
+
+    @property
+    def used(self) -> UsageByModel:
+        """By all rows, model by model."""
+        used: UsageByModel = {}
+        for row in self.rows:
+            used = add_usages(used, row.used)
+        return used
+
+    @property
+    def cost(self) -> Cost | None:
+        return None if self.prices is None else self.prices.cost_of(self.used)
 
     @property
     def scored(self) -> list[RowResult]:
@@ -143,8 +164,11 @@ class SettledRows:
 class Collector:
     """Collects results from trajectories, and keeps nothing else of them."""
 
-    def __init__(self, run: Run, *, num_runs: int = 1, source: str = ""):
+    def __init__(
+        self, run: Run, *, num_runs: int = 1, source: str = "", prices: Prices | None = None
+    ):
         self._run = run
+        self._prices = prices
         self._num_runs = num_runs
         self._source = source
         self._rows: list[RowResult] = []
@@ -171,6 +195,7 @@ class Collector:
             roots=_sort_roots(self._roots.values()),
             spec=spec,
             source=self._source,
+            prices=self._prices,
         )
 
 
@@ -181,13 +206,14 @@ async def results_of(
     num_runs: int = 1,
     source: str = "",
     settled: SettledRows | None = None,
+    prices: Prices | None = None,
 ) -> Results:
     """Reads the run once. Raises `JournalCorrupt`, with the trajectory's name, for a bad record.
 
     `source` is the journal's path, as a user would type it. If `settled` has all rows, no record is
     read.
     """
-    collector = Collector(run, num_runs=num_runs, source=source)
+    collector = Collector(run, num_runs=num_runs, source=source, prices=prices)
     if settled is not None:
         listing = [row for row in await journal.trajectories(run) if not row.resting]
         known = [row for row in map(settled.row, listing) if row is not None]
@@ -216,9 +242,11 @@ def _row(listed: TrajectoryRow, history: History) -> RowResult:
         root=failure.root if failure else "",
         disturbed=_is_disturbed(history, failure),
         turns=len(replies),
-        sampled_tokens=sum(count(step.ids) for step in replies),
+        sampled_tokens=sum(step.counted.completion_tokens for step in replies),
         seconds=_seconds(history),
         settled=listed.settled,
+        used=history.used,
+        uncounted_turns=history.uncounted_turns,
     )
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.engine.report import many
+from holdfast.engine.report import many, sampled_text, usage_text
 from holdfast.evaluation.stats.estimates import Estimate, PassRate, bound_when_all_alike
 from holdfast.evaluation.stats.results import Results, Root, RowResult
 from holdfast.evaluation.stats.verdict import Aggregation, Verdict
+from holdfast.records.failure import fold_traceback
+from holdfast.records.usage import NOTHING, total_usage
 
 Fields = dict[str, object]
 FORMAT = 1
@@ -126,11 +128,15 @@ def _format_work(results: Results) -> str:
         sum(row.turns for row in results.rows),
         sum(row.sampled_tokens for row in results.rows),
     )
-    line = f"  {many(turns, 'turn')}, {many(tokens, 'sampled token')}"
+    uncounted = sum(row.uncounted_turns for row in results.rows)
+    line = f"  {many(turns, 'turn')}, {sampled_text(tokens, uncounted=uncounted)}"
     if slow := slowest(results.rows):
         names = ", ".join(f"{escape_text(row.name)} {row.seconds:.1f} s" for row in slow)
         line += f"; slowest: {names}"
-    return line
+    used = total_usage(results.used)
+    if used != NOTHING:
+        line += f"\n  {usage_text(used.as_fields())}"
+    return line if results.cost is None else f"{line}\n  cost: {escape_text(str(results.cost))}"
 
 
 def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowResult]:
@@ -147,12 +153,18 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
             f"  [{root.cause}, {root.phase}] {root.failures} × {escape_text(root.message)} "
             f"({final}; for instance {escape_text(root.example)})"
         )
-        if root.permanent:
-            last = _from_user_code(root.traceback.rstrip().splitlines())[-TRACEBACK_LINES:]
+        text = fold_traceback(root.traceback).rstrip()
+        if root.permanent and not _is_said(text, root):
+            last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {escape_text(line)}" for line in last]
     if len(roots) > MAX_ROOTS:
         lines.append(f"  … and {many(len(roots) - MAX_ROOTS, 'other kind')} of failure")
     return lines
+
+
+def _is_said(text: str, root: Root) -> bool:
+    """Whether a traceback without frames says nothing but the message."""
+    return "\n" not in text and text.endswith(root.message)
 
 
 def _from_user_code(lines: list[str]) -> list[str]:
@@ -243,6 +255,8 @@ def _own_fields(results: Results, verdict: Verdict) -> Fields:
         "disturbed": msgspec.to_builtins(verdict.disturbed),
         "turns": sum(row.turns for row in results.rows),
         "sampled_tokens": sum(row.sampled_tokens for row in results.rows),
+        "usage": {model: usage.as_fields() for model, usage in results.used.items()},
+        "cost": msgspec.to_builtins(results.cost),
     }
     lists: Fields = {
         "pass_at": {str(rate.k): rate.value for rate in verdict.pass_at},

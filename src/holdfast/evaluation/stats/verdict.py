@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from holdfast.engine.progress.clustered import clustered_error
 from holdfast.evaluation.stats.bootstrap import (
     Bootstrap,
     Clusters,
@@ -23,7 +24,6 @@ from holdfast.evaluation.stats.bootstrap import (
 from holdfast.evaluation.stats.estimates import (
     Estimate,
     PassRate,
-    clustered_error,
     clustered_mean,
     fixed_set_error,
     is_binary,
@@ -113,8 +113,7 @@ def verdict_of(
     threshold: Threshold | None = None,
     failures_fail: bool | None = None,
 ) -> Verdict:
-    """`failures_fail`: whether permanent failures fail the test; None: there is no test, and only a
-    threshold decides."""
+    """`failures_fail`: permanent failures fail the test; None: only a threshold decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None
@@ -218,7 +217,8 @@ def _decide(
     if score is None:
         return False, f"no row has a score ({_explain_no_score(results)})"
     if score < threshold.success - rounding(threshold.success):
-        return False, f"score {_short(score)} is below the threshold of {threshold.success:g}"
+        reason = f"score {_short(score)} is below the threshold of {threshold.success:g}"
+        return False, f"{reason}{_about_shares(threshold.success, results)}"
     reasons = [f"score {_short(score)} reaches the threshold of {threshold.success:g}"]
     if threshold.standard_error is not None and fixed is not None:
         reasons.append(_bounded("standard error (of a fixed set)", fixed, threshold.standard_error))
@@ -226,6 +226,13 @@ def _decide(
         reasons.append(_bounded("clustered standard error", error, most))
     failing = [reason_text for reason_text in reasons if reason_text.startswith("but ")]
     return (False, f"{reasons[0]}, {failing[0]}") if failing else (True, " ".join(reasons))
+
+
+def _about_shares(wanted: float, results: Results) -> str:
+    """A threshold in percent is above every score that is a share."""
+    if wanted <= 1 or any(row.score is not None and row.score > 1 for row in results.rows):
+        return ""
+    return f", and no score is above 1 (in shares, {wanted:g} % is {wanted / 100:g})"
 
 
 def _bounded(what: str, error: float | None, most: float) -> str:

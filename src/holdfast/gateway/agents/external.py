@@ -10,30 +10,27 @@ next one knows which agent is at work.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from typing import Unpack
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.gateway_processor import SILENCE_SECONDS, GatewayRolloutProcessor
+from holdfast.gateway.agents.gateway_processor import GatewayOptions, GatewayRolloutProcessor
 from holdfast.gateway.assignment.hold_routes import HoldRoutes
 from holdfast.gateway.assignment.queue import REJOIN_SECONDS, PendingTrajectories, PendingTrajectory
 from holdfast.gateway.assignment.routes import AssignmentRoutes
 from holdfast.gateway.assignment.unbound_keys import UnboundKeys
 from holdfast.gateway.calls.attempt_status import AttemptLookup
-from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway, WorkerLinks
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.journal.journal import Journal
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import Rewound
 from holdfast.records.run import Run
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import Finish, MakeEnvironment
 from holdfast.rollout.processors.processor import Returned
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.tools.tool import Function, Tool
 
 RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run_over")
 STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
@@ -48,33 +45,18 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     ends_on_complete = True
     address_source = "the answer of POST /trajectories"
 
+    @checks_arguments()
     def __init__(
         self,
         address: Address = LOOPBACK,
         *,
-        silence: float = SILENCE_SECONDS,
         rejoin: float = REJOIN_SECONDS,
-        limits: GatewayLimits | None = None,
-        ignore: Sequence[str] = (),
         place: WorkerPlace | None = None,
-        tools: "Sequence[Tool | Function]" = (),
-        environments: Sequence[MakeEnvironment] = (),
-        finish: Finish | None = None,
-        on_refused: OnRefused | str = OnRefused.FAIL,
+        **options: Unpack[GatewayOptions],
     ):
         """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
-        that it spoke to; `place`: that of this worker among others. The rest is as with
-        `GatewayRolloutProcessor`."""
-        super().__init__(
-            silence=silence,
-            tools=tools,
-            environments=environments,
-            finish=finish,
-            limits=limits,
-            ignore=ignore,
-            address=address,
-            on_refused=on_refused,
-        )
+        that it spoke to; `place`: that of this worker among others."""
+        super().__init__(address, **options)
         self._keys = Keys()
         self._queue = PendingTrajectories(rejoin)
         self._by_key: dict[str, PendingTrajectory] = {}
@@ -94,7 +76,9 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def make_gateway(self) -> Gateway:
         peers, outside = self._peers, self._outside
         counter = AssignmentRoutes(
-            self._queue, self._by_key, peers=peers, on_undelivered=self._mark_undelivered
+            self._queue,
+            peers=peers,
+            on_report=lambda report: self._running.take_report(report),
         )
         return self._make_gateway(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
@@ -122,9 +106,6 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     def _adopt(self, pending: PendingTrajectory, key: str) -> None:
         self._running.adopt(pending.binding, key)
-
-    def _mark_undelivered(self, ticket: str) -> None:
-        self._running.mark_undelivered(ticket)
 
     async def setup(self) -> None:
         if self._peers is not None:

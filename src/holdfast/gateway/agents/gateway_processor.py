@@ -8,7 +8,7 @@ each end the attempt in their own way.
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypedDict
 
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.attempt import AttemptSetup, End
@@ -19,7 +19,7 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
+from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
 from holdfast.policy.policy import Policy
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
@@ -40,6 +40,24 @@ TAKEOVER_SECONDS = 10.0
 """
 
 
+class GatewayOptions(TypedDict, total=False):
+    """The options of every processor that runs agents behind a gateway."""
+
+    silence: float
+    """Seconds without a call, and without waiting for one, after which an agent is given up."""
+    tools: "Sequence[Tool | Function]"
+    """Can be called through the gateway, and so can those of `environments`."""
+    environments: Sequence[MakeEnvironment]
+    finish: Finish | None
+    """Awaited when the agent is done, also when a limit ended it; it returns the reward."""
+    limits: GatewayLimits | None
+    ignore: Sequence[str]
+    """What is left out of requests (see `IgnoredFields`)."""
+    on_refused: OnRefused | str
+    """What becomes of a trajectory if its agent ended as if it was done although a call was refused
+    and not repeated ("fail" or "accept")."""
+
+
 class GatewayRolloutProcessor(RolloutProcessor):
     """Override `run_agent`."""
 
@@ -53,23 +71,19 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     def __init__(
         self,
+        address: Address = LOOPBACK,
+        world: World = FRESH,
+        /,
         *,
         silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
-        world: World = FRESH,
         finish: Finish | None = None,
         limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
-        address: Address = LOOPBACK,
         on_refused: OnRefused | str = OnRefused.FAIL,
     ):
-        """`silence`: seconds without a call, and without waiting for one, after which an agent is
-        given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
-        is awaited when the agent is done, also when a limit ended it; what it returns is the
-        reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
-        free port of this machine. `on_refused`: what becomes of a trajectory if its agent ended
-        as if it was done although a call was refused and not repeated ("fail" or "accept")."""
+        """See `GatewayOptions`."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         if on_refused not in list(OnRefused):

@@ -14,8 +14,8 @@ attempt: a word about another attempt is never taken for one about this.
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from typing import Literal, TypeVar, Unpack
 
 import aiohttp
 import msgspec
@@ -23,21 +23,18 @@ from msgspec import Struct
 
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.gateway_processor import (
-    SILENCE_SECONDS,
+    GatewayOptions,
     GatewayRolloutProcessor,
     attempt_of,
 )
-from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed
 from holdfast.gateway.server import Binding
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import Finish, MakeEnvironment
 from holdfast.rollout.processors.processor import Returned
-from holdfast.rollout.tools.tool import Function, Tool
 
 _log = logging.getLogger("holdfast.gateway")
 T = TypeVar("T")
@@ -72,33 +69,19 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
 
     address_source = "`url` and `key` of POST /runs"
 
+    @checks_arguments()
     def __init__(
         self,
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
-        silence: float = SILENCE_SECONDS,
-        tools: "Sequence[Tool | Function]" = (),
-        environments: Sequence[MakeEnvironment] = (),
-        finish: Finish | None = None,
-        limits: GatewayLimits | None = None,
-        ignore: Sequence[str] = (),
         address: Address = LOOPBACK,
-        on_refused: OnRefused | str = OnRefused.FAIL,
+        **options: Unpack[GatewayOptions],
     ):
-        """`patience`: seconds for which the service may be out of reach. The rest is as with
-        `GatewayRolloutProcessor`."""
-        super().__init__(
-            silence=silence,
-            tools=tools,
-            environments=environments,
-            finish=finish,
-            limits=limits,
-            ignore=ignore,
-            address=address,
-            on_refused=on_refused,
-        )
+        """`patience`: seconds for which the service may be out of reach; `address`: the gateway's,
+        by default a free port of this machine."""
+        super().__init__(address, **options)
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
         self._url = url.rstrip("/")

@@ -7,17 +7,19 @@ where it was. What it finds around it then: see `workspace_policy`.
 
 import inspect
 import os
+import re
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from holdfast.environments.workspace.sandbox.confinement import confinement
 from holdfast.environments.workspace.threads import in_thread
+from holdfast.gateway.address import LOOPBACK
 from holdfast.gateway.agents.gateway_processor import (
-    SILENCE_SECONDS,
+    GatewayOptions,
     GatewayRolloutProcessor,
     attempt_of,
 )
@@ -32,22 +34,25 @@ from holdfast.gateway.agents.workspace_policy import (
     WorkspaceWorld,
     World,
 )
-from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.redaction import hide_variables
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import Finish, MakeEnvironment
 from holdfast.rollout.processors.processor import Returned, code_of
-from holdfast.rollout.tools.tool import Function, Tool
 
 Agent = Callable[[Binding, Task], Awaitable[Returned]]
 """An agent in this process: it is given its address and key, and may return (turns, reward)."""
+
+
+INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|node|bun|bash|sh|zsh|ruby|perl")
+PLAIN_OPTIONS = ("-u", "-B", "-I", "-O", "-E", "-s")
+SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl")
+"""How files are called that these run."""
 
 
 class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
@@ -57,6 +62,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     what the run's scorer says. Any other end is a failure with its last words, never a reward.
     """
 
+    @checks_arguments(own="command resume_command world")
     def __init__(
         self,
         command: Sequence[str] | Agent,
@@ -64,30 +70,15 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         logs: str | Path | None = None,
-        silence: float = SILENCE_SECONDS,
-        tools: "Sequence[Tool | Function]" = (),
-        environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
         resume_command: Sequence[str] | None = None,
-        finish: Finish | None = None,
-        limits: GatewayLimits | None = None,
-        ignore: Sequence[str] = (),
-        on_refused: OnRefused | str = OnRefused.FAIL,
+        **options: Unpack[GatewayOptions],
     ):
         """`cwd`: by default an empty folder for each attempt, in a workspace's world always that;
         `logs`: where the output of each attempt is kept; by default only its end, in errors.
         `resume_command` is run instead of `command` where the agent finds its workspace as it was.
-        The rest is as with `GatewayRolloutProcessor`."""
-        super().__init__(
-            silence=silence,
-            tools=tools,
-            environments=environments,
-            world=world,
-            finish=finish,
-            limits=limits,
-            ignore=ignore,
-            on_refused=on_refused,
-        )
+        """
+        super().__init__(LOOPBACK, world, **options)
         _check_command(command)
         self._command = command
         if callable(command):
@@ -107,10 +98,14 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         resume = "" if self._resume is self._command else f" {self._resume!r}"
         return f"{list(self._command)!r} {sorted(self._env)!r}{resume}{self.surroundings}"
 
-    async def setup(self) -> None:
-        # What would fail every trajectory is said before the first one.
+    def check_setup(self) -> None:
+        """The program and its script are there; those of a workspace are in its sandbox."""
         if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
             _check_program(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+            _check_script(self._command, cwd=self._cwd or Path())
+
+    async def setup(self) -> None:
+        self.check_setup()
         if not callable(self._command):
             async with scratch():
                 pass  # Where each of them will have its folder, there can be one.
@@ -223,6 +218,17 @@ def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
     if found is None:
         where = f"from {str((cwd or Path()).absolute())!r}" if is_path else "on PATH"
         raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
+
+
+def _check_script(command: Sequence[str], *, cwd: Path) -> None:
+    """What an interpreter is given first: `["python", "-u", "agent.py"]`. After other options
+    (`-c`, `-m`), it is something else."""
+    program, *words = command
+    script = next((word for word in words if word not in PLAIN_OPTIONS), "")
+    if not INTERPRETERS.fullmatch(Path(program).name) or Path(script).suffix not in SCRIPTS:
+        return
+    if not (cwd / script).is_file():
+        raise UsageError(f"the agent's script {script!r} is not found from {str(cwd.absolute())!r}")
 
 
 def _absolute_paths(command: Sequence[str]) -> list[str]:

@@ -23,9 +23,9 @@ from msgspec import Struct
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
-from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
 from holdfast.gateway.workers import peers as between
 from holdfast.gateway.workers.peers import ORDER, ORDERED, Peers
+from holdfast.policy.hold import HOLD_SECONDS, Hold
 
 HOLD, RELEASE = "/hold", "/release"
 MAX_HOLD_SECONDS = 86_400.0

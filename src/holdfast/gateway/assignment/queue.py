@@ -105,6 +105,17 @@ class PendingTrajectories:
         self._returned.add(pending.key)
         pending.replaced.set()
 
+    def give_back_unless_seen(self, pending: PendingTrajectory, since: float) -> None:
+        """Nobody knows whether the response reached the agent: one that has not called `since`, nor
+        does within the time of a reservation, is none."""
+
+        def give_back() -> None:
+            is_open = self._open.get(pending.key) is pending
+            if is_open and pending.trajectory.last_seen == since:
+                self.give_back(pending)
+
+        asyncio.get_running_loop().call_later(self._rejoin, give_back)
+
     # --- waiting
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:

@@ -5,8 +5,8 @@ trajectory whose assignment did not arrive is assigned again, under another key.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+import uuid
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
@@ -19,16 +19,16 @@ from holdfast.gateway.assignment.queue import (
     taken_by_another,
 )
 from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.http.tickets import RelayReport
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.workers import peers as between
 from holdfast.gateway.workers.peers import (
     AVAILABLE,
-    GIVE_BACK,
     OWNS,
+    RELAYED,
     STATS,
     TAKE,
-    UNDELIVERED,
     Peers,
     WaitForTrajectory,
     WorkerStats,
@@ -48,16 +48,14 @@ class AssignmentRoutes:
     def __init__(
         self,
         pending: PendingTrajectories,
-        by_key: Mapping[str, PendingTrajectory],
         *,
         peers: Peers | None,
-        on_undelivered: Callable[[str], None],
+        on_report: Callable[[RelayReport], None],
     ):
-        """`on_undelivered` is called with the ticket of a response that did not arrive."""
+        """`on_report` is called with what other workers say of responses that they relayed."""
         self._pending = pending
-        self._by_key = by_key
         self._peers = peers
-        self._on_undelivered = on_undelivered
+        self._on_report = on_report
 
     async def open(self, context: RequestContext) -> web.StreamResponse:
         """`POST /trajectories`."""
@@ -82,11 +80,10 @@ class AssignmentRoutes:
                 raise
             none_here = rejection
         for index in self._peers.others:
-            response = await self._peers.request_shielded(
-                index, TAKE, query, undelivered=partial(self._return, index)
-            )
+            ticket = uuid.uuid4().hex
+            response = await self._peers.request_ticketed(index, TAKE, query, ticket)
             if response is not None and response[0] == 200:
-                return await self._forward(index, context, response[1])
+                return await self._forward(index, context, response[1], ticket)
             if response is not None and response[0] == TAKEN and query.task is not None:
                 raise taken_by_another(query.task, query.sample)
         raise none_here
@@ -116,18 +113,17 @@ class AssignmentRoutes:
             raise
 
     async def _forward(
-        self, index: int, context: RequestContext, body: bytes
+        self, index: int, context: RequestContext, body: bytes, ticket: str
     ) -> web.StreamResponse:
-        context.response.trajectory = msgspec.json.decode(body)["trajectory"]
-        try:
-            return await context.response.send(body)
-        except BaseException:
-            self._return(index, body)
-            raise
-
-    def _return(self, index: int, body: bytes) -> None:
         assert self._peers is not None, "another worker assigned it"
-        self._peers.notify(index, GIVE_BACK, msgspec.json.decode(body)["key"])
+        context.response.trajectory = msgspec.json.decode(body)["trajectory"]
+        delivered = False
+        try:
+            response = await context.response.send(body)
+            delivered = True
+        finally:
+            self._peers.report(index, RelayReport(ticket, delivered))
+        return response
 
     # --- for other workers
 
@@ -146,16 +142,15 @@ class AssignmentRoutes:
             return await between.send_json(context, found)
 
         async def take(context: RequestContext) -> web.StreamResponse:
-            return await self._send(context, await self._take(_parse(await context.body())))
+            pending = await self._take(_parse(await context.body()))
+            assigned = _Assigned(self._pending, pending, pending.trajectory.last_seen)
+            response = await self._send(context, pending)
+            context.leave(assigned, delivered=True)
+            return response
 
-        async def give_back(context: RequestContext) -> web.StreamResponse:
-            pending = self._by_key.get(await between.parse_body(context, str))
-            if pending is not None:
-                self._pending.give_back(pending)
-            return await between.send_json(context, None)
-
-        async def undelivered(context: RequestContext) -> web.StreamResponse:
-            self._on_undelivered(await between.parse_body(context, str))
+        async def relayed(context: RequestContext) -> web.StreamResponse:
+            for report in await between.parse_body(context, list[RelayReport]):
+                self._on_report(report)
             return await between.send_json(context, None)
 
         async def send_stats(context: RequestContext) -> web.StreamResponse:
@@ -165,10 +160,27 @@ class AssignmentRoutes:
             OWNS: owns,
             AVAILABLE: available,
             TAKE: take,
-            GIVE_BACK: give_back,
-            UNDELIVERED: undelivered,
+            RELAYED: relayed,
             STATS: send_stats,
         }
+
+
+class _Assigned(Struct, frozen=True, eq=False):
+    """A trajectory that an agent was given through another worker."""
+
+    queue: PendingTrajectories
+    pending: PendingTrajectory
+    since: float
+    """When it was, by the trajectory's `last_seen`."""
+
+    def leave(self, *, delivered: bool | None) -> None:
+        if delivered is None:
+            self.queue.give_back_unless_seen(self.pending, self.since)
+        elif not delivered:
+            self.queue.give_back(self.pending)
+
+    def mark_delivered(self) -> None:
+        """Its agent calls, or is none."""
 
 
 def _parse(body: bytes) -> TrajectoryRequest:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.policy.policy import DEADLINE
-from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role
 from holdfast.records.step import Called, Generated
@@ -29,8 +29,8 @@ def build_answer(
         created=called.created,
         model=called.model,
         choices=tuple(_choice(session, step, request, bare=bare) for step in replies),
-        prompt_tokens=sum(step.keep + count(step.delta) for step in prompts),
-        completion_tokens=sum(count(step.ids) for step in replies),
+        prompt_tokens=sum(step.counted.prompt_tokens for step in prompts),
+        completion_tokens=sum(step.counted.completion_tokens for step in replies),
         cached_tokens=sum(step.keep for step in prompts),
     )
 

@@ -88,8 +88,7 @@ class CallSubscription:
         return self._call.live.opening
 
     async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
-        """The durable deltas since the last time; none after so many seconds, or when the answer is
-        ready."""
+        """The durable deltas since the last time; none after so many seconds, or at the end."""
         live, job = self._call.live, self._call.job
         if not self.is_ready and not live.since(self._received):
             events: set[asyncio.Future[Any]] = {job, live.more}
@@ -98,14 +97,15 @@ class CallSubscription:
         self._received += len(found)
         return found
 
-    def leave(self, *, delivered: bool) -> None:
+    def leave(self, *, delivered: bool | None) -> None:
+        """None: nobody knows. A repetition is then taken for one."""
         self._call.subscribers -= 1
-        self._call.delivered = self._call.delivered or delivered
+        self._call.delivered = self._call.delivered or bool(delivered)
         self._on_leave()
 
-    def mark_undelivered(self) -> None:
-        """An answer that was taken for delivered did not arrive."""
-        self._call.delivered = False
+    def mark_delivered(self) -> None:
+        """An answer that was taken for lost did arrive."""
+        self._call.delivered = True
 
 
 class PendingCall(Struct, frozen=True, eq=False):

@@ -15,7 +15,7 @@ from msgspec import Raw, structs
 
 from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.message import Message, Role
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, packed
 
 START = b"\0" * 16
 """The digest of an empty conversation."""
@@ -25,8 +25,7 @@ in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
-    """The digest of the conversation after each of its messages; `conversation` is the one before
-    them."""
+    """The digest after each message; `conversation` is the digest before them."""
     found: list[bytes] = []
     last = conversation
     for message in messages:
@@ -67,7 +66,8 @@ def older_key_of(request: GenerationRequest, conversation: bytes, sampling: Samp
 def _key(
     request: GenerationRequest, conversation: bytes, sampling: Sampling, tools: object
 ) -> bytes:
-    parts: tuple[object, ...] = (tools, sampling, request.n, request.text, request.prompt_ids)
+    how = Raw(packed(sampling))
+    parts: tuple[object, ...] = (tools, how, request.n, request.text, request.prompt_ids)
     if request.prompts:
         parts = (*parts, request.prompts)
     if request.seed is not None:

@@ -36,8 +36,7 @@ class ConversationCache:
         self._digests: list[tuple[Messages, list[bytes]]] = []
 
     def messages(self, sent: Raw, parse: Parse) -> Messages:
-        """The messages of a JSON array. `parse` parses one, each element by itself, and raises what
-        it likes."""
+        """The messages of a JSON array; `parse` parses each element, and raises what it likes."""
         raw = bytes(sent)
         found: Messages | None = None
         for at, (known, messages) in enumerate(self._sent):

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-import msgspec
 from msgspec import Struct
 
 from holdfast.gateway.calls.answer import sent_message
@@ -29,7 +28,7 @@ from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import Unsupported
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message, user
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, packed
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.prompt import Prompt, fingerprint
 
@@ -136,7 +135,7 @@ class RawPrompts:
             *((base.fingerprint, base.ids) if isinstance(base, Generated) else (b"", b"")),
             keep.to_bytes(8, "little"),
             delta.tobytes(),
-            msgspec.msgpack.encode(sampling),
+            packed(sampling),
         )
         return RawPrompt(Prompt(path, keep, delta, why, digest), ids[:keep] + delta, added)
 

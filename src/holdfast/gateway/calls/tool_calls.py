@@ -209,13 +209,14 @@ class ToolSubscription:
                 raise
             raise RequestRejected(409, "the attempt is over", code="attempt_over") from None
 
-    def leave(self, *, delivered: bool) -> None:
+    def leave(self, *, delivered: bool | None) -> None:
+        """None: nobody knows. A repetition is then taken for one."""
         self._call.subscribers -= 1
-        self._call.delivered = self._call.delivered or delivered
+        self._call.delivered = self._call.delivered or bool(delivered)
 
-    def mark_undelivered(self) -> None:
-        """A result that was taken for delivered did not arrive."""
-        self._call.delivered = False
+    def mark_delivered(self) -> None:
+        """A result that was taken for lost did arrive."""
+        self._call.delivered = True
 
 
 def key_of(name: str, arguments: str, call_id: str) -> bytes:

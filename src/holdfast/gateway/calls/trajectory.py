@@ -348,8 +348,7 @@ class AgentTrajectory:
         return first
 
     def go_on(self) -> None:
-        """The agent of the last attempt lives, and continues it: it will not repeat the calls that
-        were answered."""
+        """The agent of the last attempt lives, and will not repeat answered calls."""
         self.session.log.continue_attempt()
         self.tools.go_on()
         for path in steps_of_last_attempt(self.session.history):
@@ -467,6 +466,8 @@ def _sampling(run: Sampling, request: GenerationRequest) -> Sampling:
         "tool_choice": request.tool_choice or None,
         "parallel_tool_calls": None if request.parallel_tool_calls else False,
         "thinking_token_budget": request.thinking_token_budget,
+        "chat_template_kwargs": request.chat_template_kwargs,
+        **structs.asdict(request.altering),
     }
     changes = {name: value for name, value in options.items() if value is not None}
     try:

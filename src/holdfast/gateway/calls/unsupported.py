@@ -1,6 +1,8 @@
 """Requests that the policy cannot follow, rejected by the name that their wire has for the
 parameter."""
 
+from msgspec import structs
+
 from holdfast.gateway.calls.strip_fields import with_remedy
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -77,5 +79,7 @@ def _engine_option(request: GenerationRequest) -> str:
         "top_k": bool(request.top_k),
         "thinking_token_budget": request.thinking_token_budget is not None,
         "reasoning_effort": bool(request.reasoning_effort),
+        "chat_template_kwargs": bool(request.chat_template_kwargs),
+        **{name: bool(value) for name, value in structs.asdict(request.altering).items()},
     }
     return next((name for name, is_set in options.items() if is_set), "")

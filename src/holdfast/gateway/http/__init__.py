@@ -6,6 +6,7 @@
 - `call_route`: one call of an agent, from its body to its answer or rejection.
 - `tool_routes`: the tools of an agent as HTTP routes.
 - `tool_mcp`: the same tools as an MCP server.
+- `tickets`: answers that another worker relays, until it reports that they arrived.
 - `relay`: a request that belongs to another worker of the same gateway.
 - `exceptions`: the outcome of a call: its answer, or the rejection for an exception.
 - `response`: writes the response, as JSON or as a stream of events.

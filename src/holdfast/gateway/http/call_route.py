@@ -13,11 +13,10 @@ from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.calls.unsupported import rejection_of
 from holdfast.gateway.http.exceptions import gateway_failed
-from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import Unsupported
 
 
@@ -33,7 +32,7 @@ class Bound(Struct):
 
 
 async def call(
-    context: RequestContext, bound: Bound, *, ignored_fields: IgnoredFields, tickets: Tickets
+    context: RequestContext, bound: Bound, *, ignored_fields: IgnoredFields
 ) -> web.StreamResponse:
     """Sends the answer, in the form that was requested."""
     trajectory = bound.trajectory
@@ -50,7 +49,7 @@ async def call(
         # The response is the same for every error of the gateway's own.
         await trajectory.record_rejection(gateway_failed(), wire=context.path, body=body)
         raise
-    return await _send(context, bound, request, subscription, tickets)
+    return await _send(context, bound, request, subscription)
 
 
 def _parse(
@@ -82,7 +81,6 @@ async def _send(
     bound: Bound,
     request: GenerationRequest,
     subscription: CallSubscription,
-    tickets: Tickets,
 ) -> web.StreamResponse:
     assert context.wire is not None, "a call's path is a wire's"
     writer, delivered = context.response, False
@@ -91,9 +89,7 @@ async def _send(
         # An error that ends a stream is no answer: requested again, it is the same call.
         delivered = writer.answer is not None
     finally:
-        subscription.leave(delivered=delivered)
-        if context.ticket:
-            tickets.put(context.ticket, subscription)
+        context.leave(subscription, delivered=delivered)
         if writer.answer is not None:
             context.replayed = writer.answer.id in bound.known
             bound.known.add(writer.answer.id)
@@ -112,14 +108,20 @@ async def prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest)
 
 async def _prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
     session = trajectory.session
-    effort = request.reasoning_effort or session.context.spec.sampling.reasoning_effort
-    renderer = at_effort(session.speaker.renderer, effort)
+    run = session.context.spec.sampling
+    sampling = structs.replace(
+        run,
+        reasoning_effort=request.reasoning_effort or run.reasoning_effort,
+        chat_template_kwargs=run.chat_template_kwargs
+        if request.chat_template_kwargs is None
+        else request.chat_template_kwargs,
+    )
+    renderer = renderer_at(session.speaker.renderer, sampling)
     if isinstance(renderer, MessagesOnly):
         raise RequestRejected(
             400, "the engine takes messages and tells no tokens: they cannot be counted"
         )
     position = trajectory.position(request)
-    sampling = structs.replace(session.context.spec.sampling, reasoning_effort=effort)
     prompt = await position.stream.prepare(
         position.messages, request.tools, renderer=renderer, sampling=sampling
     )

@@ -83,8 +83,7 @@ def gateway_failed() -> RequestRejected:
 
 
 async def until_durable(session: Session) -> None:
-    """Waits for the attempt's last record. Raises `RequestRejected` if that is no outcome of the
-    trajectory."""
+    """Waits for the attempt's last record. Raises `RequestRejected` if it is no outcome."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await session.state.concluded.wait()

@@ -80,7 +80,9 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    def __init__(self, handler: Handler, limits: GatewayLimits):
+    def __init__(
+        self, handler: Handler, limits: GatewayLimits, on_disconnect: Callable[[object], None]
+    ):
         def request_of(
             message: RawRequestMessage,
             payload: StreamReader,
@@ -93,6 +95,13 @@ class _Server(web.Server):
 
         super().__init__(handler, request_factory=request_of, handler_cancellation=True)  # type: ignore[arg-type]
         self._limits = limits
+        self._on_disconnect = on_disconnect
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        super().connection_lost(handler, exc)
+        self._on_disconnect(handler)
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(
@@ -110,8 +119,12 @@ class _Server(web.Server):
 class Listener:
     """Open between `start` and `aclose`."""
 
-    def __init__(self, handler: Handler, limits: GatewayLimits):
+    def __init__(
+        self, handler: Handler, limits: GatewayLimits, *, on_disconnect: Callable[[object], None]
+    ):
+        """`on_disconnect` is called with the connection (a request's `protocol`) that is lost."""
         self._handler = handler
+        self._on_disconnect = on_disconnect
         self._limits = limits
         self._runner: web.ServerRunner | None = None
         self._sites: list[web.BaseSite] = []
@@ -133,7 +146,7 @@ class Listener:
     ) -> int:
         """The port that it listens on. `sock`: a socket that listens already, perhaps shared with
         other processes; `inside`: where the other workers of the same gateway come in."""
-        server = _Server(self._handle, self._limits)
+        server = _Server(self._handle, self._limits, self._on_disconnect)
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
         if sock is not None:

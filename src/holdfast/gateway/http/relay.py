@@ -1,18 +1,15 @@
 """Relays a request that belongs to another worker of the same gateway, its owner.
 
 Bytes pass unchanged, streams piece by piece. When the client disconnects, so does the relay from
-the owner; if the owner has sent everything by then, it is notified afterwards, by the request's
-ticket, so that the answer counts as not delivered.
+the owner. What the owner has sent counts as delivered when the relay reports that it arrived (see
+`tickets`).
 """
 
 import asyncio
-from collections import OrderedDict
 
 from aiohttp import ClientPayloadError, ClientResponse, web
 from multidict import CIMultiDict
 
-from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.calls.tool_calls import ToolSubscription
 from holdfast.gateway.http.request import TICKET, RequestContext
 from holdfast.gateway.limits import GatewayLimits
 
@@ -20,7 +17,6 @@ ELSEWHERE = "elsewhere"
 ELSEWHERE_HEADER = "x-holdfast-elsewhere"
 """Of a response between workers: the trajectory was looked for at the wrong one."""
 RELAYED = "relayed"
-MAX_TICKETS = 4096
 _OF_ONE_HOP = {
     *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
     *("proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
@@ -73,30 +69,3 @@ async def _write(
         if context.request.transport is not None:
             context.request.transport.abort()
         raise ConnectionResetError("the client does not read") from None
-
-
-class Tickets:
-    """The last calls that were answered through other workers."""
-
-    def __init__(self) -> None:
-        self._ended: OrderedDict[str, CallSubscription | ToolSubscription | None] = OrderedDict()
-        """None: it was reported as undelivered before it ended here."""
-
-    def put(self, ticket: str, subscription: CallSubscription | ToolSubscription) -> None:
-        if ticket in self._ended:
-            subscription.mark_undelivered()
-            del self._ended[ticket]
-        else:
-            self._keep(ticket, subscription)
-
-    def mark_undelivered(self, ticket: str) -> None:
-        subscription = self._ended.pop(ticket, None)
-        if subscription is not None:
-            subscription.mark_undelivered()
-        else:
-            self._keep(ticket, None)
-
-    def _keep(self, ticket: str, subscription: CallSubscription | ToolSubscription | None) -> None:
-        self._ended[ticket] = subscription
-        if len(self._ended) > MAX_TICKETS:
-            self._ended.popitem(last=False)

@@ -6,8 +6,8 @@ import time
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from holdfast.gateway.calls.tool_calls import ToolSubscription
 from holdfast.gateway.http.response import ResponseWriter
+from holdfast.gateway.http.tickets import RelayedSubscription, Tickets
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
@@ -20,7 +20,7 @@ TICKET = "x-holdfast-ticket"
 class RequestContext:
     """All that is logged or counted of a request. Only `key`, `keys` and the body are secret."""
 
-    def __init__(self, request: web.Request, limits: GatewayLimits):
+    def __init__(self, request: web.Request, limits: GatewayLimits, tickets: Tickets):
         self.request = request
         self.response = ResponseWriter(request, limits)
         in_path, self.path = _split_key(request.path)
@@ -33,9 +33,8 @@ class RequestContext:
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
         """The fields that were removed."""
-        self.tool: ToolSubscription | None = None
-        """The tool call that it waits for."""
         self._limits = limits
+        self._tickets = tickets
         self._was_continued = False
         self._since = time.monotonic()
 
@@ -52,8 +51,16 @@ class RequestContext:
 
     @property
     def ticket(self) -> str:
-        """By which the worker that relays the response can report that it did not arrive."""
+        """By which the worker that relays the response reports whether it arrived."""
         return self.request.headers.get(TICKET, "")[:64] if self.is_inside else ""
+
+    def leave(self, subscription: RelayedSubscription, *, delivered: bool) -> None:
+        """The response has ended here. Where another worker relays it, that one's report decides
+        whether it was delivered."""
+        if delivered and self.ticket:
+            self._tickets.hold(self.ticket, subscription, self.request.protocol)
+        else:
+            subscription.leave(delivered=delivered)
 
     @property
     def seconds(self) -> float:

@@ -79,7 +79,7 @@ def _result(message: _Message, tools: AgentTools) -> Mapping[str, object]:
 async def _call(
     context: RequestContext, message: _Message, tools: AgentTools
 ) -> web.StreamResponse:
-    subscription = context.tool = _subscribe(context, message, tools)
+    subscription = _subscribe(context, message, tools)
     delivered = False
     try:
         result = await subscription.result()
@@ -91,7 +91,7 @@ async def _call(
     except RequestRejected as rejection:
         raise _Failed(INTERNAL, rejection.message) from rejection
     finally:
-        subscription.leave(delivered=delivered)
+        context.leave(subscription, delivered=delivered)
     return response
 
 

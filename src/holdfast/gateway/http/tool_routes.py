@@ -27,7 +27,7 @@ async def list_tools(context: RequestContext, tools: AgentTools) -> web.StreamRe
 
 async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
     """A tool that says no has a result all the same: with `is_error`, and the reason in `error`."""
-    subscription = context.tool = tools.subscribe(
+    subscription = tools.subscribe(
         context.path.removeprefix(CALL),
         _text(await context.body()),
         call_id=context.request.headers.get(CALL_ID_HEADER, ""),
@@ -40,7 +40,7 @@ async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamRes
         response = await context.response.send(msgspec.json.encode(body))
         delivered = True
     finally:
-        subscription.leave(delivered=delivered)
+        context.leave(subscription, delivered=delivered)
     return response
 
 

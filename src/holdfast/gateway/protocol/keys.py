@@ -22,7 +22,7 @@ from holdfast.records.errors import UsageError
 
 PREFIX = "hf-"
 _SIGNATURE_BYTES = 16
-_SECRET_BYTES = 32
+SECRET_BYTES = 32
 
 
 class Bearer(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Keys:
     """Makes and checks keys with one secret; another gateway's keys are unknown here."""
 
     def __init__(self, secret: bytes | None = None):
-        self._secret = secret or secrets.token_bytes(_SECRET_BYTES)
+        self._secret = secret or secrets.token_bytes(SECRET_BYTES)
 
     def make(self, bearer: Bearer) -> str:
         numbers = f"{bearer.epoch}.{bearer.attempt}.{bearer.binding}"
@@ -68,7 +68,7 @@ def load_or_create_secret(path: Path) -> bytes:
         if not path.exists():
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(_SECRET_BYTES))
+                file.write(secrets.token_bytes(SECRET_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
@@ -78,9 +78,9 @@ def load_or_create_secret(path: Path) -> bytes:
         raise UsageError(f"the file of the keys' secret, {path}: {error.strerror}") from error
     finally:
         new.unlink(missing_ok=True)
-    if len(found) != _SECRET_BYTES or stat.S_IMODE(mode) & 0o077:
+    if len(found) != SECRET_BYTES or stat.S_IMODE(mode) & 0o077:
         raise UsageError(
-            f"{path} is no secret of a gateway: that has {_SECRET_BYTES} bytes that nobody but its "
+            f"{path} is no secret of a gateway: that has {SECRET_BYTES} bytes that nobody but its "
             "owner can read; remove it, and agents with older keys have to come anew"
         )
     return found

@@ -30,14 +30,26 @@ def sanitize(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def shorten(text: str, most: int = MAX_NAME_CHARS) -> str:
-    """The beginning of `text`, for a message that `sanitize` gets: it could not recognize half a
-    secret."""
+    """The beginning of `text`, for `sanitize`, which could not recognize half a secret."""
     text = without_hidden(text)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
+
+
+class AlteringParameters(Struct, frozen=True, omit_defaults=True):
+    """What a request may ask for beyond what its provider knows, under the names of vLLM; as in
+    `Sampling`, and None where the request leaves it to the run."""
+
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    ignore_eos: bool | None = None
 
 
 class GenerationRequest(Struct, frozen=True):
@@ -82,6 +94,9 @@ class GenerationRequest(Struct, frozen=True):
     """Whether the first message is instructions, which hold for this response alone."""
     previous: str | None = None
     """The id of the response that it continues (`/v1/responses`)."""
+    altering: "AlteringParameters" = AlteringParameters()
+    chat_template_kwargs: str | None = None
+    """As in `Sampling`; None: as the run has it."""
     image_param: str = ""
     """The request's own name for the first message with an image; "" where none has one."""
     thinking_token_budget: int | None = None
@@ -203,8 +218,7 @@ class RequestLookup(Protocol):
     def messages(
         self, sent: Raw, parse: Callable[[bytes], tuple[Message, ...]]
     ) -> tuple[Message, ...]:
-        """The messages of a JSON array; `parse` gets an array of those that are new. It only saves
-        time."""
+        """The messages of a JSON array; `parse` gets the new ones. It only saves time."""
         ...
 
     def earlier_answer(self, answer: str) -> EarlierAnswer | None:

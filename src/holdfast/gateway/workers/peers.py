@@ -7,8 +7,8 @@ A worker that does not answer is down for now; the supervisor starts it again.
 
 import asyncio
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections import OrderedDict, defaultdict
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +19,16 @@ from yarl import URL
 
 from holdfast.gateway.http.metrics import Family
 from holdfast.gateway.http.relay import ELSEWHERE_HEADER, headers_of, relay
-from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.http.request import TICKET, RequestContext
+from holdfast.gateway.http.tickets import RelayReport
 from holdfast.gateway.limits import GatewayLimits
 
 MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
 RECONNECT_SECONDS = 0.5
 """Between two requests to a worker that is down."""
-OWNS, AVAILABLE, TAKE, GIVE_BACK = "/-/owns", "/-/available", "/-/take", "/-/give-back"
-STATS, UNDELIVERED = "/-/stats", "/-/undelivered"
+OWNS, AVAILABLE, TAKE = "/-/owns", "/-/available", "/-/take"
+STATS, RELAYED = "/-/stats", "/-/relayed"
 ORDER, ORDERED = "/-/order", "/-/ordered"
 Body = TypeVar("Body")
 PeerResponse = tuple[int, bytes] | None
@@ -74,6 +75,9 @@ class Peers:
         """The worker that had a trajectory when it was last looked for."""
         self._requests: set[asyncio.Task[PeerResponse]] = set()
         """For which nobody waits, or perhaps not for long."""
+        self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
+        """By owner. While some are on their way, others wait here, and then go together."""
+        self._reporting: set[int] = set()
 
     async def start(self) -> None:
         for index in self.others:
@@ -99,27 +103,38 @@ class Peers:
     # --- requests
 
     async def request(
-        self, index: int, path: str, body: object = None, *, seconds: float = ANSWER_SECONDS
+        self,
+        index: int,
+        path: str,
+        body: object = None,
+        *,
+        seconds: float = ANSWER_SECONDS,
+        ticket: str = "",
     ) -> PeerResponse:
         data = msgspec.json.encode(body)
+        headers = {TICKET: ticket} if ticket else None
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._sessions[index].post(f"http://worker{path}", data=data) as response,
+                self._sessions[index].post(
+                    f"http://worker{path}", data=data, headers=headers
+                ) as response,
             ):
                 return response.status, await response.read()
         except (ClientError, OSError, TimeoutError):
             return None
 
-    async def request_shielded(
-        self, index: int, path: str, body: object, *, undelivered: Callable[[bytes], None]
+    async def request_ticketed(
+        self, index: int, path: str, body: object, ticket: str
     ) -> PeerResponse:
-        """`request`. If the caller is cancelled meanwhile, `undelivered` gets the body."""
-        task = self._in_background(self.request(index, path, body))
+        """`request`, whose response the caller reports on by its ticket. If the caller is cancelled
+        meanwhile, it is reported as not delivered."""
+        task = self._in_background(self.request(index, path, body, ticket=ticket))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(lambda done: _return_late(done, undelivered))
+            undelivered = RelayReport(ticket, delivered=False)
+            task.add_done_callback(lambda _: self.report(index, undelivered))
             raise
 
     async def request_all(self, path: str, body: object = None) -> dict[int, bytes]:
@@ -136,10 +151,6 @@ class Peers:
         tasks = [self._in_background(self.request(index, path, body)) for index in self._sessions]
         found = await asyncio.gather(*map(asyncio.shield, tasks))
         return sum(response is not None and response[0] == 200 for response in found)
-
-    def notify(self, index: int, path: str, body: object) -> None:
-        """In a task of its own: the caller may be cancelled."""
-        self._in_background(self.request(index, path, body))
 
     async def first_event(
         self,
@@ -233,21 +244,33 @@ class Peers:
             async with sent as response:
                 if ELSEWHERE_HEADER in response.headers:
                     return None
-                return await relay(context, response, self._limits)
+                found = await relay(context, response, self._limits)
         except (ClientError, OSError) as error:
             if context.response.has_begun:
-                self.notify(index, UNDELIVERED, ticket)
+                self.report(index, RelayReport(ticket, delivered=False))
                 raise ConnectionResetError("the response did not arrive") from error
             return None
         except asyncio.CancelledError:
-            self.notify(index, UNDELIVERED, ticket)
+            self.report(index, RelayReport(ticket, delivered=False))
             raise
+        self.report(index, RelayReport(ticket, delivered=True))
+        return found
 
+    def report(self, index: int, report: RelayReport) -> None:
+        """Of a response of that worker; in a task of its own."""
+        self._reports[index].append(report)
+        if index not in self._reporting:
+            self._reporting.add(index)
+            self._in_background(self._send_reports(index))
 
-def _return_late(done: "asyncio.Task[PeerResponse]", undelivered: Callable[[bytes], None]) -> None:
-    response = None if done.cancelled() else done.result()
-    if response is not None and response[0] == 200:
-        undelivered(response[1])
+    async def _send_reports(self, index: int) -> PeerResponse:
+        response: PeerResponse = None
+        try:
+            while reports := self._reports.pop(index, []):
+                response = await self.request(index, RELAYED, reports)
+        finally:
+            self._reporting.discard(index)
+        return response
 
 
 async def send_json(context: RequestContext, value: object) -> web.StreamResponse:

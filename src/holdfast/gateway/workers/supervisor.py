@@ -33,7 +33,7 @@ class WorkerEnded(Struct, frozen=True):
     code: int
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Use it once: `work` returns when all workers have ended."""
 
     def __init__(

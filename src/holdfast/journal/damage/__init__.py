@@ -6,4 +6,5 @@
   indexes.
 - `repair_tables`: Makes anew what a journal holds twice: indexes, names of tasks, heads and links.
 - `accept_losses`: Accepting what is lost: the journal goes back to its last commit that is there.
+- `check_server`: The same for a journal on a PostgreSQL server.
 """

@@ -27,8 +27,7 @@ _MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Of a log that is damaged, gone, older, or another's. Nobody may have the journal open. Says
-    what was done."""
+    """Of a log that is damaged, gone, older, or another's. Nobody may have the journal open."""
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
@@ -141,8 +140,7 @@ def has_unfinished_mending(path: Path) -> bool:
 
 
 def finish_mending(path: Path) -> Path:
-    """The log goes first: beside the mended file, it would be read as a part of that. Both are
-    kept already."""
+    """The log goes first: it would be read as a part of the mended file. Both are kept already."""
     file = beside(path, "")
     kept = _kept_of(file)
     assert kept is not None, "it was kept before the copy got its name"

@@ -73,7 +73,7 @@ def check(path: Path) -> Report:
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
-    report = Report(str(path), bytes=_size(path))
+    report = Report(str(path), bytes=path.stat().st_size + log_size(path))
     loss = find_loss(path, thoroughly=True)
     if loss is not None:
         report.add("file" if loss.is_cut else "log", loss.what, loss.remedy)
@@ -86,10 +86,6 @@ def _check_content(path: Path, report: Report, *, without_log: bool) -> None:
         connection.execute("BEGIN")  # One snapshot: a live worker may go on writing meanwhile.
         for part in _PARTS:
             _guarded(part, connection, report)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size + log_size(path)
 
 
 def _guarded(

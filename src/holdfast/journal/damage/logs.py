@@ -7,7 +7,7 @@ wrong is collected.
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -65,67 +65,81 @@ def check_log(
 
     `rows` are all that claim to be of this log, in their order, found without its chain.
     """
-    log = _Log(connection, state)
+
+    def has_blob(digest: bytes) -> bool:
+        found = connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+        return found.fetchone() is not None
+
+    log = LogCheck(state, has_blob)
     findings = list(log.findings(rows))
+    if not log.torn:
+        findings += _wrong_chain(connection, log)
     return len(log.positions), findings
 
 
-class _Log:
-    """One pass over one log."""
+def _wrong_chain(connection: sqlite3.Connection, log: "LogCheck") -> Iterator[Finding]:
+    trajectory, there = log.state.id, len(log.positions)
+    found, counted = chain.positions(connection, trajectory), chain.length(connection, trajectory)
+    if counted > there:
+        yield log.short_by_head(counted)
+    elif counted != there or found != log.positions:
+        yield log.finding("", f"has links that do not lead to its {there} records", _RELINK)
 
-    def __init__(self, connection: sqlite3.Connection, state: TrajectoryState):
+
+class LogCheck:
+    """One pass over one log, of whichever database."""
+
+    def __init__(self, state: TrajectoryState, has_blob: Callable[[bytes], bool]):
+        self.state = state
         self.positions: list[int] = []
-        self._connection = connection
-        self._state = state
+        self.torn = False
+        """A record was bad: nothing after it was read."""
+        self._has_blob = has_blob
         self._history = History()
         self._lengths: dict[str, int] = {}
         """How long the stream of each generation is."""
 
     def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
-        epoch, torn = 0, False
+        epoch = 0
         for expected, row in enumerate(rows):
             self.positions.append(row[0])
-            if torn:
+            if self.torn:
                 continue  # Counted, not read: see above.
             try:
-                record = check_row(self._state.id, expected, row)
+                record = check_row(self.state.id, expected, row)
             except BadRecord as bad:
-                torn = True
-                yield self._finding(f"record {bad.seq} (position {bad.position})", bad.reason, _CUT)
+                self.torn = True
+                yield self.finding(f"record {bad.seq} (position {bad.position})", bad.reason, _CUT)
                 continue
             before, epoch = epoch, row[2]
             for what in (*self._wrong_epoch(epoch, before), *self._wrong_with(record)):
-                yield self._finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
+                yield self.finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
             if isinstance(record, Snapshotted) and self._is_missing(record.snapshot):
                 what = f"needs blob {record.snapshot.hex()[:12]}, which is not there"
-                yield self._finding(f"record {row[1]} (position {row[0]})", what, _DO_AGAIN)
+                yield self.finding(f"record {row[1]} (position {row[0]})", what, _DO_AGAIN)
             self._history.take(record)
-        if not torn:
+        if not self.torn:
             for what in self._wrong_state():
-                yield self._finding("", what, _STATE)
-            yield from self._wrong_chain()
+                yield self.finding("", what, _STATE)
 
-    def _wrong_chain(self) -> Iterator[Finding]:
-        found, there = chain.positions(self._connection, self._state.id), len(self.positions)
-        counted = chain.length(self._connection, self._state.id)
-        if counted > there:
-            what = f"has {there} records, but its head counts {counted}: the last ones are lost"
-            yield self._finding("", what, _CUT)
-        elif counted != there or found != self.positions:
-            yield self._finding("", f"has links that do not lead to its {there} records", _RELINK)
+    def short_by_head(self, counted: int) -> Finding:
+        """The log's head counts more records than there are."""
+        there = len(self.positions)
+        what = f"has {there} records, but its head counts {counted}: the last ones are lost"
+        return self.finding("", what, _CUT)
 
-    def _finding(self, where: str, what: str, remedy: str) -> Finding:
-        name = self._state.name
+    def finding(self, where: str, what: str, remedy: str) -> Finding:
+        name = self.state.name
         return Finding(f"{name}, {where}" if where else name, what, remedy)
 
     def _wrong_epoch(self, epoch: int, before: int) -> Iterator[str]:
         if epoch < before:
             yield f"was written under epoch {epoch}, after one of epoch {before}"
-        if epoch > self._state.epoch:
-            yield f"was written under epoch {epoch}; the trajectory is at {self._state.epoch}"
+        if epoch > self.state.epoch:
+            yield f"was written under epoch {epoch}; the trajectory is at {self.state.epoch}"
 
     def _wrong_state(self) -> Iterator[str]:
-        history, state = self._history, self._state
+        history, state = self._history, self.state
         if state.status not in _STATUSES:
             yield f"has status {state.status}, which does not exist"
         elif history.finished is not None and state.status != history.status:
@@ -154,10 +168,7 @@ class _Log:
                 yield f"needs blob {record.snapshot.hex()[:12]}, which is not there"
 
     def _is_missing(self, digest: bytes) -> bool:
-        if not digest:
-            return False
-        found = self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
-        return found.fetchone() is None
+        return bool(digest) and not self._has_blob(digest)
 
     def _wrong_draft(self, record: Drafted) -> Iterator[str]:
         draft = self._history.drafts.get(record.path)

@@ -56,8 +56,7 @@ def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
 
 
 def damage_of(connection: sqlite3.Connection) -> Damage:
-    """Outside of a transaction. What others write meanwhile does no harm: heads that count too few
-    are made anew."""
+    """Outside of a transaction: heads that count too few, as others write, are made anew."""
     if _wrong_pages(connection) is None:
         return Damage(False, None, [], [])
     found = tables.indexes(connection)

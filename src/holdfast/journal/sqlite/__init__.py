@@ -4,6 +4,7 @@
 - `schema`: The SQLite schema: its version, its migrations, and what is refused at the door.
 - `runs`: Runs, their tasks, trajectories and weight versions, as SQL.
 - `leases`: Workers, leases and claims, as SQL.
+- `deletion`: Deleting a run, and giving its space back.
 - `delivery`: The ledger of a run's groups, as SQL.
 - `chain`: The chain: how the records of one trajectory are found among everybody's.
 - `appends`: Appending: fencing and insertion for a whole batch in a handful of statements.

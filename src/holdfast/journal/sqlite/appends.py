@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct, json
 
-from holdfast.journal.journal import Lease
+from holdfast.journal.entries import AppendEntry, Row, entries_of, entry_of, refusal
+from holdfast.journal.journal import Entries, Lease
 from holdfast.journal.sqlite.writer import Operation
-from holdfast.records.encoding.codec import MAX_RECORD, checksum, encode
-from holdfast.records.errors import JournalError, LeaseLost
+from holdfast.records.errors import JournalError
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
@@ -41,9 +41,6 @@ _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_gro
     FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id
     WHERE t.id IN (SELECT value FROM json_each(?))"""
 
-Row = tuple[int, int, int, int, bytes]
-"""Trajectory, seq, epoch, checksum, body."""
-
 
 class Head(Struct, array_like=True, gc=False):
     """Where a trajectory's log stands while a batch is written."""
@@ -64,17 +61,6 @@ class LogEnd(Struct):
 
 
 _heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
-
-
-class AppendEntry(Struct):
-    """What one lease appends, and what becomes of its trajectory with it."""
-
-    lease: Lease
-    first: int
-    """The place that its first row takes. It is only written there: a log has no gaps."""
-    rows: list[Row]
-    status: Status | None
-    settled: bool | None
 
 
 class Append(Operation):
@@ -100,47 +86,16 @@ class Append(Operation):
 def append_of(
     lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
 ) -> Append:
-    """Encodes everything, and only then takes places: a record that cannot be encoded takes none.
-
-    From here on the order is fixed.
-    """
-    # In one piece and with few objects: the event loop does nothing as often as this.
-    if lease.broken is not None:
-        raise lease.broken
-    trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
-    rows: list[Row] = []
-    seq, total = first, 0
-    for record in records:
-        body = encode(record)
-        size = len(body)
-        if size > MAX_RECORD:
-            raise JournalError(
-                f"a record of {size:,} bytes is too large; the limit is {MAX_RECORD:,}"
-            )
-        rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
-        seq += 1
-        total += size
-    lease.next_seq = seq
-    return Append([AppendEntry(lease, first, rows, status, settled)], len(rows), total)
+    """See `entry_of`: from here on the order is fixed."""
+    entry = entry_of(lease, records, status, settled)
+    return Append([entry], len(entry.rows), entry.size)
 
 
-def append_of_all(
-    entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], settled: bool | None
-) -> Append:
+def append_of_all(entries: Entries, settled: bool | None) -> Append:
     """The same for several leases: none keeps a place unless all are encoded."""
-    each: list[Append] = []
-    try:
-        for lease, records, status in entries:
-            each.append(append_of(lease, records, status, settled))
-    except BaseException:
-        for append in reversed(each):
-            append.entries[0].lease.next_seq = append.entries[0].first
-        raise
-    return Append(
-        [entry for append in each for entry in append.entries],
-        sum([append.rows for append in each]),
-        sum([append.size for append in each]),
-    )
+    made = entries_of(entries, settled)
+    rows = sum([len(entry.rows) for entry in made])
+    return Append(made, rows, sum([entry.size for entry in made]))
 
 
 class Appender:
@@ -250,7 +205,7 @@ def _take_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalE
         entry = entries[0]
         head = heads.get(entry.lease.id)
         if head is None or head.epoch != entry.lease.epoch or head.length != entry.first:
-            return _refusal(entry, head)
+            return refusal(entry.lease, None if head is None else head.epoch)
         head.length += len(entry.rows)
         return None
     return _take_all_places(entries, heads)
@@ -264,24 +219,6 @@ def _take_all_places(entries: list[AppendEntry], heads: dict[int, Head]) -> Jour
                 heads[taken.lease.id].length = taken.first
             return error
     return None
-
-
-def _refusal(entry: AppendEntry, head: Head | None) -> JournalError:
-    if head is None or head.epoch != entry.lease.epoch:
-        return lost(entry.lease, None if head is None else head.epoch)
-    # An earlier append of this lease failed while this one was already queued. Written, it would
-    # leave a gap, and everything after a gap is lost.
-    return JournalError(
-        f"an earlier append to {entry.lease.key} failed, so this one cannot follow it; nothing "
-        "was written"
-    )
-
-
-def lost(lease: Lease, epoch: int | None) -> LeaseLost:
-    return LeaseLost(
-        f"another worker has claimed {lease.key} (its epoch is {epoch}, ours {lease.epoch}); "
-        "nothing was written"
-    )
 
 
 def insert(connection: sqlite3.Connection, rows: list[Row], log_end: LogEnd) -> None:

@@ -60,8 +60,7 @@ class Checkpointer:
         """They are copied, and the writer has not looked since."""
 
     def after_commit(self, size: int) -> bool:
-        """Called by the writer between two transactions; whether it is to `copy_rest` before it
-        goes on."""
+        """Called by the writer between two transactions; whether it is to `copy_rest` first."""
         self._written = max(self._written + size + COMMIT_BYTES, self._found)
         left = self._written - self._requested_at
         is_long = self._is_copied and self._written >= RESTART_BYTES

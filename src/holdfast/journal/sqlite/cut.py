@@ -6,11 +6,12 @@ reported, and the trajectory goes on from the last good record.
 
 import sqlite3
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
+from holdfast.journal.entries import Row, lost
 from holdfast.journal.journal import Cut, Lease
 from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.appends import Row, insert, lost, read_log_end
+from holdfast.journal.sqlite.appends import insert, read_log_end
 from holdfast.journal.sqlite.chain import BadRecord
 from holdfast.journal.sqlite.runs import NOW
 from holdfast.records.encoding.codec import checksum, decode, encode
@@ -53,6 +54,20 @@ def check_row(
         return decode(body)
     except JournalCorrupt as error:
         raise BadRecord(trajectory, seq, position, str(error)) from error
+
+
+_LAST = f"""SELECT t.id, h.length - 1, {chain.COLUMNS} FROM trajectories t
+    JOIN heads h ON h.trajectory = t.id JOIN records r ON r.position = h.position
+    WHERE t.run = ? AND t.settled IS NOT NULL"""  # noqa: S608 - ours
+
+
+def last_records(connection: sqlite3.Connection, run: Run) -> dict[int, Record]:
+    found: dict[int, Record] = {}
+    with closing(connection.execute(_LAST, (run.id,))) as rows:
+        for trajectory, seq, *row in rows:
+            with suppress(BadRecord):  # Reading the whole log says what is wrong with it.
+                found[trajectory] = check_row(trajectory, seq, (*row,))
+    return found
 
 
 def cut_to_last_good(connection: sqlite3.Connection, lease: Lease) -> Cut | None:

@@ -9,39 +9,28 @@ Every operation compares the epoch of the consumer's lease in its own transactio
 """
 
 import sqlite3
-from collections.abc import Sequence
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from holdfast.journal.journal import (
     Batch,
     Consumer,
-    GroupEnd,
     LedgerEntry,
     TrajectoryRow,
     WorkerIdentity,
 )
 from holdfast.journal.lease_clock import IS_LEASED, Instant
+from holdfast.journal.ledger import DeliveryState, end_of, later_than
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
 from holdfast.journal.sqlite.runs import policy_of, progress, text_of, trajectory_rows
 from holdfast.records.group import Dismissal, GroupPolicy
-from holdfast.records.run import Run
+from holdfast.records.run import MAX_TRAJECTORIES, Run
 from holdfast.records.trajectory import Status
 
-
-class DeliveryState(IntEnum):
-    """Of a group that a consumer has looked at. The numbers are the journal's."""
-
-    READY = 0
-    """Not taken yet, or given back."""
-    TAKEN = 1
-    """For its `step`; trained, when a checkpoint holds that step."""
-    DISMISSED = 2
-    """By the consumer."""
-    SHORT = 3
-    """By the run's group policy: it has too few valid members."""
+LOOK_AHEAD = 256
+"""Groups that are looked at with one statement."""
 
 
 # --- the lease
@@ -63,12 +52,12 @@ _HOLDER = f"""SELECT host, pid, born, namespace,
 
 def subscribe(
     connection: sqlite3.Connection,
+    now: Instant,
     run: Run,
     name: str,
     identity: WorkerIdentity,
     *,
     lease_seconds: float,
-    now: Instant,
 ) -> Consumer:
     who = now.parameters | {"run": run.id, "name": name, "lease": lease_seconds}
     held = connection.execute(_HOLDER, who).fetchone()
@@ -78,7 +67,7 @@ def subscribe(
     return Consumer(run, name, row[0], identity, lease_seconds, row[1])
 
 
-def renew(connection: sqlite3.Connection, consumer: Consumer, now: Instant) -> None:
+def renew(connection: sqlite3.Connection, now: Instant, consumer: Consumer) -> None:
     """Who acts is alive; `LeaseLost` when the lease is another's."""
     known = connection.execute(
         f"UPDATE consumers SET {_LEASE} "  # noqa: S608 - ours
@@ -111,54 +100,74 @@ _UNSEEN = """SELECT g.task, g.settled FROM task_groups g
     ORDER BY g.settled LIMIT :limit"""
 _READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
     ORDER BY settled LIMIT :limit"""
+# By the index of what is ready: the primary key would lead through all that was ever trained.
+_OLDEST = """SELECT task FROM deliveries INDEXED BY deliveries_ready
+    WHERE run = :run AND consumer = :name AND state = 0 AND task < :before
+    ORDER BY task LIMIT :limit"""
+_UNSEEN_BEFORE = """SELECT g.task FROM task_groups g
+    JOIN tasks k ON k.run = g.run AND k.ordinal = g.task AND k.current
+    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
+    WHERE g.run = :run AND g.settled > :seen AND d.task IS NULL AND g.task < :before
+    LIMIT :limit"""
 # The index wants its own condition word for word.
 _IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
     AND state IN (1, 2) AND state = 1 ORDER BY place"""
 
 
-def next_batch(
-    connection: sqlite3.Connection, consumer: Consumer, step: int, *, groups: int, now: Instant
+def take(
+    connection: sqlite3.Connection,
+    now: Instant,
+    consumer: Consumer,
+    step: int | None,
+    groups: int,
+    before: int | None = None,
 ) -> Batch:
-    renew(connection, consumer, now)
-    reserved = _tasks_in(connection, consumer, step)
-    is_later = _is_later(step, _committed(connection, consumer))
-    if not reserved and not (is_later and _has_step(connection, consumer, step)):
-        last = _last_step(connection, consumer)
-        if last is not None and step <= last:
-            raise step_passed(consumer.name, step=step, last=last)
-    missing = groups - len(reserved)
-    if missing > 0 and is_later:  # What a checkpoint holds gets nothing new.
-        more, short_of = _take(connection, consumer, missing, step)
+    """The groups of that step, whole; None: for a step that is named later."""
+    renew(connection, now, consumer)
+    reserved, missing = _reserved(connection, consumer, step, groups)
+    if missing > 0:
+        more, short_of = _take(connection, consumer, missing, step, before)
         if short_of:
             return Batch(consumer.name, step, (), missing=short_of)
         reserved += more
-    return _batch(connection, consumer, step, reserved)
-
-
-def take(connection: sqlite3.Connection, consumer: Consumer, *, groups: int, now: Instant) -> Batch:
-    renew(connection, consumer, now)
-    taken, short_of = _take(connection, consumer, groups, None)
-    if short_of:
-        return Batch(consumer.name, None, (), missing=short_of)
-    return _batch(connection, consumer, None, taken)
-
-
-def _batch(
-    connection: sqlite3.Connection, consumer: Consumer, step: int | None, tasks: list[int]
-) -> Batch:
-    members = tuple(_members(connection, consumer.run, task) for task in tasks)
+    members = tuple(_members(connection, consumer.run, task) for task in reserved)
     ended = progress(connection, consumer.run).is_over and not _ready(connection, consumer, 1)
     return Batch(consumer.name, step, members, ended)
 
 
-def _take(
-    connection: sqlite3.Connection, consumer: Consumer, groups: int, step: int | None
+def _reserved(
+    connection: sqlite3.Connection, consumer: Consumer, step: int | None, groups: int
 ) -> tuple[list[int], int]:
-    """As many groups as asked for, or what is left of a run that is over; else none, and how many
-    are missing."""
-    ready = _ready(connection, consumer, groups)
-    if len(ready) < groups and not progress(connection, consumer.run).is_over:
-        return [], groups - len(ready)
+    """What the step has, and how many more it takes."""
+    if step is None:
+        return [], groups
+    reserved = _tasks_in(connection, consumer, step)
+    is_later = later_than(step, _committed(connection, consumer))
+    if not reserved and not (is_later and _has_step(connection, consumer, step)):
+        last = _last_step(connection, consumer)
+        if last is not None and step <= last:
+            raise step_passed(consumer.name, step=step, last=last)
+    # What a checkpoint holds gets nothing new.
+    return reserved, groups - len(reserved) if is_later else 0
+
+
+def _take(
+    connection: sqlite3.Connection,
+    consumer: Consumer,
+    groups: int,
+    step: int | None,
+    before: int | None,
+) -> tuple[list[int], int]:
+    """As many groups as asked for, or what is left of a run that is over; how many are missing."""
+    if before is None:
+        ready = _ready(connection, consumer, groups)
+    else:
+        ready = _oldest(connection, consumer, groups, before)
+    if len(ready) < groups:
+        if not progress(connection, consumer.run).is_over:
+            return [], groups - len(ready)
+        if before is not None:
+            ready = _oldest(connection, consumer, groups, MAX_TRAJECTORIES)
     _put_in_step(connection, consumer, step, ready)
     return ready, 0
 
@@ -188,6 +197,16 @@ def _ready(connection: sqlite3.Connection, consumer: Consumer, limit: int) -> li
         if not _look(connection, consumer, limit - len(found)):
             break
     return [task for (task,) in found]
+
+
+def _oldest(
+    connection: sqlite3.Connection, consumer: Consumer, limit: int, before: int
+) -> list[int]:
+    """The first of the tasks below `before` whose groups can be taken."""
+    while _look(connection, consumer, LOOK_AHEAD):
+        pass
+    named = _named(consumer) | {"limit": limit, "before": before}
+    return [task for (task,) in connection.execute(_OLDEST, named).fetchall()]
 
 
 def _look(connection: sqlite3.Connection, consumer: Consumer, limit: int) -> bool:
@@ -227,20 +246,25 @@ def _entry(
 
 
 def may_take(
-    connection: sqlite3.Connection, consumer: Consumer, step: int | None, groups: int
+    connection: sqlite3.Connection,
+    consumer: Consumer,
+    step: int | None,
+    groups: int,
+    before: int | None = None,
 ) -> bool:
     """Whether asking for as many is worth a write. Reads no more than it asks for."""
     if step is not None:
         groups -= len(_tasks_in(connection, consumer, step))
-    named = _named(consumer) | {"limit": groups}
+    named = _named(consumer) | {"limit": groups, "before": before}
     row = connection.execute(
         "SELECT seen, epoch FROM consumers WHERE run = :run AND consumer = :name", named
     ).fetchone()
     if row is None or row[1] != consumer.epoch or progress(connection, consumer.run).is_over:
         return True
-    ready = len(connection.execute(_READY, named).fetchall())
+    ready = len(connection.execute(_READY if before is None else _OLDEST, named).fetchall())
     unseen = named | {"seen": row[0], "limit": groups - ready}
-    return ready + len(connection.execute(_UNSEEN, unseen).fetchall()) >= groups
+    looked = _UNSEEN if before is None else _UNSEEN_BEFORE
+    return ready + len(connection.execute(looked, unseen).fetchall()) >= groups
 
 
 def _tasks_in(connection: sqlite3.Connection, consumer: Consumer, step: int) -> list[int]:
@@ -286,13 +310,13 @@ def _members(connection: sqlite3.Connection, run: Run, task: int) -> tuple[Traje
 
 def dismiss(
     connection: sqlite3.Connection,
+    now: Instant,
     consumer: Consumer,
     groups: Sequence[str],
     *,
     reason: str,
-    now: Instant,
 ) -> None:
-    renew(connection, consumer, now)
+    renew(connection, now, consumer)
     committed = _committed(connection, consumer)
     tasks: list[int] = []
     wrong: list[str] = []
@@ -300,7 +324,7 @@ def dismiss(
         task, state, step, known = _of(connection, consumer, name)
         if state == DeliveryState.DISMISSED and known == reason:
             continue
-        if state != DeliveryState.TAKEN or not _is_later(step, committed):
+        if state != DeliveryState.TAKEN or not later_than(step, committed):
             wrong.append(name)
         tasks.append(task)
     if wrong:
@@ -309,10 +333,6 @@ def dismiss(
         "UPDATE deliveries SET state = 2, reason = ? WHERE run = ? AND task = ? AND consumer = ?",
         [(reason, consumer.run.id, task, consumer.name) for task in tasks],
     )
-
-
-def _is_later(step: int | None, committed: int | None) -> bool:
-    return step is None or committed is None or step > committed
 
 
 def _of(
@@ -329,13 +349,12 @@ def _of(
 
 def commit(
     connection: sqlite3.Connection,
+    now: Instant,
     consumer: Consumer,
     step: int,
-    *,
-    groups: Sequence[str] | None,
-    now: Instant,
+    groups: Sequence[str],
 ) -> None:
-    renew(connection, consumer, now)
+    renew(connection, now, consumer)
     if groups:
         _name_step(connection, consumer, step, groups)
     # What was dismissed since the last commit is part of this one.
@@ -366,13 +385,20 @@ def _name_step(
         fresh.append(task)
     if wrong:
         raise not_taken(consumer.name, wrong)
-    if fresh and not _is_later(step, committed):
+    if fresh and not later_than(step, committed):
         raise step_passed(consumer.name, step=step, last=committed or 0)
     _put_in_step(connection, consumer, step, fresh)
 
 
-def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: Instant) -> int:
-    renew(connection, consumer, now)
+def rewind(
+    connection: sqlite3.Connection,
+    now: Instant,
+    consumer: Consumer,
+    step: int,
+    trained: Mapping[str, int],
+) -> int:
+    renew(connection, now, consumer)
+    _hold(connection, consumer, step, trained)
     named = _named(consumer) | {"step": step}
     # They are looked at again, as if nobody had, and with them what waits behind them: so the order
     # stays, and a group that was opened again meanwhile is not given.
@@ -387,13 +413,32 @@ def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: I
         named,
     ).fetchall()
     first = min((place for (place,) in returned + waiting), default=None)
-    # The restored checkpoint is the truth, also when a later one had been committed.
+    # The restored checkpoint is the truth, also when a later one had been committed, or it was not.
     connection.execute(
-        "UPDATE consumers SET committed = min(committed, :step), "
+        "UPDATE consumers SET "
+        "committed = CASE WHEN :holds OR committed IS NOT NULL THEN :step END, "
         "seen = min(seen, coalesce(:first - 1, seen)) WHERE run = :run AND consumer = :name",
-        named | {"first": first},
+        named | {"first": first, "holds": bool(step or trained)},
     )
     return len(returned)
+
+
+def _hold(
+    connection: sqlite3.Connection, consumer: Consumer, step: int, trained: Mapping[str, int]
+) -> None:
+    """Groups that the checkpoint of `step` holds are in their steps, also those of no commit."""
+    steps: dict[int, list[int]] = {}
+    wrong: list[str] = []
+    for name, at in trained.items():
+        task, state, known, _ = _of(connection, consumer, name)
+        if state != DeliveryState.TAKEN:
+            wrong.append(name)
+        elif later_than(known, step):
+            steps.setdefault(at, []).append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    for at, tasks in steps.items():
+        _put_in_step(connection, consumer, at, tasks)
 
 
 # --- the ledger
@@ -401,11 +446,14 @@ def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: I
 _LEDGER = """SELECT CAST(k.id AS BLOB), k.ordinal, d.state, d.step, d.reason, g.settled
     FROM tasks k LEFT JOIN task_groups g ON g.run = k.run AND g.task = k.ordinal
     LEFT JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name
-    WHERE k.run = :run AND (k.current OR d.state IN (1, 2)) ORDER BY k.ordinal"""
+    WHERE k.run = :run AND k.ordinal >= :since AND (k.current OR d.state IN (1, 2))
+    ORDER BY k.ordinal"""
 
 
-def ledger(connection: sqlite3.Connection, run: Run, consumer: str) -> list[LedgerEntry]:
-    named = {"run": run.id, "name": consumer}
+def ledger(
+    connection: sqlite3.Connection, run: Run, consumer: str, since: int = 0
+) -> list[LedgerEntry]:
+    named = {"run": run.id, "name": consumer, "since": since}
     row = connection.execute(
         "SELECT committed FROM consumers WHERE run = :run AND consumer = :name", named
     ).fetchone()
@@ -420,19 +468,6 @@ def ledger(connection: sqlite3.Connection, run: Run, consumer: str) -> list[Ledg
             _LEDGER, named
         ).fetchall()
     ]
-
-
-def end_of(
-    state: int | None, step: int | None, reason: str | None, *, committed: int | None, settled: bool
-) -> tuple[GroupEnd, int | None, str]:
-    """How a group ended: the end, its step, and the reason or how far it is."""
-    if state == DeliveryState.TAKEN:
-        if step is not None and committed is not None and step <= committed:
-            return GroupEnd.TRAINED, step, ""
-        return GroupEnd.OPEN, step, "taken"
-    if state in (DeliveryState.DISMISSED, DeliveryState.SHORT):
-        return GroupEnd.DISMISSED, step, reason or ""
-    return GroupEnd.OPEN, None, "ready" if settled else "rolling out"
 
 
 def consumers(connection: sqlite3.Connection, run: Run) -> list[str]:

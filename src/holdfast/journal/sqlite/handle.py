@@ -21,8 +21,7 @@ class Handle:
     """Opened when it is first needed, and again after it was given up."""
 
     def __init__(self, file: Path, connect: Connect, keep: Connect):
-        """`file`: where the journal is, whatever the working directory; `keep`: a connection that
-        is opened once."""
+        """`file`: an absolute path; `keep`: makes the connection that is opened once."""
         self._file = file
         self._connect = connect
         self._keep = keep

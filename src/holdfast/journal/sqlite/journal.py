@@ -7,17 +7,20 @@ WAL is moved into the main file by a thread of its own, off the writer's path.
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
 from holdfast.journal.journal import (
     Batch,
     Claim,
+    ClosedByBlock,
     Consumer,
     Cut,
+    Deletion,
+    Entries,
     Lease,
     LedgerEntry,
     RunProgress,
@@ -27,14 +30,20 @@ from holdfast.journal.journal import (
     WorkerIdentity,
     digest_of,
 )
-from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
-from holdfast.journal.rules import check_batch, check_consumer, check_reason, check_version
-from holdfast.journal.sqlite import delivery, leases, runs, writer
+from holdfast.journal.lease_clock import BootClock, Instant, JumpWatch, LeaseClock
+from holdfast.journal.rules import (
+    check_batch,
+    check_consumer,
+    check_reason,
+    check_step,
+    check_version,
+)
+from holdfast.journal.sqlite import deletion, delivery, leases, runs, writer
 from holdfast.journal.sqlite.appends import Appender, append_of, append_of_all
 from holdfast.journal.sqlite.checkpoint import Checkpointer
 from holdfast.journal.sqlite.commits import Commits
 from holdfast.journal.sqlite.creation import create_if_missing
-from holdfast.journal.sqlite.cut import cut_to_last_good, decode_rows, reopen_failed
+from holdfast.journal.sqlite.cut import cut_to_last_good, decode_rows, last_records, reopen_failed
 from holdfast.journal.sqlite.handle import Handle
 from holdfast.journal.sqlite.losses import refuse_losses
 from holdfast.journal.sqlite.names import refuse_second_name
@@ -48,7 +57,7 @@ from holdfast.journal.sqlite.schema import (
 )
 from holdfast.journal.sqlite.writer import WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
-from holdfast.records.run import Run, RunSpec
+from holdfast.records.run import RecordedCommand, Run, RunSpec
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
@@ -60,6 +69,7 @@ CACHE_KIB = 8192
 page of a cache that is not yet full costs a fault when it is first touched."""
 READ_AHEAD = 16
 """Logs that are read at once: a hop to another thread costs as much as reading a short one."""
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Connect = Callable[[str], sqlite3.Connection]
 
@@ -87,7 +97,7 @@ def connect_to_read(
     return connection
 
 
-class SqliteJournal:
+class SqliteJournal(ClosedByBlock):
     """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
 
     def __init__(
@@ -114,10 +124,10 @@ class SqliteJournal:
             self._open_to_write()
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
-        commits = Commits(self._file)
-        self._checkpointer = Checkpointer(self._connect, commits.sync)
+        self._commits = Commits(self._file)
+        self._checkpointer = Checkpointer(self._connect, self._commits.sync)
         handle = Handle(self._file, self._connect, self._keep)
-        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer, commits)
+        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer, self._commits)
 
     def _open_to_write(self) -> None:
         """A bad file is refused here, not in some later append, and before anything is written."""
@@ -165,6 +175,25 @@ class SqliteJournal:
             raise JournalError(f"journal {self.path} cannot have a write-ahead log where it is")
 
     async def _write(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Parameters], Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        return await self._call(lambda connection: function(connection, *arguments, **named))
+
+    async def _write_now(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Instant, Parameters], Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """With the time at which the writer comes to it."""
+        return await self._call(
+            lambda connection: function(connection, self._lease_clock.read(), *arguments, **named)
+        )
+
+    async def _call(
         self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
     ) -> Result:
         await self._writable()
@@ -177,7 +206,12 @@ class SqliteJournal:
         if not self._writer.has_room:
             await self._writer.room()
 
-    async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def _read(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Parameters], Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
         def with_connection() -> Result:
             if self._reader is None:
                 if self._read_only:
@@ -185,7 +219,7 @@ class SqliteJournal:
                     refuse_losses(self.path)
                 self._reader = connect_to_read(self._file, self._raw_connect)
             try:
-                return function(self._reader)
+                return function(self._reader, *arguments, **named)
             except sqlite3.Error as error:
                 self._close_reader()
                 raise explain(error, self.path) from error
@@ -194,70 +228,110 @@ class SqliteJournal:
             raise JournalError(f"journal {self.path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
 
+    # --- for what is no part of the interface, see `copying`
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Parameters], Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """Runs it in a transaction of the writer's."""
+        return await self._write(function, *arguments, **named)
+
+    async def query(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Parameters], Result],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """Runs it on a connection that reads."""
+        return await self._read(function, *arguments, **named)
+
     # --- runs
 
     async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
-        return await self._write(
-            lambda connection: runs.create(connection, spec, tasks, sealed=sealed)
-        )
+        return await self._write(runs.create, spec, tasks, sealed=sealed)
 
     async def find_run(self, name: str) -> Run | None:
-        return await self._read(lambda connection: runs.find(connection, name))
+        return await self._read(runs.find, name)
 
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
     ) -> Run:
-        return await self._write(
-            lambda connection: runs.amend(connection, run, spec, tasks, differences)
-        )
+        return await self._write(runs.amend, run, spec, tasks, differences)
+
+    async def annotate_run(
+        self,
+        run: Run,
+        *,
+        tags: Sequence[str] | None = None,
+        command: RecordedCommand | None = None,
+    ) -> Run:
+        return await self._write(runs.annotate, run, tags, command)
+
+    async def rename_run(self, run: Run, name: str) -> Run:
+        def rename(connection: sqlite3.Connection, now: Instant) -> Run:
+            deletion.refuse_if_held(connection, now, run)
+            return runs.rename(connection, run, name)
+
+        return await self._write_now(rename)
+
+    async def delete_run(self, run: Run) -> Deletion:
+        return await self._write_now(deletion.delete, run)
+
+    async def compact(self) -> int:
+        await self._writable()
+        await self._writer.drain()
+        try:
+            return await asyncio.to_thread(
+                deletion.give_space_back,
+                self._connect,
+                self._lease_clock.read(),
+                self._file,
+                copied=self._commits.sync,
+            )
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
 
     async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
-        admitted = await self._write(lambda connection: runs.admit(connection, run, tasks))
+        admitted = await self._write(runs.admit, run, tasks)
         self.changes.notify()
         return admitted
 
     async def seal(self, run: Run) -> None:
-        await self._write(lambda connection: runs.seal(connection, run))
+        await self._write(runs.seal, run)
         self.changes.notify()
 
     async def progress(self, run: Run) -> RunProgress:
-        return await self._read(lambda connection: runs.progress(connection, run))
+        return await self._read(runs.progress, run)
 
     async def runs(self) -> list[RunRow]:
         return await self._read(runs.listing)
 
     async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
         if ordinals is None:
-            return await self._read(lambda connection: runs.tasks(connection, run))
-        return await self._read(lambda connection: runs.some_tasks(connection, run, ordinals))
+            return await self._read(runs.tasks, run)
+        return await self._read(runs.some_tasks, run, ordinals)
 
     async def trajectories(self, run: Run) -> list[TrajectoryRow]:
-        return await self._read(lambda connection: runs.trajectories(connection, run))
+        return await self._read(runs.trajectories, run)
 
     # --- workers and leases
 
     async def join(
         self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
     ) -> Worker:
-        return await self._write(
-            lambda connection: leases.join(
-                connection,
-                run,
-                identity,
-                lease_seconds=lease_seconds,
-                share=share,
-                now=self._lease_clock.read(),
-            )
+        return await self._write_now(
+            leases.join, run, identity, lease_seconds=lease_seconds, share=share
         )
 
     async def heartbeat(self, worker: Worker) -> None:
         self._jumps.look(self._lease_clock.read())
-        await self._write(
-            lambda connection: leases.heartbeat(connection, worker, self._lease_clock.read())
-        )
+        await self._write_now(leases.heartbeat, worker)
 
     async def leave(self, worker: Worker) -> None:
-        await self._write(lambda connection: leases.leave(connection, worker))
+        await self._write(leases.leave, worker)
         self.changes.notify()
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
@@ -265,19 +339,12 @@ class SqliteJournal:
         # looked at again, for groups that others gave back. So a claim costs the same however
         # many groups are being worked on.
         after = self._cursors.get(worker.id, -1)
-        claims = await self._claim(worker, groups=groups, after=after)
+        claims = await self._write_now(leases.claim, worker, groups=groups, after=after)
         if not claims and after >= 0:
-            claims = await self._claim(worker, groups=groups, after=-1)
+            claims = await self._write_now(leases.claim, worker, groups=groups, after=-1)
         if claims:
             self._cursors[worker.id] = claims[-1].ordinal
         return claims
-
-    async def _claim(self, worker: Worker, *, groups: int, after: int) -> list[Claim]:
-        return await self._write(
-            lambda connection: leases.claim(
-                connection, worker, groups=groups, after=after, now=self._lease_clock.read()
-            )
-        )
 
     # --- the log
 
@@ -302,12 +369,7 @@ class SqliteJournal:
         if settled:
             self.changes.notify()
 
-    async def append_together(
-        self,
-        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
-        *,
-        settled: bool | None = None,
-    ) -> None:
+    async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
         if self._read_only or not self._writer.has_room:
             await self._writable()
         operation = append_of_all(entries, settled)
@@ -324,7 +386,11 @@ class SqliteJournal:
 
     async def history(self, trajectory: int) -> list[Record]:
         await self._writer.drain()
-        return await self._read(lambda connection: decode_rows(connection, trajectory))
+        return await self._read(decode_rows, trajectory)
+
+    async def last_records(self, run: Run) -> dict[int, Record]:
+        await self._writer.drain()
+        return await self._read(last_records, run)
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
         await self._writer.drain()
@@ -343,19 +409,19 @@ class SqliteJournal:
         return await self._read(each)
 
     async def cut(self, lease: Lease) -> Cut | None:
-        cut = await self._write(lambda connection: cut_to_last_good(connection, lease))
+        cut = await self._write(cut_to_last_good, lease)
         if cut is not None:
             lease.next_seq, lease.status = cut.seq, cut.status
         return cut
 
     async def reopen(self, run: Run, *, reason: str) -> int:
-        return await self._write(lambda connection: reopen_failed(connection, run, reason))
+        return await self._write(reopen_failed, run, reason)
 
     # --- blobs
 
     async def put_blob(self, body: bytes) -> bytes:
         digest = digest_of(body)
-        await self._write(
+        await self._call(
             lambda connection: (
                 connection.execute(
                     "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
@@ -393,13 +459,13 @@ class SqliteJournal:
 
         def publish(connection: sqlite3.Connection) -> int:
             if consumer is not None:
-                delivery.renew(connection, consumer, self._lease_clock.read())
+                delivery.renew(connection, self._lease_clock.read(), consumer)
             return runs.publish_version(connection, run, name, step=step, digest=digest)
 
         return await self._write(publish)
 
-    async def versions(self, run: Run) -> list[WeightVersion]:
-        return await self._read(lambda connection: runs.versions(connection, run))
+    async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
+        return await self._read(runs.versions, run, name)
 
     # --- delivery
 
@@ -407,57 +473,41 @@ class SqliteJournal:
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
         check_consumer(name, lease_seconds)
-        return await self._write(
-            lambda connection: delivery.subscribe(
-                connection,
-                run,
-                name,
-                identity,
-                lease_seconds=lease_seconds,
-                now=self._lease_clock.read(),
-            )
+        return await self._write_now(
+            delivery.subscribe, run, name, identity, lease_seconds=lease_seconds
         )
 
     async def renew(self, consumer: Consumer) -> None:
         self._jumps.look(self._lease_clock.read())
-        await self._write(
-            lambda connection: delivery.renew(connection, consumer, self._lease_clock.read())
-        )
+        await self._write_now(delivery.renew, consumer)
 
     async def unsubscribe(self, consumer: Consumer) -> None:
-        await self._write(lambda connection: delivery.unsubscribe(connection, consumer))
+        await self._write(delivery.unsubscribe, consumer)
 
     async def next_batch(
-        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+        self,
+        consumer: Consumer,
+        step: int,
+        *,
+        groups: int,
+        wait: float = 0.0,
+        before: int | None = None,
     ) -> Batch:
         check_batch(groups, step)
-        return await self._deliver(
-            consumer,
-            lambda connection: delivery.next_batch(
-                connection, consumer, step, groups=groups, now=self._lease_clock.read()
-            ),
-            lambda connection: delivery.may_take(connection, consumer, step, groups),
-            wait=wait,
-        )
+        return await self._deliver(consumer, step, groups, wait=wait, before=before)
 
     async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
         check_batch(groups)
-        return await self._deliver(
-            consumer,
-            lambda connection: delivery.take(
-                connection, consumer, groups=groups, now=self._lease_clock.read()
-            ),
-            lambda connection: delivery.may_take(connection, consumer, None, groups),
-            wait=wait,
-        )
+        return await self._deliver(consumer, None, groups, wait=wait)
 
     async def _deliver(
         self,
         consumer: Consumer,
-        deliver: Callable[[sqlite3.Connection], Batch],
-        is_worth_it: Callable[[sqlite3.Connection], bool],
+        step: int | None,
+        groups: int,
         *,
         wait: float,
+        before: int | None = None,
     ) -> Batch:
         """Waiting only reads, but for the renewal of the lease."""
         poll = min(POLL_SECONDS, consumer.lease_seconds / 3)
@@ -466,9 +516,14 @@ class SqliteJournal:
         async def look() -> Batch:
             nonlocal early, renewed
             now = asyncio.get_running_loop().time()
-            if early is not None and now < renewed + poll and not await self._read(is_worth_it):
+            if (
+                early is not None
+                and now < renewed + poll
+                and not await self._read(delivery.may_take, consumer, step, groups, before)
+            ):
                 return early
-            early, renewed = await self._write(deliver), now
+            taken = await self._write_now(delivery.take, consumer, step, groups, before)
+            early, renewed = taken, now
             return early
 
         return await look_until(
@@ -481,31 +536,28 @@ class SqliteJournal:
 
     async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
         check_reason(reason)
-        await self._write(
-            lambda connection: delivery.dismiss(
-                connection, consumer, groups, reason=reason, now=self._lease_clock.read()
-            )
-        )
+        await self._write_now(delivery.dismiss, consumer, groups, reason=reason)
 
     async def commit(
         self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
     ) -> None:
-        await self._write(
-            lambda connection: delivery.commit(
-                connection, consumer, step, groups=groups, now=self._lease_clock.read()
-            )
-        )
+        check_step(step)
+        await self._write_now(delivery.commit, consumer, step, groups or ())
 
-    async def rewind(self, consumer: Consumer, step: int) -> int:
-        return await self._write(
-            lambda connection: delivery.rewind(connection, consumer, step, self._lease_clock.read())
-        )
+    async def rewind(
+        self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
+    ) -> int:
+        check_step(step)
+        return await self._write_now(delivery.rewind, consumer, step, trained or {})
 
     async def consumers(self, run: Run) -> list[str]:
-        return await self._read(lambda connection: delivery.consumers(connection, run))
+        return await self._read(delivery.consumers, run)
 
-    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
-        return await self._read(lambda connection: delivery.ledger(connection, run, consumer))
+    async def held_groups(self, run: Run) -> dict[str, list[str]]:
+        return await self._read(runs.held_groups, run)
+
+    async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
+        return await self._read(delivery.ledger, run, consumer, since)
 
     async def close(self) -> None:
         """Finishes what is queued. The writer leaves last: it moves the log into the file."""

@@ -5,6 +5,7 @@ that a worker that was only asleep finds every append refused. Clocks decide whe
 taken for dead; they never decide whether a write is right.
 """
 
+import socket
 import sqlite3
 
 from msgspec import structs
@@ -24,6 +25,7 @@ from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
 
+_EXPIRED = f"SELECT id FROM workers w WHERE run = :run AND NOT {IS_LEASED}"  # noqa: S608 - ours
 _JOIN = """INSERT INTO workers(
         run, host, pid, born, namespace, lease_until, clock, clock_until, lease_seconds)
     VALUES (:run, :host, :pid, :born, :namespace, :wall + :lease, :clock, :ticks + :lease, :lease)
@@ -32,14 +34,14 @@ _JOIN = """INSERT INTO workers(
 
 def join(
     connection: sqlite3.Connection,
+    now: Instant,
     run: Run,
     identity: WorkerIdentity,
     *,
     lease_seconds: float,
     share: bool,
-    now: Instant,
 ) -> Worker:
-    live = _release_dead(connection, run.id, now)
+    live = release_dead(connection, run.id, now)
     if live and not share:
         raise RunHeld(
             f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
@@ -50,7 +52,7 @@ def join(
     return Worker(worker, identity, run.id, lease_seconds)
 
 
-def _release_dead(connection: sqlite3.Connection, run: int, now: Instant) -> list[str]:
+def release_dead(connection: sqlite3.Connection, run: int, now: Instant) -> list[str]:
     """Fences workers with a lease that ran out or a process that is gone; names those that live."""
     living = []
     found = connection.execute(
@@ -64,20 +66,27 @@ def _release_dead(connection: sqlite3.Connection, run: int, now: Instant) -> lis
             living.append(with_lease_end(identity, seconds))
         else:
             _release(connection, worker)
+    _free(connection, run, "owner NOT IN (SELECT id FROM workers)", None)
     return living
 
 
 def _release(connection: sqlite3.Connection, worker: int) -> None:
+    row = connection.execute("SELECT run FROM workers WHERE id = ?", (worker,)).fetchone()
+    if row is not None:
+        _free(connection, row[0], "owner = :worker", worker)
+        connection.execute("DELETE FROM workers WHERE id = ?", (worker,))
+
+
+def _free(connection: sqlite3.Connection, run: int, held: str, worker: int | None) -> None:
+    """Nobody owns what is settled: the index of what is open finds what is held."""
     connection.execute(
-        # Nobody owns what is settled: only what is open is looked at, by its index.
-        "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE owner = :worker "
-        "AND settled IS NULL AND run = (SELECT run FROM workers WHERE id = :worker)",
-        {"worker": worker},
+        "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 "  # noqa: S608 - `held` is ours
+        f"WHERE run = :run AND settled IS NULL AND owner IS NOT NULL AND {held}",
+        {"run": run, "worker": worker},
     )
-    connection.execute("DELETE FROM workers WHERE id = ?", (worker,))
 
 
-def heartbeat(connection: sqlite3.Connection, worker: Worker, now: Instant) -> None:
+def heartbeat(connection: sqlite3.Connection, now: Instant, worker: Worker) -> None:
     known = connection.execute(
         "UPDATE workers SET lease_until = :wall + :lease, clock = :clock, "
         "clock_until = :ticks + :lease WHERE id = :worker",
@@ -94,27 +103,44 @@ def leave(connection: sqlite3.Connection, worker: Worker) -> None:
     _release(connection, worker.id)
 
 
-_CLAIMABLE = f"""SELECT t.task FROM trajectories t
+def _release_expired(connection: sqlite3.Connection, run: int, now: Instant) -> None:
+    for (worker,) in connection.execute(_EXPIRED, now.parameters | {"run": run}).fetchall():
+        _release(connection, worker)
+
+
+def _release_gone(connection: sqlite3.Connection, run: int) -> bool:
+    """Whether there were any whose process has ended. Others than this machine's are not looked
+    at: whether those live, nobody here can say."""
+    rows = connection.execute(
+        "SELECT id, host, pid, born, namespace FROM workers WHERE run = ? AND host = ?",
+        (run, socket.gethostname()),
+    ).fetchall()
+    gone = [worker for worker, *row in rows if is_gone(WorkerIdentity(*row))]
+    for worker in gone:
+        _release(connection, worker)
+    return bool(gone)
+
+
+_CLAIMABLE = """SELECT DISTINCT t.task FROM trajectories t
     JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
-    WHERE t.run = :run AND t.settled IS NULL AND t.task > :after AND k.current
-    GROUP BY t.task
-    HAVING sum(t.owner IS NOT NULL AND EXISTS (
-        SELECT 1 FROM workers w WHERE w.id = t.owner AND {IS_LEASED})) = 0
-    ORDER BY t.task LIMIT :groups"""  # noqa: S608 - IS_LEASED is ours
+    WHERE t.run = :run AND t.settled IS NULL AND t.owner IS NULL AND t.task > :after AND k.current
+        AND NOT EXISTS (SELECT 1 FROM trajectories o WHERE o.run = t.run AND o.task = t.task
+            AND o.settled IS NULL AND +o.owner IS NOT NULL)
+    ORDER BY t.task LIMIT :groups"""
+# The plus: members are found by their task, not among everything that is held.
 
 
 def claim(
-    connection: sqlite3.Connection, worker: Worker, *, groups: int, after: int, now: Instant
+    connection: sqlite3.Connection, now: Instant, worker: Worker, *, groups: int, after: int
 ) -> list[Claim]:
-    """Groups behind task `after`, in order. An expired worker's groups are taken over."""
+    """Groups behind task `after` that nobody holds, in order. An expired worker holds nothing."""
     # It is alive; without this, one that overslept would claim its own groups anew.
-    heartbeat(connection, worker, now)
+    heartbeat(connection, now, worker)
+    _release_expired(connection, worker.run, now)
     (run,) = connection.execute("SELECT name FROM runs WHERE id = ?", (worker.run,)).fetchone()
-    parameters = now.parameters | {"run": worker.run, "after": after, "groups": groups}
+    parameters = {"run": worker.run, "after": after, "groups": groups}
     ordinals = connection.execute(_CLAIMABLE, parameters).fetchall()
-    if not ordinals and after < 0:
-        # Nothing is left but what others hold: those that were killed hold nothing any more.
-        _release_dead(connection, worker.run, now)
+    if not ordinals and after < 0 and _release_gone(connection, worker.run):
         ordinals = connection.execute(_CLAIMABLE, parameters).fetchall()
     return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
 

@@ -6,15 +6,25 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
+from msgspec import structs
 
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
-from holdfast.journal.rules import check_size, distinct, known_version, other_task, run_sealed
+from holdfast.journal.rules import (
+    check_size,
+    check_tags,
+    distinct,
+    known_version,
+    name_taken,
+    other_task,
+    refuse_two_scorers,
+    run_sealed,
+)
 from holdfast.journal.sqlite import chain
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
@@ -29,10 +39,10 @@ def create(
     connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool
 ) -> Run:
     if find(connection, spec.name) is not None:
-        raise UsageError(f"run {spec.name!r} exists already")
+        raise name_taken(spec.name)
     connection.execute(
-        f"INSERT INTO runs(name, spec, changes, created) VALUES (?, ?, ?, {NOW})",  # noqa: S608 - NOW is ours
-        (spec.name, _encode(spec), _encode(())),
+        f"INSERT INTO runs(id, name, spec, changes, created) VALUES (?, ?, ?, ?, {NOW})",  # noqa: S608 - NOW is ours
+        (last_id(connection, "runs") + 1, spec.name, _encode(spec), _encode(())),
     )
     run = find(connection, spec.name)
     assert run is not None, "it was just inserted"
@@ -40,6 +50,13 @@ def create(
     if not sealed:
         connection.execute("INSERT INTO streams VALUES (?)", (run.id,))
     return run
+
+
+def last_id(connection: sqlite3.Connection, table: str) -> int:
+    """The highest id of the table that was ever used, also by what is deleted."""
+    (there,) = connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()  # noqa: S608 - ours
+    row = connection.execute("SELECT value FROM counters WHERE name = ?", (table,)).fetchone()
+    return int(max(there, 0 if row is None else row[0]))
 
 
 def find(connection: sqlite3.Connection, name: str) -> Run | None:
@@ -69,10 +86,7 @@ def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
 
 def policy_of(connection: sqlite3.Connection, run: Run) -> GroupPolicy:
     """As it is now: it may have been amended."""
-    row = connection.execute(
-        "SELECT id, spec, changes, created FROM runs WHERE id = ?", (run.id,)
-    ).fetchone()
-    return run_of(run.spec.name, row).spec.group
+    return current(connection, run).spec.group
 
 
 def amend(
@@ -83,6 +97,9 @@ def amend(
     differences: Sequence[str],
 ) -> Run:
     """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
+    recorded = current(connection, run).spec
+    refuse_two_scorers(recorded, spec, held_groups(connection, run))
+    spec = _with_notes(spec, recorded)
     (now,) = connection.execute(f"SELECT {NOW}").fetchone()
     changes = (*run.changes, RunChange(tuple(differences), now))
     connection.execute(
@@ -98,7 +115,7 @@ def amend(
     planned = [(known[task.id], task) for task in tasks if task.id in known]
     planned += list(enumerate(fresh, after))
     _plan(connection, run.id, spec.samples, planned)
-    if spec.scorer and spec.scorer != run.spec.scorer:
+    if spec.scorer and recorded.has_other_scorer(spec):
         _unsettle_outcomes(connection, run.id)
     # Another policy may keep groups that were dismissed, and groups may have grown.
     connection.execute("DELETE FROM deliveries WHERE run = ? AND state IN (0, 3)", (run.id,))
@@ -106,13 +123,68 @@ def amend(
     return Run(id=run.id, spec=spec, changes=changes, created=run.created)
 
 
+def _with_notes(spec: RunSpec, recorded: RunSpec) -> RunSpec:
+    return structs.replace(spec, tags=recorded.tags, command=spec.command or recorded.command)
+
+
+def current(connection: sqlite3.Connection, run: Run) -> Run:
+    """As it is recorded now; `UsageError` when it is gone."""
+    row = connection.execute(
+        "SELECT name, id, spec, changes, created FROM runs WHERE id = ?", (run.id,)
+    ).fetchone()
+    if row is None:
+        raise UsageError(f"run {run.spec.name!r} is no longer in the journal: it was deleted")
+    return run_of(row[0], row[1:])
+
+
+def annotate(
+    connection: sqlite3.Connection,
+    run: Run,
+    tags: Sequence[str] | None,
+    command: RecordedCommand | None,
+) -> Run:
+    found = current(connection, run)
+    spec = structs.replace(
+        found.spec,
+        tags=found.spec.tags if tags is None else check_tags(tags),
+        command=command or found.spec.command,
+    )
+    connection.execute("UPDATE runs SET spec = ? WHERE id = ?", (_encode(spec), run.id))
+    return structs.replace(found, spec=spec)
+
+
+def rename(connection: sqlite3.Connection, run: Run, name: str) -> Run:
+    """Nothing but the run's own row has its name."""
+    found = current(connection, run)
+    spec = structs.replace(found.spec, name=name)
+    spec.check(tasks=0)
+    if name != found.spec.name and find(connection, name) is not None:
+        raise name_taken(name)
+    connection.execute(
+        "UPDATE runs SET name = ?, spec = ? WHERE id = ?", (name, _encode(spec), run.id)
+    )
+    return structs.replace(found, spec=spec)
+
+
+def held_groups(connection: sqlite3.Connection, run: Run) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for consumer, ordinal, task in connection.execute(
+        "SELECT CAST(d.consumer AS BLOB), d.task, CAST(k.id AS BLOB) FROM deliveries d "
+        "JOIN tasks k ON k.run = d.run AND k.ordinal = d.task "
+        "WHERE d.run = ? AND d.state IN (1, 2) ORDER BY d.consumer, d.task",
+        (run.id,),
+    ).fetchall():
+        name = text_of(consumer, of="the name of a consumer")
+        found.setdefault(name, []).append(text_of(task, of=f"the name of task {ordinal}"))
+    return found
+
+
 def _unsettle_outcomes(connection: sqlite3.Connection, run: int) -> None:
-    """They are finished and only scored again. What a consumer has stays what it was."""
+    """They are finished and only scored again. No consumer has any of them."""
     connection.execute(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
-        "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL AND task NOT IN "
-        "(SELECT task FROM deliveries WHERE run = ? AND state IN (1, 2))",
-        (run, int(Status.COMPLETED), int(Status.TRUNCATED), run),
+        "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL",
+        (run, int(Status.COMPLETED), int(Status.TRUNCATED)),
     )
 
 
@@ -127,10 +199,13 @@ def _plan(
         rows,
     )
     # A group that a consumer has gets no more members: its batch stays what it was.
+    last = last_id(connection, "trajectories")
     connection.executemany(
-        "INSERT OR IGNORE INTO trajectories(run, task, sample) SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
-        "(SELECT 1 FROM deliveries WHERE run = ?1 AND task = ?2 AND state IN (1, 2))",
-        [(run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
+        "INSERT OR IGNORE INTO trajectories(id, run, task, sample) "
+        "SELECT 1 + max(?1, (SELECT coalesce(max(id), 0) FROM trajectories)), ?2, ?3, ?4 "
+        "WHERE NOT EXISTS "
+        "(SELECT 1 FROM deliveries WHERE run = ?2 AND task = ?3 AND state IN (1, 2))",
+        [(last, run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
     )
 
 
@@ -187,10 +262,12 @@ def publish_version(
     return int(ordinal)
 
 
-def versions(connection: sqlite3.Connection, run: Run) -> list[WeightVersion]:
+def versions(connection: sqlite3.Connection, run: Run, name: str | None) -> list[WeightVersion]:
+    where = "" if name is None else " AND name = :name"
     rows = connection.execute(
-        "SELECT ordinal, name, step, digest FROM versions WHERE run = ? ORDER BY ordinal",
-        (run.id,),
+        f"SELECT ordinal, name, step, digest FROM versions WHERE run = :run{where} "  # noqa: S608 - ours
+        "ORDER BY ordinal",
+        {"run": run.id, "name": name},
     )
     return [WeightVersion(*row) for row in rows.fetchall()]
 
@@ -334,6 +411,7 @@ def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
     (tasks_count,) = connection.execute(
         "SELECT count(*) FROM tasks WHERE run = ? AND current", (run.id,)
     ).fetchone()
+    is_open = connection.execute("SELECT 1 FROM streams WHERE run = ?", (run.id,)).fetchone()
     now = BootClock().read()
     leased = connection.execute(
         "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
@@ -351,5 +429,6 @@ def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
             for status, total, _ in by_status
         },
         settled=sum(settled for _, _, settled in by_status),
+        sealed=not is_open,
         live_workers=tuple(str(worker) for worker in workers if not is_gone(worker)),
     )

@@ -7,6 +7,7 @@ read as they are.
 SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -19,7 +20,7 @@ from holdfast.journal.sqlite.commits import give_identity, identity_of
 from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
 
 APPLICATION_ID = 0x484F4C44
-VERSION = 4
+VERSION = 5
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
@@ -37,6 +38,8 @@ _PARTS = ("-wal", "-shm", "-witness", ".gateway-secret")
 # Where a SQLite file says what it is.
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION_AT = 68
+# The byte of its -shm that whoever writes locks.
+_WRITE_LOCK_AT = 120
 
 # What follows from other rows, and is kept so that nothing has to be counted: how many members of
 # each group are open, and its place in the order of settling (its last member's); how far a run is.
@@ -203,7 +206,16 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
                     WHERE run = NEW.run AND task = NEW.task AND state IN (0, 3);
             END""",
     ),
+    # What is free, and what a worker holds: neither is searched for among what others hold.
+    5: (
+        """DROP INDEX trajectories_open""",
+        """CREATE INDEX trajectories_open ON trajectories(run, owner, task)
+            WHERE settled IS NULL""",
+    ),
 }
+
+_FIRST_IN = {"links": 2, "streams": 4}
+"""Tables that are in no older version."""
 
 # What readers of an older file see of the tables that it does not have: they may not migrate it.
 _VIEWS: dict[int, tuple[str, ...]] = {
@@ -228,6 +240,7 @@ _VIEWS: dict[int, tuple[str, ...]] = {
         + _CONSUMERS_3.format(deliveries="main.deliveries", consumers="main.consumers"),
         "CREATE TEMP VIEW deliveries AS " + _DELIVERIES_3.format(deliveries="main.deliveries"),
     ),
+    4: (),
 }
 
 
@@ -258,8 +271,10 @@ def _is_journal(path: Path) -> bool:
 
 def log_size(path: Path) -> int:
     """The bytes of the write-ahead log beside the file; 0 without one."""
-    log = log_of(path)
-    return log.stat().st_size if log.is_file() else 0
+    try:
+        return log_of(path).stat().st_size
+    except FileNotFoundError:  # Asked once: the last process to close a journal removes its log.
+        return 0
 
 
 WITHOUT_LOG = "mode=ro&immutable=1"
@@ -357,7 +372,24 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
         return JournalError(
             f"journal {path} cannot be written: {text}; check the folder's permissions"
         )
+    if "is locked" in text:
+        return JournalError(
+            f"journal {path} cannot be written: {_lock_holder(Path(path))} keeps its write lock; "
+            "if it is stopped (Ctrl-Z, a debugger), let it go on or end it, and run the same "
+            "command again"
+        )
     return JournalError(f"journal {path}: {text}")
+
+
+def _lock_holder(path: Path) -> str:
+    """Linux tells who locks which byte of a file; to ask SQLite's own file would drop our locks."""
+    with contextlib.suppress(OSError):
+        inode = beside(path, "-shm").stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            *_, mode, pid, place, begin, _end = line.split()
+            if mode == "WRITE" and place.endswith(f":{inode}") and begin == str(_WRITE_LOCK_AT):
+                return f"process {pid}"
+    return "another process"
 
 
 def not_creatable(error: OSError | sqlite3.Error, path: Path) -> JournalError:
@@ -415,7 +447,23 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
             f"journal {path} has version {version}, written by a newer Holdfast; this one reads "
             f"up to {VERSION}. Upgrade Holdfast, or name another journal"
         )
+    _check_version(connection, path, version)
     return int(version)
+
+
+def _check_version(connection: sqlite3.Connection, path: Path | str, version: int) -> None:
+    """Mark and version are written with the tables: a version that they are not of is damage. Else
+    the journal would be taken for an empty one, or brought forward twice."""
+    # Of a damaged schema, not every name can be read.
+    found = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('links', 'streams')"
+    )
+    has = max((_FIRST_IN[name] for (name,) in found.fetchall()), default=1)
+    if version < has:
+        raise JournalDamaged(
+            f"journal {path} is damaged (its header says version {version}, and its tables are of "
+            f"version {has} or later): {SALVAGE}"
+        )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:

@@ -2,6 +2,7 @@
 
 - `replicas`: The replicas of one model, as one policy.
 - `call`: One sample, try after try, until it is whole.
+- `supported`: What an engine can be asked for.
 - `endpoint`: One replica over HTTP, and its status codes as our errors.
 - `circuit_breaker`: Stops calls to an endpoint that is down, and probes it until it is back.
 - `completion_builder`: The tokens of one completion so far, from all tries and replicas.

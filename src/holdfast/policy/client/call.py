@@ -10,14 +10,23 @@ import asyncio
 import contextlib
 import hashlib
 from array import array
+from collections.abc import Sequence
 from typing import Protocol
+
+import aiohttp
 
 from holdfast.clock import Clock
 from holdfast.policy.client.completion_builder import ABORTED, FINISHED, CompletionBuilder
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.client.stop_strings import StopStringSearch
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.client.supported import (
+    check_experts,
+    check_sampling,
+    check_structure,
+    check_whole_answer,
+)
+from holdfast.policy.dialects.dialect import SampleRequest
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
@@ -27,13 +36,12 @@ from holdfast.records.errors import (
     EngineUnavailable,
     HoldfastError,
     PolicyError,
-    Unsupported,
 )
+from holdfast.records.step import VersionSpan
 
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 """A reply at its deadline is still under way if its last token is not older than this."""
-_OTHER_ENGINES = "use vLLM, SGLang or another engine that can"
 
 
 class Replicas(Protocol):
@@ -56,6 +64,10 @@ class Replicas(Protocol):
 
     def version_of(self, endpoint: Endpoint) -> str | None: ...
 
+    def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
+        """Raises `BadAnswer` for tokens of weights that nobody published."""
+        ...
+
 
 class SampleCall:
     """The state of one sample. Used once."""
@@ -77,8 +89,13 @@ class SampleCall:
         self._outages = 0
         self._last_save = self._started
         self._version: str | None = None
+        self._is_named = False
+        """Whether the present try asks for its version by name: no update changes that one."""
         self._watch: StopStringSearch | None = None
-        self._is_constrained = request.sampling.json is not False or bool(request.structure)
+        sampling = request.sampling
+        self._is_constrained = (
+            sampling.json is not False or bool(request.structure) or sampling.starts_anew
+        )
         self._renewals = 0
         """How often all tokens were dropped, to be sampled again with the same seed."""
         self._fresh = 0
@@ -117,20 +134,25 @@ class SampleCall:
             sampled.restart()
         attempt = await self._build_request(endpoint)
         self._version = self._replicas.version_of(endpoint)
+        self._is_named = attempt.model != endpoint.model
         sampled.begin(
             attempt.prompt,
             version=self._version,
+            is_named=self._is_named,
             logprobs_mode=endpoint.logprobs_mode,
             prompt_json=attempt.prompt_json,
         )
         self._watch = StopStringSearch.at_seam(self._request, sampled)
-        endpoint.running += 1
         try:
-            if attempt.stream:
-                await self._follow(endpoint, attempt)
-            else:
-                await self._receive(endpoint, attempt)
+            with endpoint.interruptible(attempt.model):
+                if attempt.stream:
+                    await self._follow(endpoint, attempt)
+                else:
+                    await self._receive(endpoint, attempt)
+                await endpoint.checked.wait()
+            self._replicas.check_versions(endpoint, sampled.fresh_spans)
             self._check_end()
+            check_experts(sampled)
         except PolicyError as error:
             if isinstance(error, EngineUnavailable) and self._is_complete():
                 return  # The connection broke after the last token.
@@ -143,8 +165,6 @@ class SampleCall:
                 with contextlib.suppress(HoldfastError):
                     await self._save(hold=0)
             raise
-        finally:
-            endpoint.running -= 1
 
     def _is_complete(self) -> bool:
         """Whether an interrupted try has a whole completion all the same."""
@@ -154,7 +174,7 @@ class SampleCall:
 
     async def _keep_after(self, error: PolicyError) -> None:
         """Keeps the tokens of a failed try, but not of an invalid answer, and not of a constrained
-        reply: an engine starts a format again with each request."""
+        reply: an engine starts a format, or counts tokens, again with each request."""
         partial = self._request.partial
         if not isinstance(error, BadAnswer) and not self._is_constrained:
             self._sampled.interrupt()
@@ -191,7 +211,9 @@ class SampleCall:
 
     async def _build_request(self, endpoint: Endpoint) -> SampleRequest:
         request, sampled = self._request, self._sampled
-        _check_supported(request, endpoint)
+        check_sampling(request.sampling, endpoint)
+        check_structure(request.structure, request.sampling, endpoint)
+        check_whole_answer(request, endpoint)
         prompt: array[int] = request.prompt
         if len(sampled):
             prompt = prompt + sampled.ids
@@ -203,11 +225,12 @@ class SampleCall:
             max_tokens = min(max_tokens, longest - len(prompt))
         return SampleRequest(
             request=request,
-            model=self._model,
+            model=endpoint.model_name,
             prompt=prompt,
             max_tokens=max_tokens,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
+            adapter=endpoint.adapter,
             _prompt_json=await endpoint.prompt_cache.encode(prompt, request.home),
         )
 
@@ -231,11 +254,12 @@ class SampleCall:
     async def _follow(self, endpoint: Endpoint, attempt: SampleRequest) -> None:
         partial = self._request.partial
         assert partial is not None, "only what is kept in parts is streamed"
-        stream = endpoint.stream(attempt, self._sampled)
+        stream = endpoint.stream(
+            attempt, self._sampled, before=lambda: self._note_version(endpoint)
+        )
         self._fresh, self._fresh_at = 0, self._clock.elapsed()
         try:
             async for _ in stream:
-                self._note_version(endpoint)
                 if self._watch is not None and self._watch.found(self._sampled):
                     return
                 if self._is_time_to_save(partial):
@@ -249,7 +273,7 @@ class SampleCall:
         """An update during a stream splits it there; for an answer in one piece, nobody knows which
         weights sampled which token."""
         version = self._replicas.version_of(endpoint)
-        if version != self._version:
+        if version != self._version and not self._is_named:
             self._version = version
             whole = self._request.partial is None
             self._sampled.assume(None if whole else version)
@@ -327,13 +351,15 @@ class SampleCall:
     async def _is_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
         """Whether the endpoint was down since this try began; waits while no replica is up."""
         breaker = endpoint.breaker
-        if isinstance(error, EngineUnavailable) and not error.connected:
+        if isinstance(error, EngineUnavailable) and not error.reached:
             breaker.record_failure()
             if self._failures >= self._retry.tries:
                 # Probe before the call fails: a single call never fails often enough to trip it.
                 breaker.trip()
         elif isinstance(error, BadAnswer):
             self._replicas.distrust(endpoint)
+        if endpoint.bring_up_to_date is not None and _lost_connection(error):
+            breaker.trip()  # It may have been started anew, with other weights.
         await self._replicas.available()
         return breaker.outages != outages or not breaker.is_passing
 
@@ -349,26 +375,7 @@ class SampleCall:
         await self._clock.sleep(delay)
 
 
-def _check_supported(request: Request, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, with a message for agents: it holds no address."""
-    sampling = request.sampling
-    is_embedded = not endpoint.takes_json
-    if sampling.json is not False and is_embedded:
-        raise Unsupported(
-            "json",
-            "the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or "
-            f"{_OTHER_ENGINES}",
-        )
-    if request.structure and (is_embedded or endpoint.dialect.kind is Kind.FIREWORKS):
-        what = "tool_choice" if sampling.tool_choice else "parallel_tool_calls"
-        raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {_OTHER_ENGINES}")
-    if sampling.top_k and is_embedded:
-        raise Unsupported("top_k", f"the embedded engine draws of all tokens; {_OTHER_ENGINES}")
-    if sampling.thinking_token_budget is not None and (
-        is_embedded or endpoint.dialect.kind in (Kind.SGLANG, Kind.FIREWORKS)
-    ):
-        raise Unsupported(
-            "thinking_token_budget",
-            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
-            "--reasoning-parser",
-        )
+def _lost_connection(error: PolicyError) -> bool:
+    return isinstance(error, EngineUnavailable) and isinstance(
+        error.__cause__, (aiohttp.ClientError, OSError)
+    )

@@ -69,7 +69,9 @@ _LOGPROBS = {
         "logprobs", True, "of the distribution that was sampled from"
     ),
     LogprobsMode.TEMPERED: CapabilityFinding(
-        "logprobs", True, "with temperature, but not with cuts: sample uncut (top_p 1, no top_k)"
+        "logprobs",
+        True,
+        "with temperature, but not with cuts: sample uncut (top_p 1, no top_k or min_p)",
     ),
     LogprobsMode.RAW: CapabilityFinding(
         "logprobs",

@@ -9,8 +9,7 @@ from holdfast.records.sampling import Sampling
 def caveats(
     policy: EnginePolicy, sampling: Sampling, *, seed: int | None, in_parts: bool
 ) -> list[str]:
-    """A line for each caveat of a checked policy. `in_parts`: replies become durable while they are
-    sampled."""
+    """A line for each caveat of a checked policy. `in_parts`: replies become durable in parts."""
     if not policy.has_tokens:
         return []
     name = policy.endpoints[0].name

@@ -60,14 +60,15 @@ class CircuitBreaker:
         self.notify: Callable[[str], None] = lambda line: None
         """Gets a line for people when an outage is confirmed, and when it is over."""
         self._down_before = 0.0
-        self._down_since: float | None = None
+        self.down_since: float | None = None
+        """When the present outage began, on the clock's own scale."""
 
     @property
     def seconds_down(self) -> float:
         """Total time in outages, the present one included."""
-        if self._down_since is None:
+        if self.down_since is None:
             return self._down_before
-        return self._down_before + self._clock.elapsed() - self._down_since
+        return self._down_before + self._clock.elapsed() - self.down_since
 
     @property
     def is_passing(self) -> bool:
@@ -75,14 +76,14 @@ class CircuitBreaker:
         return self._open.is_set() and not self._reason_down
 
     @property
+    def reason_down(self) -> str:
+        """Why it is abandoned; "": it is not."""
+        return self._reason_down
+
+    @property
     def is_abandoned(self) -> bool:
         """Whether no call will ever pass again."""
         return bool(self._reason_down)
-
-    @property
-    def down_since(self) -> float | None:
-        """When the present outage began, on the clock's own scale."""
-        return self._down_since
 
     async def wait_resolved(self) -> None:
         """Returns when calls pass, or never will."""
@@ -132,6 +133,11 @@ class CircuitBreaker:
                 self._reopen(after), name=PROBE_TASK_PREFIX + self._name
             )
 
+    def abandon(self, reason: str) -> None:
+        """No call will ever pass again, for this reason."""
+        self._reason_down = self._reason_down or reason
+        self._open.set()
+
     async def _reopen(self, after: float) -> None:
         since, probes, why = self._clock.elapsed(), 0, None
         try:
@@ -141,9 +147,11 @@ class CircuitBreaker:
                 probes += 1
                 if probes == 1:
                     self.outages += 1
-                    self._down_since = since
+                    self.down_since = since
                     self.on_change()
                     self.notify(f"{self._name} is down ({why}); waiting for it")
+                if self._reason_down:
+                    return
                 if self._clock.elapsed() - since > self._patience:
                     self._reason_down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
@@ -156,7 +164,7 @@ class CircuitBreaker:
             if probes:
                 self.notify(f"{self._name} is back")
         finally:
-            self._down_before, self._down_since = self.seconds_down, None
+            self._down_before, self.down_since = self.seconds_down, None
             self.on_change()
             self._in_a_row = 0
             self._must_sample = True

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.policy.dialects.dialect import UNREADABLE, InvalidAnswer, Piece
+from holdfast.policy.dialects.experts import fitted
 from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.encoding.tokens import (
     TYPE_IDS,
@@ -23,12 +24,13 @@ from holdfast.records.encoding.tokens import (
     unpack_logprobs,
 )
 from holdfast.records.message import Message
-from holdfast.records.samples.logprobs import LogprobsMode, worst
+from holdfast.records.samples.experts import ExpertRows
+from holdfast.records.samples.logprobs import MAX_LOGPROB, LogprobsMode, worst
 from holdfast.records.step import VersionSource, VersionSpan
+from holdfast.records.usage import NOTHING, Usage
 
 FINISHED = frozenset({"stop", "length"})
 ABORTED = "abort"
-_MAX_LOGPROB = 1e-3
 _encoder = msgspec.json.Encoder()
 
 
@@ -50,6 +52,13 @@ class CompletionBuilder:
         self._prompt_json: Raw | None = None
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
         self._mode_before, self._mode = draft.logprobs_mode, LogprobsMode.UNKNOWN
+        self._used = Usage(len(request.prompt), len(self.ids)) if self.ids else NOTHING
+        """By the tries before the present one."""
+        self._stated: Usage | None = None
+        """What the engine says of the present try."""
+        self._prompt_length = len(request.prompt)
+        self._experts_from = request.experts_from
+        self._experts: ExpertRows | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,17 +81,28 @@ class CompletionBuilder:
         prompt: "array[int]",
         *,
         version: str | None,
+        is_named: bool = False,
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
         prompt_json: Raw | None = None,
     ) -> None:
-        """Begins a try. `version`: of the engine's weights, as far as known; `prompt_json`: the
-        prompt as it is sent, if it is encoded already."""
+        """Begins a try. `version`: of the engine's weights, as far as known; `is_named`: the
+        request asks for that version by its name; `prompt_json`: the prompt as it is sent, if it
+        is encoded already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
+        self._close_try()
         if self._start != len(self.ids):
             self.seams.append(len(self.ids))
         self._start = len(self.ids)
         self._prompt, self._prompt_json = prompt, prompt_json
+        self._experts = None
         self.assume(version)
+        if version is not None and is_named:
+            self._assumed = VersionSpan(version, 0, 0, VersionSource.ENGINE)
+
+    @property
+    def fresh_spans(self) -> list[VersionSpan]:
+        """Of the present try."""
+        return [span for span in self.spans if span.end > self._start]
 
     def take(self, piece: Piece, *, model: str) -> None:
         """Checks and adds a piece. Raises `InvalidAnswer`, and then adds nothing."""
@@ -102,6 +122,7 @@ class CompletionBuilder:
         if piece.versions is not None:
             _check_spans(piece.versions, fresh)
         self._check_reason(piece, tokens=len(self.ids) + len(ids or ()))
+        experts = self._check_experts(piece, fresh)
         # All checks passed: from here on, nothing raises.
         if ids is not None:
             self.ids.extend(ids)
@@ -110,6 +131,8 @@ class CompletionBuilder:
             self._attribute_versions(piece.versions)
         if piece.message is not None:
             self.message = piece.message
+        self._stated = piece.usage or self._stated
+        self._experts = experts or self._experts
         self.finish_reason = piece.finish_reason or self.finish_reason
 
     def _is_prompt(self, found: Sequence[int] | Raw) -> bool:
@@ -150,6 +173,29 @@ class CompletionBuilder:
         if reason in FINISHED and not tokens and piece.message is None:
             raise InvalidAnswer("it has no tokens")
 
+    def _check_experts(self, piece: Piece, fresh: int) -> ExpertRows | None:
+        """Some engines give them to whoever asks for nothing. The last token was put through no
+        model yet."""
+        if piece.experts is None or self._experts_from is None or piece.finish_reason == ABORTED:
+            return None
+        return fitted(piece.experts, len(self._prompt) + fresh - 1 - self._experts_from)
+
+    @property
+    def lacks_experts(self) -> bool:
+        """Whether they were asked for, and did not come with an answer that has ended."""
+        return (
+            self._experts_from is not None
+            and self._experts is None
+            and self.finish_reason in FINISHED
+        )
+
+    @property
+    def experts(self) -> ExpertRows | None:
+        """Without those of tokens that were cut off afterwards."""
+        if self._experts is None or self._experts_from is None:
+            return None
+        return self._experts.first(self._prompt_length + len(self.ids) - 1 - self._experts_from)
+
     def _attribute_versions(self, versions: tuple[VersionSpan, ...]) -> None:
         """The engine's versions for this try replace the assumed ones."""
         self._keep_spans(self._start)
@@ -188,6 +234,7 @@ class CompletionBuilder:
         """Drops all tokens of a try with an invalid answer. Returns the draft that takes back the
         durable ones, if there are any."""
         self.cut(self._start)
+        self._stated = None
         self.finish_reason = None
         if self.saved <= self._start:
             return None
@@ -196,6 +243,7 @@ class CompletionBuilder:
 
     def restart(self) -> None:
         """Drops all tokens: the reply will be sampled from its beginning."""
+        self._close_try()
         self.cut(0)
         self._start = 0
         self.finish_reason = None
@@ -221,6 +269,21 @@ class CompletionBuilder:
             self.logprobs_mode,
         )
 
+    @property
+    def usage(self) -> Usage | None:
+        """Of all tries that sent something, but not of invalid answers; None: nobody says."""
+        found = self._used + self._try_usage
+        return None if found == NOTHING else found
+
+    @property
+    def _try_usage(self) -> Usage:
+        if self._stated is not None:
+            return self._stated
+        return Usage(len(self._prompt), self.fresh) if self.fresh else NOTHING
+
+    def _close_try(self) -> None:
+        self._used, self._stated = self._used + self._try_usage, None
+
     def completion(self, *, model: str, tries: int, seconds: float) -> Completion:
         assert self.finish_reason is not None, "a completion ends for a reason"
         self._cover()
@@ -235,6 +298,8 @@ class CompletionBuilder:
             seams=tuple(seam for seam in self.seams if seam < len(self.ids)),
             message=self.message,
             logprobs_mode=self.logprobs_mode,
+            usage=self.usage,
+            experts=self.experts,
         )
 
 
@@ -313,6 +378,6 @@ def check_logprobs(values: object, tokens: int) -> "array[float]":
         raise InvalidAnswer(f"{len(logprobs)} logprobs for {tokens} tokens")
     if not math.isfinite(sum(logprobs)):
         raise InvalidAnswer("a logprob is not finite")
-    if max(logprobs) > _MAX_LOGPROB:
+    if max(logprobs) > MAX_LOGPROB:
         raise InvalidAnswer(f"a logprob is positive ({max(logprobs)})")
     return logprobs

@@ -40,7 +40,7 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     endpoint.dialect = DIALECTS[kind]
     endpoint.described = described
     described.max_model_len = described.max_model_len or described.context_length
-    endpoint.seeds = _seeds(described)
+    endpoint.seeds = Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
     if kind is Kind.SGLANG:
         await _read_sglang_options(endpoint)
     endpoint.logprobs_mode = await logprobs_mode_of(
@@ -58,10 +58,6 @@ async def logprobs_mode_of(
         return LogprobsMode(described.logprobs_mode)
     post = partial(endpoint.send, seconds=seconds)
     return await measure_logprobs_mode(post, endpoint.dialect, endpoint.model)
-
-
-def _seeds(described: ServedModel) -> Seeds:
-    return Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
 
 
 async def served_models(endpoint: Endpoint) -> list[ServedModel]:

@@ -7,6 +7,7 @@ longest context).
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import quote, urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
+from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
@@ -26,12 +28,15 @@ from holdfast.policy.dialects.dialect import (
     EngineError,
     InvalidAnswer,
     Kind,
+    Piece,
     Reader,
     SampleRequest,
+    add_extra,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
 from holdfast.policy.dialects.reading import remove_echo
 from holdfast.policy.dialects.sse import END, SseParser
+from holdfast.policy.providers import meant_provider
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import (
@@ -50,6 +55,7 @@ CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 20.0
 """An engine under full load takes many seconds for the smallest answer, and is not down."""
+ANTHROPIC = "api.anthropic.com"
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
     r"(?i)maximum context length|context.?length|max_model_len"
@@ -77,9 +83,11 @@ _KEY_REJECTED = (
 class Denied(PolicyRefused):
     """The engine will not answer, however often a call is retried; `status` is the reason."""
 
-    def __init__(self, message: str, status: int):
-        super().__init__(message)
+    def __init__(self, message: str, status: int, remedy: str = ""):
+        super().__init__(f"{message}; {remedy}" if remedy else message)
         self.status = status
+        self.answered = message
+        """The message without the remedy."""
 
 
 def _sanitize(message: str) -> str:
@@ -118,8 +126,20 @@ class Endpoint:
         """Discovers a replica that was never up; returns why it cannot be used, if so."""
         self.recheck: Callable[[ServedModel], Awaitable[str | None]] | None = None
         """Checks a replica that is back; returns why it cannot be used, if so."""
+        self.weights: str | None = None
+        """The version that it has, as far as known."""
         self.expected_version: str | None = None
-        """The weights that it must have to get calls again after an outage."""
+        """The weights that it must have to get calls."""
+        self.bring_up_to_date: Callable[[], Awaitable[str | None]] | None = None
+        """Gives it the expected weights if it has others; returns why it could not, if so."""
+        self.adapter = ""
+        """The name under which it serves the weights, where they are an adapter of its model."""
+        self.requested: Counter[str] = Counter()
+        """Tries under way, by the name of the model that they asked for."""
+        self.checked = asyncio.Event()
+        """Whether its weights were checked since they last changed: no reply is whole before."""
+        self.checked.set()
+        self._tries: set[Interruptible] = set()
         self.prompt_cache = PromptCache()
         """Its last prompts in JSON."""
         self._api_key = _check_key(api_key)
@@ -142,6 +162,37 @@ class Endpoint:
     def takes_json(self) -> bool:
         """Whether it can keep a reply to JSON. All can but the embedded engine."""
         return self.described.owned_by != "holdfast"
+
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        """The request of one try. Raises `Unsupported` for an `extra_body` that would change it."""
+        body = self.dialect.body(attempt)
+        add_extra(body, attempt.request.sampling.extra)
+        return body
+
+    @property
+    def model_name(self) -> str:
+        """What a request has to ask for."""
+        return self.adapter or self.model
+
+    def interruptible(self, name: str) -> "Interruptible":
+        """A context for one try, which `interrupt` ends."""
+        return Interruptible(self, name)
+
+    def add_try(self, attempt: "Interruptible") -> None:
+        self.running += 1
+        self.requested[attempt.name] += 1
+        self._tries.add(attempt)
+
+    def remove_try(self, attempt: "Interruptible") -> None:
+        self.running -= 1
+        self.requested[attempt.name] -= 1
+        self._tries.discard(attempt)
+
+    def interrupt(self, error: PolicyError) -> None:
+        """Ends all tries under way with an error. After `EngineUnavailable` they keep their tokens
+        and go on elsewhere or later; after `BadAnswer` the tokens of the try are dropped."""
+        for attempt in tuple(self._tries):
+            attempt.interrupt(error)
 
     # --- small requests
 
@@ -182,14 +233,27 @@ class Endpoint:
         if self.introduce is not None:
             if (why := await self.introduce()) is not None:
                 return why
-            self.introduce = None
-        elif self.recheck is not None and (why := await self.recheck(model)) is not None:
+            self.introduce, is_known = None, False
+        else:
+            is_known = True
+        # Before a token is sampled: with weights that are half there, that may end the engine.
+        if (why := await self._wrong_version()) is not None:
             return why
-        if (why := await self._wrong_version()) is not None or not must_sample:
+        if is_known and self.recheck is not None and (why := await self.recheck(model)) is not None:
             return why
-        return await find_sampling_fault(self.send, self.dialect, self.model)
+        if must_sample:
+            why = await find_sampling_fault(self.send, self.dialect, self.model_name)
+        return why or self._changed_meanwhile()
+
+    def _changed_meanwhile(self) -> str | None:
+        """Other weights may have been published since they were checked."""
+        if self.bring_up_to_date is None or self.weights == self.expected_version:
+            return None
+        return f"it has the weights {self.weights!r}; the run is at {self.expected_version!r}"
 
     async def _wrong_version(self) -> str | None:
+        if self.expected_version is not None and self.bring_up_to_date is not None:
+            return await self.bring_up_to_date()
         if self.expected_version is None or (version := await self.version()) is None:
             return None
         if version == self.expected_version:
@@ -216,20 +280,21 @@ class Endpoint:
             raw = await _read_body(response, _MAX_ANSWER_BYTES)
         before()
         try:
-            sampled.take(
-                self.dialect.whole(remove_echo(raw, attempt.prompt_json)), model=self.model
-            )
+            piece = self.dialect.whole(remove_echo(raw, attempt.prompt_json))
+            sampled.take(self._without_base_versions(piece, attempt), model=attempt.model)
         except (InvalidAnswer, EngineError) as error:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
     async def stream(
-        self, attempt: SampleRequest, sampled: CompletionBuilder
+        self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> AsyncIterator[None]:
-        """Adds the events to `sampled`, and yields after each chunk until the stream ends."""
+        """Adds the events to `sampled`, and yields after each chunk until the stream ends. `before`
+        is called before the events of each chunk are added."""
         read, events = self.dialect.reader(), SseParser()
         async with self._post(attempt) as response:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
+                before()
                 self._take_events(found, read, sampled, attempt)
                 yield  # Also at the end: the caller has not seen the last events.
                 if found and found[-1] == END:
@@ -253,13 +318,19 @@ class Endpoint:
                     died = error  # The tokens before it are good.
                     break
                 if piece is not None and not run.takes(piece, data):
-                    run.give_to(sampled, self.model)
-                    sampled.take(piece, model=self.model)
-            run.give_to(sampled, self.model)
+                    run.give_to(sampled, attempt.model)
+                    sampled.take(self._without_base_versions(piece, attempt), model=attempt.model)
+            run.give_to(sampled, attempt.model)
         except InvalidAnswer as error:
             raise self._bad(error, error.evidence or data) from error
         if died is not None:
             raise self._known_to_fit(self._bad(died, data), attempt) from died
+
+    def _without_base_versions(self, piece: Piece, attempt: SampleRequest) -> Piece:
+        """An engine reports the version of its model's weights, also for an adapter's tokens."""
+        if attempt.model != self.model:
+            piece.versions = None
+        return piece
 
     def _bad(
         self, error: InvalidAnswer | EngineError, raw: bytes
@@ -279,7 +350,7 @@ class Endpoint:
         try:
             async with self._client().post(
                 self.url + self.dialect.path,
-                data=_encoder.encode(self.dialect.body(attempt)),
+                data=_encoder.encode(self.body(attempt)),
                 headers=headers,
                 timeout=self._timeouts[attempt.stream],
                 # A prompt goes to no other address than the user's.
@@ -293,13 +364,13 @@ class Endpoint:
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineUnavailable(
-                f"{self.name} took no connection within {CONNECT_SECONDS:g} s", connected=False
+                f"{self.name} took no connection within {CONNECT_SECONDS:g} s", reached=False
             ) from error
         except TimeoutError as error:
             raise EngineUnavailable(self._too_slow(stream=attempt.stream)) from error
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise EngineUnavailable(
-                f"connection to {self.name} lost: {describe_error(error)}", connected=False
+                f"connection to {self.name} lost: {describe_error(error)}", reached=False
             ) from error
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
@@ -332,6 +403,9 @@ class Endpoint:
         """An error status as one of our errors."""
         message = self._without_address(message)
         where = f"{self.name} answered {status}: {message}"
+        if status == 404 and self.adapter:
+            # It was started anew, without the adapter: it gets it again before it gets calls.
+            return EngineUnavailable(where, reached=False)
         kind, has_key = self.dialect.kind, bool(self._api_key)
         if (denial := denial_of(status, where, dialect=kind, has_key=has_key)) is not None:
             return denial
@@ -340,7 +414,7 @@ class Endpoint:
             return EngineUnavailable(
                 where,
                 retry_after=wait,
-                connected=status not in _OUTAGE_STATUSES,
+                reached=status not in _OUTAGE_STATUSES,
                 is_busy=status == 429,
             )
         if status in (400, 413, 422) and _TOO_LONG.search(message):
@@ -362,7 +436,13 @@ class Endpoint:
         return self._session
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        if not self._api_key:
+            return {}
+        own = {"Authorization": f"Bearer {self._api_key}"}
+        if urlsplit(self.url).hostname == ANTHROPIC:
+            # Its list of models takes no bearer, and wants to know what is expected of it.
+            own |= {"x-api-key": self._api_key, "anthropic-version": "2023-06-01"}
+        return own
 
     async def aclose(self) -> None:
         await self.breaker.aclose()
@@ -372,13 +452,44 @@ class Endpoint:
             await asyncio.sleep(0)
 
 
+class Interruptible:
+    """One try at an endpoint, as a context of the task that makes it. Interrupted, it raises the
+    error of the interruption."""
+
+    def __init__(self, endpoint: Endpoint, name: str):
+        self._endpoint = endpoint
+        self.name = name
+        """Of the model that it asks for."""
+        self._task: asyncio.Task[object] | None = None
+        self._error: PolicyError | None = None
+
+    def __enter__(self) -> "Interruptible":
+        self._task = asyncio.current_task()
+        self._endpoint.add_try(self)
+        return self
+
+    def interrupt(self, error: PolicyError) -> None:
+        if self._task is not None and self._error is None:
+            self._error = error
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        task, self._task = self._task, None
+        self._endpoint.remove_try(self)
+        if self._error is None or task is None:
+            return
+        # As asyncio.timeout does: another cancellation may have come as well.
+        if task.uncancel() <= 0 and kind is asyncio.CancelledError:
+            raise self._error from None
+
+
 def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:
     """The engine's message with a remedy for the key, or with the dialect; None for a status that
     another request, or a retry, may not get."""
     if status in (404, 405):
         return Denied(f"{message} (asked in the dialect {dialect.value})", status)
     if status in (401, 403):
-        return Denied(f"{message}; {_KEY_REJECTED if has_key else _KEY_MISSING}", status)
+        return Denied(message, status, _KEY_REJECTED if has_key else _KEY_MISSING)
     return Denied(message, status) if 300 <= status < 400 else None
 
 
@@ -395,17 +506,12 @@ async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 def base_url(url: str) -> str:
     """`http://host:port`, with or without a trailing `/v1`."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.netloc) and parts.port != 0
-    except ValueError:  # A port or an IPv6 address that is none.
-        usable = False
-    if not usable:
+    if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
             "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "
-            f"{address}"
+            f"{address}{meant_provider(url)}"
         )
     return url.rstrip("/").removesuffix("/v1")
 

@@ -18,12 +18,17 @@ from holdfast.policy.client.circuit_breaker import Downtime
 from holdfast.policy.client.discovery import discover, logprobs_mode_of, served_models
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
 from holdfast.policy.client.served_model import Seeds, ServedModel
+from holdfast.policy.client.supported import check_run
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.hold import CallHolds
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
+from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.errors import BadAnswer, EndpointDown, HoldfastError, UsageError
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, worst
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import VersionSource, VersionSpan
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
@@ -35,6 +40,7 @@ ALIKE = f"start them alike ({PROCESSING})"
 class EnginePolicy:
     """One model, served by one or more replicas. Shared by all trajectories of one loop."""
 
+    @checks_arguments(own="dialect")
     def __init__(
         self,
         urls: str | Sequence[str],
@@ -66,7 +72,10 @@ class EnginePolicy:
             raise UsageError("the policy names the same address twice")
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self._clock)
-        self._version: str | None = None
+        self.holds = CallHolds()
+        """While one is in effect, no try begins and nothing is admitted."""
+        self.published: set[str] = set()
+        """Versions of the weights that a replica may have; none: whichever it has."""
 
     def _endpoint(
         self, url: str, api_key: str | None, patience: float, connections: int
@@ -187,6 +196,11 @@ class EnginePolicy:
         """Whether its samples can be used for training."""
         return self.endpoints[0].dialect.has_tokens
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raises `Unsupported` for what a replica cannot be asked for, after `check`."""
+        for endpoint in self.endpoints:
+            check_run(sampling, endpoint)
+
     @property
     def logprobs_mode(self) -> LogprobsMode:
         """The distribution of its replicas' logprobs, after `check`."""
@@ -200,11 +214,12 @@ class EnginePolicy:
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
+        await self.holds.wait()
         await self.available()
 
     @property
     def seconds_down(self) -> float:
-        return self._downtime.seconds
+        return self._downtime.seconds + self.holds.seconds_held
 
     # --- the work
 
@@ -214,6 +229,7 @@ class EnginePolicy:
 
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
         """The replica for one try of a request; not `avoid`, if there is another."""
+        await self.holds.wait()
         if len(self.endpoints) == 1 and not self.endpoints[0].draining:
             await self.available()
             return self.endpoints[0]
@@ -271,14 +287,33 @@ class EnginePolicy:
     # --- versions
 
     def version_of(self, endpoint: Endpoint) -> str | None:
-        """The version that `endpoint` is assumed to run: the last acknowledged one, if any."""
-        return self._version
+        """The version that `endpoint` is assumed to have: the last one that it acknowledged."""
+        return endpoint.weights
 
     def acknowledge(self, version: str) -> None:
         """Every replica that is up runs `version` now; one that comes back must run it, too."""
-        self._version = version
+        self.expect(version)
+        for endpoint in self.endpoints:
+            endpoint.weights = version
+
+    def expect(self, version: str) -> None:
+        """From now on, replicas have to have `version`. A call that is under way may still end with
+        one that was expected before."""
+        self.published.add(version)
         for endpoint in self.endpoints:
             endpoint.expected_version = version
+
+    def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
+        """Raises `BadAnswer` for tokens of weights that nobody published: their engine was started
+        anew, or is somebody else's, too. It gets no calls until it has the right ones."""
+        known = self.published
+        for span in spans:
+            if known and span.source is VersionSource.ENGINE and span.version not in known:
+                endpoint.breaker.trip()
+                raise BadAnswer(
+                    f"{endpoint.name} sampled with weights {span.version!r}, which nobody "
+                    f"published; the run is at {endpoint.expected_version!r}"
+                )
 
     # --- draining
 
@@ -303,6 +338,13 @@ class EnginePolicy:
                 return endpoint
         known = ", ".join(endpoint.name for endpoint in self.endpoints)
         raise UsageError(f"{url} is no replica of this policy; they are: {known}")
+
+    async def __aenter__(self) -> "EnginePolicy":
+        """`async with`: closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Closes every client, also when closing one fails."""

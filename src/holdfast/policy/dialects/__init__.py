@@ -8,6 +8,7 @@
 - `sglang`: SGLang's `/generate` with `input_ids`.
 - `fireworks`: Fireworks' `/v1/completions`.
 - `sse`: Server-sent events: from bytes to the data of events.
+- `experts`: Routed experts as engines write them.
 - `reading`: Decoding and checks that the dialects share.
 """
 

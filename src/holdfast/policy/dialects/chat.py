@@ -4,7 +4,7 @@ It has no token ids, so it is for evaluation and not for training.
 """
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.dialects.dialect import (
     InvalidAnswer,
@@ -14,7 +14,14 @@ from holdfast.policy.dialects.dialect import (
     SampleRequest,
     drop_none,
 )
-from holdfast.policy.dialects.reading import check_ended, decode, only_choice, openai_fields
+from holdfast.policy.dialects.reading import (
+    NULL,
+    chat_usage,
+    check_ended,
+    decode,
+    only_choice,
+    openai_fields,
+)
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling
 
@@ -46,6 +53,7 @@ class _Choice(Struct):
 
 class _Answer(Struct):
     choices: list[_Choice]
+    usage: Raw = NULL
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -67,17 +75,21 @@ class Chat:
                 "reasoning_effort": sampling.reasoning_effort,
                 "tool_choice": _tool_choice(sampling) or None,
                 "parallel_tool_calls": None if sampling.parallel_tool_calls else False,
+                "stop_token_ids": list(request.stop_token_ids) or None,
+                "chat_template_kwargs": sampling.template_kwargs or None,
             }
         )
 
     def whole(self, body: bytes) -> Piece:
         # The model's name is not checked: hosted models answer with the name of a snapshot.
-        choice = only_choice(decode(_decoder, body).choices)
+        answer = decode(_decoder, body)
+        choice = only_choice(answer.choices)
         reason = choice.finish_reason
         return check_ended(
             Piece(
                 finish_reason=None if reason is None else _REASONS.get(reason, reason),
                 message=_to_message(choice.message),
+                usage=chat_usage(answer.usage),
             )
         )
 

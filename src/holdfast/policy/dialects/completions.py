@@ -1,17 +1,20 @@
 """`/v1/completions` with token-id prompts, as vLLM and the embedded engine speak it."""
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
+from holdfast.policy.dialects.experts import npy_experts
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
+    CompletionChoice,
     UsageBody,
     VersionSpanBody,
     only_choice,
     openai_fields,
     raw_or_none,
+    usage_of,
     version_spans,
 )
 
@@ -21,15 +24,11 @@ class _Logprobs(Struct):
     """A null among them fails to decode, with its position in the message."""
 
 
-class _Choice(Struct):
-    finish_reason: str | None = None
-    index: int = 0
-    text: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: Raw = NULL
+class _Choice(CompletionChoice):
     logprobs: _Logprobs | None = None
     weight_versions: list[VersionSpanBody] | None = None
     """The embedded engine's: vLLM says it only on its own wire."""
+    routed_experts: str | None = None
 
 
 class _Answer(Struct):
@@ -60,10 +59,11 @@ class Completions(Choices[_Answer]):
                 # A request without these gets them from the model's generation_config.json: vLLM
                 # would sample from another distribution.
                 "top_k": sampling.top_k or -1,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
+                "min_p": sampling.min_p,
+                "repetition_penalty": sampling.repetition_penalty,
                 "logprobs": 0,
                 "return_token_ids": True,
+                "routed_experts_prompt_start": request.experts_from,
                 "stop_token_ids": list(request.stop_token_ids) or None,
                 "structured_outputs": {"structural_tag": structure} if structure else None,
                 **attempt.stream_options,
@@ -87,4 +87,6 @@ def _read(answer: _Answer) -> Piece:
         None,
         None if usage is None else usage.completion_tokens,
         None if usage is None else usage.prompt_tokens,
+        None if usage is None else usage_of(usage),
+        None if choice.routed_experts is None else npy_experts(choice.routed_experts),
     )

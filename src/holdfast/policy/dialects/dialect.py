@@ -5,7 +5,7 @@ A dialect knows the names of fields and nothing else: no sockets, no retries, no
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,8 +13,11 @@ from msgspec import Raw, Struct, structs
 
 from holdfast.policy.dialects.prompt_json import encode_prompt
 from holdfast.policy.policy import Request
+from holdfast.records.errors import Unsupported
 from holdfast.records.message import Message
+from holdfast.records.samples.experts import ExpertRows
 from holdfast.records.step import VersionSpan
+from holdfast.records.usage import Usage
 
 UNREADABLE = (ValueError, RecursionError)
 """The errors of msgspec for invalid JSON, bad UTF-8 and deep nesting."""
@@ -44,6 +47,8 @@ class SampleRequest(Struct, frozen=True):
     max_tokens: int
     seed: int | None
     stream: bool
+    adapter: str = ""
+    """The name of the adapter that is asked for, which `model` then is."""
     _prompt_json: Raw | None = None
 
     @property
@@ -65,6 +70,18 @@ def drop_none(fields: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def add_extra(body: dict[str, object], extra: Mapping[str, object], *, at: str = "") -> None:
+    """Adds members to a request body; raises `Unsupported` for one that it has already."""
+    for name, value in extra.items():
+        held = body.get(name)
+        if isinstance(held, dict) and isinstance(value, Mapping):
+            add_extra(held, value, at=f"{at}{name}.")
+        elif name in body:
+            raise Unsupported("extra_body", f"extra_body.{at}{name}: the request has one already")
+        else:
+            body[name] = value
+
+
 class Piece(Struct):
     """The content of one answer, or of one event of a stream."""
 
@@ -81,6 +98,10 @@ class Piece(Struct):
     """The engine's count of the tokens of this try so far."""
     prompt_tokens: int | None = None
     """The engine's count of the tokens of the prompt."""
+    usage: Usage | None = None
+    """All that the engine counts of this try so far."""
+    experts: ExpertRows | None = None
+    """Of all tokens that were asked for, once the try has ended."""
 
     @property
     def is_only_tokens(self) -> bool:
@@ -92,6 +113,7 @@ class Piece(Struct):
             and self.versions is None
             and self.total is None
             and self.prompt_tokens is None
+            and self.usage is None
             and type(ids) is type(logprobs) is list
             and len(ids) == len(logprobs)
         )

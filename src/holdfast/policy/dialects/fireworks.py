@@ -5,12 +5,12 @@ The logprob to train on is the one of the distribution that was sampled from
 """
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
 from holdfast.policy.dialects.reading import (
-    NULL,
     Choices,
+    CompletionChoice,
     UsageBody,
     add_usage,
     check_token_ids,
@@ -30,12 +30,7 @@ class _Logprobs(Struct):
     content: list[_Token] | None = None
 
 
-class _Choice(Struct):
-    finish_reason: str | None = None
-    index: int = 0
-    text: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: Raw = NULL
+class _Choice(CompletionChoice):
     logprobs: _Logprobs | None = None
 
 

@@ -7,12 +7,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, drop_none
+from holdfast.policy.dialects.experts import npy_experts
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
     UsageBody,
     VersionSpanBody,
     add_usage,
+    altering_fields,
     check_token_ids,
     only_choice,
     raw_or_none,
@@ -36,6 +38,7 @@ class _Choice(Struct):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     weight_versions: list[VersionSpanBody] | None = None
+    routed_experts: str | None = None
 
 
 class _Answer(Struct):
@@ -73,6 +76,8 @@ class Generate(Choices[_Answer]):
                 "seed": attempt.seed,
                 "structured_outputs": _structured_outputs(request),
                 "thinking_token_budget": sampling.thinking_token_budget,
+                "routed_experts_prompt_start": request.experts_from,
+                **altering_fields(sampling),
             }
         )
         return {
@@ -106,5 +111,6 @@ def _read(answer: _Answer) -> Piece:
         model=answer.model,
         prompt=raw_or_none(answer.prompt_token_ids),
         versions=version_spans(choice.weight_versions),
+        experts=None if choice.routed_experts is None else npy_experts(choice.routed_experts),
     )
     return add_usage(piece, answer.usage)

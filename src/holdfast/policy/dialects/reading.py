@@ -14,8 +14,9 @@ from holdfast.policy.dialects.dialect import (
     Reader,
     SampleRequest,
 )
-from holdfast.records.sampling import response_format_of
+from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.step import VersionSpan
+from holdfast.records.usage import Usage, count_of
 
 Answer = TypeVar("Answer")
 
@@ -51,6 +52,18 @@ NULL = Raw(b"null")
 class UsageBody(Struct):
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
+    prompt_tokens_details: Raw = NULL
+    completion_tokens_details: Raw = NULL
+
+
+class CompletionChoice(Struct):
+    """Of `/v1/completions` with token ids."""
+
+    finish_reason: str | None = None
+    index: int = 0
+    text: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: Raw = NULL
 
 
 _UNCOUNTED = UsageBody()
@@ -60,7 +73,58 @@ def add_usage(piece: Piece, usage: UsageBody | None) -> Piece:
     """The piece with the engine's counts of tokens."""
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
+    piece.usage = usage_of(usage)
     return piece
+
+
+def usage_of(body: UsageBody) -> Usage | None:
+    """None where the engine does not count."""
+    if body.prompt_tokens is None or body.completion_tokens is None:
+        return None
+    return Usage(
+        body.prompt_tokens,
+        body.completion_tokens,
+        _detail(body.prompt_tokens_details, "cached_tokens"),
+        _detail(body.completion_tokens_details, "reasoning_tokens"),
+    )
+
+
+def _detail(details: Raw, name: str) -> int:
+    """Details are no reason to refuse an answer, whatever they are like."""
+    if details == NULL:
+        return 0
+    try:
+        return _count(msgspec.json.decode(details), name) or 0
+    except UNREADABLE:
+        return 0
+
+
+def chat_usage(found: Raw) -> Usage | None:
+    """What a chat API says. They differ in names and shapes, so that what cannot be read is not
+    counted, and refuses nothing."""
+    try:
+        fields = msgspec.json.decode(found)
+    except UNREADABLE:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    prompt, completion = _count(fields, "prompt_tokens"), _count(fields, "completion_tokens")
+    if prompt is None and completion is None:
+        return None
+    return Usage(
+        prompt or 0,
+        completion or 0,
+        _count(fields.get("prompt_tokens_details"), "cached_tokens")
+        or _count(fields, "prompt_cache_hit_tokens")
+        or 0,
+        _count(fields.get("completion_tokens_details"), "reasoning_tokens")
+        or _count(fields, "reasoning_tokens")
+        or 0,
+    )
+
+
+def _count(fields: object, name: str) -> int | None:
+    return count_of(fields.get(name)) if isinstance(fields, dict) else None
 
 
 def raw_or_none(found: Raw) -> Raw | None:
@@ -152,6 +216,21 @@ def openai_fields(attempt: SampleRequest) -> dict[str, object]:
         "seed": attempt.seed,
         "response_format": response_format_of(sampling),
         "thinking_token_budget": sampling.thinking_token_budget,
+        **altering_fields(sampling),
+    }
+
+
+def altering_fields(sampling: Sampling) -> dict[str, object]:
+    """What vLLM, SGLang and Fireworks have the same names for; None: it changes nothing."""
+    return {
+        "min_p": sampling.min_p or None,
+        "presence_penalty": sampling.presence_penalty or None,
+        "frequency_penalty": sampling.frequency_penalty or None,
+        "repetition_penalty": None
+        if sampling.repetition_penalty == 1
+        else sampling.repetition_penalty,
+        "logit_bias": sampling.biases or None,
+        "ignore_eos": sampling.ignore_eos or None,
     }
 
 

@@ -19,14 +19,18 @@ from holdfast.policy.dialects.dialect import (
     SampleRequest,
     drop_none,
 )
+from holdfast.policy.dialects.experts import flat_experts
 from holdfast.policy.dialects.reading import (
     VersionSpanBody,
+    altering_fields,
     check_ended,
     check_token_ids,
     decode,
     version_spans,
 )
+from holdfast.policy.policy import Request
 from holdfast.records.step import VersionSpan
+from holdfast.records.usage import Usage, count_of
 
 _Logprob = tuple[float, int, str | None]
 Item = TypeVar("Item")
@@ -42,10 +46,13 @@ class _Meta(Struct):
     finish_reason: _Finish | None = None
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
     output_token_logprobs: list[_Logprob] | None = None
     weight_version: str | None = None
     weight_versions: list[VersionSpanBody] | None = None
     """Of all tokens so far; older servers name only the current weights."""
+    routed_experts: str | None = None
 
 
 class _Answer(Struct):
@@ -78,6 +85,7 @@ class SGLang:
                 "sampling_seed": attempt.seed,
                 "json_schema": schema or None,
                 "structural_tag": request.structure or None,
+                **altering_fields(sampling),
             }
         )
         return {
@@ -86,6 +94,8 @@ class SGLang:
             "return_logprob": True,
             "logprob_start_len": -1,
             "stream": attempt.stream,
+            **({"lora_path": attempt.adapter} if attempt.adapter else {}),
+            **_wanted_experts(request),
         }
 
     def whole(self, body: bytes) -> Piece:
@@ -93,6 +103,12 @@ class SGLang:
 
     def reader(self) -> Reader:
         return _reader()
+
+
+def _wanted_experts(request: Request) -> dict[str, object]:
+    if request.experts_from is None:
+        return {}
+    return {"return_routed_experts": True, "routed_experts_start_len": request.experts_from}
 
 
 def _reader() -> Callable[[bytes], Piece]:
@@ -136,6 +152,19 @@ def _read(answer: _Answer, taken: list[int]) -> Piece:
         finish_reason=finish.type if finish else None,
         total=meta.completion_tokens,
         prompt_tokens=meta.prompt_tokens,
+        usage=_usage(meta) if finish else None,
+        experts=flat_experts(meta.routed_experts) if finish and meta.routed_experts else None,
+    )
+
+
+def _usage(meta: _Meta) -> Usage | None:
+    if meta.prompt_tokens is None or meta.completion_tokens is None:
+        return None
+    return Usage(
+        meta.prompt_tokens,
+        meta.completion_tokens,
+        count_of(meta.cached_tokens) or 0,
+        count_of(meta.reasoning_tokens) or 0,
     )
 
 

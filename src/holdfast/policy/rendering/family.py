@@ -8,14 +8,17 @@ the history.
 Invariant: what the package returns begins with exactly what it was given, or there is no bridge.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from holdfast.policy.rendering.parse_tool_calls import assistant_message, from_attempts
-from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
-from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
+from holdfast.policy.rendering.reasoning_effort import (
+    TokenizerRenderer,
+    no_argument,
+    unsupported,
+)
+from holdfast.policy.rendering.structure import Ids, Marks, Tools, hermes_marks
 from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments, quote_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer, import_extra
 from holdfast.records.encoding.tokens import last_of
@@ -49,7 +52,7 @@ _CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": ""
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
 
-class FamilyRenderer:
+class FamilyRenderer(TokenizerRenderer):
     """`keep_reasoning` keeps earlier reasoning where the family's template would drop it when a
     user speaks, so that the stream is never broken there."""
 
@@ -61,7 +64,7 @@ class FamilyRenderer:
         keep_reasoning: bool = False,
         options: Mapping[str, object] | None = None,
     ):
-        self.tokenizer = tokenizer
+        super().__init__(tokenizer)
         self.family = family
         chosen = dict(options or {})
         self._options, self._keep_reasoning = chosen, keep_reasoning
@@ -78,30 +81,32 @@ class FamilyRenderer:
         self.name = f"renderers:{family}@{version()}+{digest}"
         self.reasons = family not in _NEVER_REASON
         """Whether its replies may hold reasoning."""
-        self._at_effort: dict[str, FamilyRenderer] = {}
 
-    def with_effort(self, effort: str) -> "FamilyRenderer":
-        if (found := self._at_effort.get(effort)) is not None:
-            return found
-        other = copy.copy(self)
-        vars(other)["_package"] = self._package_at(effort)
-        if len(self._at_effort) < MAX_LEVELS:
-            self._at_effort[effort] = other
-        return other
+    def set_arguments(self, arguments: Mapping[str, object]) -> None:
+        options = {**self._options, **arguments}
+        try:
+            self._package = _package_renderer(
+                self.tokenizer, self.family, options, keep_reasoning=self._keep_reasoning
+            )
+        except UsageError as error:
+            why = f"the family {self.family} does not take {', '.join(arguments)}"
+            raise no_argument(str(error), public_reason=why) from error
+        self._options = options
 
-    def _package_at(self, effort: str) -> Any:
+    def set_effort(self, effort: str) -> None:
         """Some families only know whether a model is to reason at all."""
         ways: list[dict[str, object]] = [{"reasoning_effort": effort}]
         if effort == NO_REASONING:
             ways.insert(0, {"enable_thinking": False})
         for way in ways:
             try:
-                return _package_renderer(
+                self._package = _package_renderer(
                     self.tokenizer,
                     self.family,
                     {**self._options, **way},
                     keep_reasoning=self._keep_reasoning,
                 )
+                return
             except UsageError as error:
                 last = error
         raise unsupported(str(last)) from last
@@ -116,11 +121,7 @@ class FamilyRenderer:
         return ids
 
     def bridge(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         if not messages:
             return self._speaking_again(prompt, completion, tools)
@@ -212,12 +213,6 @@ class FamilyRenderer:
     def _before_end(self, ids: list[int]) -> list[int]:
         end = next((at for at, token in enumerate(ids) if token in self.stop_token_ids), len(ids))
         return ids[:end]
-
-    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=not special)
-
-    def encode(self, text: str, *, whole: bool) -> list[int]:
-        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
 
     def call_marks(self, name: str) -> Marks | None:
         return hermes_marks(name) if self.family in _HERMES else None

@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 
-from holdfast.policy.rendering.structure import Tools
+from holdfast.policy.rendering.structure import Ids, Tools
 from holdfast.records.message import Message, Role
 
 
 class MessagesOnly:
     """Nothing that is sampled through it can be trained, and it does not pretend otherwise."""
 
-    name = "messages"
     stop_token_ids: tuple[int, ...] = ()
+
+    def __init__(self, name: str = "messages"):
+        """`name`: of the renderer that it stands for, where nothing is rendered any more."""
+        self.name = name
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         return []
 
     def bridge(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         return []
 

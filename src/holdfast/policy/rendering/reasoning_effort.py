@@ -1,15 +1,21 @@
-"""Reasoning effort: how long a model is to think, where its template has a word for it.
+"""Reasoning effort, how long a model is to think, and other arguments of its chat template.
 
-An engine that takes messages has a parameter for it. One that takes tokens knows only its prompt:
-the renderer has to write the effort into it, or there is no such thing as effort for this model.
+An engine that takes messages has parameters for them. One that takes tokens knows only its prompt:
+the renderer has to write them into it, or there is no such thing for this model.
 """
 
-from typing import Protocol, runtime_checkable
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self, runtime_checkable
+
+import msgspec
 
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.tokenizer import Tokenizer
 from holdfast.records.errors import Unsupported
-from holdfast.records.sampling import NO_REASONING
+from holdfast.records.sampling import NO_REASONING, Sampling
 
 MAX_LEVELS = 16
 """Renderings that are kept at hand; no template has as many levels."""
@@ -22,6 +28,49 @@ class TakesEffort(Protocol):
     def with_effort(self, effort: str) -> Renderer:
         """The same renderer, writing this effort; raises `Unsupported` where it cannot."""
         ...
+
+
+class TokenizerRenderer(ABC):
+    """What renderers that stand on a tokenizer have in common."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self._at_effort: dict[str, Self] = {}
+        self._with_arguments: dict[str, Self] = {}
+
+    def with_effort(self, effort: str) -> Self:
+        if (found := self._at_effort.get(effort)) is not None:
+            return found
+        other = copy.copy(self)
+        other.set_effort(effort)
+        if len(self._at_effort) < MAX_LEVELS:
+            self._at_effort[effort] = other
+        return other
+
+    @abstractmethod
+    def set_effort(self, effort: str) -> None:
+        """Changes this copy; raises `Unsupported`."""
+
+    def with_arguments(self, arguments: str) -> Self:
+        if (found := self._with_arguments.get(arguments)) is not None:
+            return found
+        other = copy.copy(self)
+        # What is at hand is for other arguments.
+        vars(other).update(_at_effort={}, _with_arguments={})
+        other.set_arguments(msgspec.json.decode(arguments))
+        if len(self._with_arguments) < MAX_LEVELS:
+            self._with_arguments[arguments] = other
+        return other
+
+    @abstractmethod
+    def set_arguments(self, arguments: Mapping[str, object]) -> None:
+        """The same for arguments of the chat template."""
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
 
 
 def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
@@ -37,6 +86,33 @@ def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
         if effort == NO_REASONING and getattr(renderer, "reasons", True) is False:
             return renderer
         raise
+
+
+@runtime_checkable
+class TakesArguments(Protocol):
+    """A renderer that may have a chat template with arguments."""
+
+    def with_arguments(self, arguments: str) -> Renderer:
+        """The same renderer with these, a JSON object; raises `Unsupported` where it cannot."""
+        ...
+
+
+def renderer_at(renderer: Renderer, sampling: Sampling) -> Renderer:
+    """The renderer that writes the prompts of this sampling. Raises `Unsupported`."""
+    if sampling.chat_template_kwargs and not isinstance(renderer, MessagesOnly):
+        if not isinstance(renderer, TakesArguments):
+            raise no_argument(f"the renderer {renderer.name!r} has no chat template")
+        renderer = renderer.with_arguments(sampling.chat_template_kwargs)
+    return at_effort(renderer, sampling.reasoning_effort)
+
+
+def no_argument(why: str, *, public_reason: str = "") -> Unsupported:
+    """`public_reason`: the same without paths, for agents."""
+    return Unsupported(
+        "chat_template_kwargs",
+        f"chat_template_kwargs cannot be followed: {why}; leave it out",
+        why=public_reason or why,
+    )
 
 
 def unsupported(why: str, *, public_reason: str = "") -> Unsupported:

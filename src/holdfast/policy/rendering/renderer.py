@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.policy.rendering.parse_tool_calls import parse_hermes
-from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
+from holdfast.policy.rendering.structure import Ids, Marks, Tools, hermes_marks
 from holdfast.records.encoding.tokens import TYPE_IDS
 from holdfast.records.message import Message, Role
 
@@ -32,11 +32,7 @@ class Renderer(Protocol):
         ...
 
     def bridge(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         """Only the ids that follow prompt + completion; None if only a full rendering will do.
 
@@ -80,11 +76,7 @@ class ByteRenderer:
         return _code_points(tools_block + self._conversation(messages))
 
     def bridge(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         # A completion that was cut by its length never wrote its own end.
         end = "" if completion and completion[-1] == self.END else chr(self.END)

@@ -18,6 +18,7 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import ByteRenderer, Renderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
@@ -53,6 +54,7 @@ def renderer_of(
         ) from error
 
 
+@checks_arguments()
 def renderer_for(
     tokenizer: str | Path,
     *,

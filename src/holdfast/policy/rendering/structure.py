@@ -13,6 +13,7 @@ import msgspec
 from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import NAMED, Sampling
 
+Ids = Sequence[int]
 Tools = Sequence[dict[str, object]]
 
 

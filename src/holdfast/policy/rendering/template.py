@@ -10,14 +10,17 @@ bridge, and the caller renders anew.
 Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.
 """
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
 
 from holdfast.policy.rendering.jinja import ChatTemplate, template_errors
 from holdfast.policy.rendering.parse import HERMES, CompletionParser
-from holdfast.policy.rendering.reasoning_effort import MAX_LEVELS, unsupported
-from holdfast.policy.rendering.structure import Marks, Tools, hermes_marks
+from holdfast.policy.rendering.reasoning_effort import (
+    TokenizerRenderer,
+    no_argument,
+    unsupported,
+)
+from holdfast.policy.rendering.structure import Ids, Marks, Tools, hermes_marks
 from holdfast.policy.rendering.template_probe import StandIn, TemplateShape
 from holdfast.policy.rendering.to_dicts import as_dicts, decode_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
@@ -35,7 +38,7 @@ def _variables(effort: str) -> dict[str, object]:
     return variables | {"enable_thinking": False} if effort == NO_REASONING else variables
 
 
-class TemplateRenderer:
+class TemplateRenderer(TokenizerRenderer):
     """Renders with a tokenizer's own chat template, parses by the markup that it mentions."""
 
     def __init__(
@@ -46,7 +49,7 @@ class TemplateRenderer:
         parser: str | None = None,
         options: Mapping[str, object] | None = None,
     ):
-        self.tokenizer = tokenizer
+        super().__init__(tokenizer)
         self._template = template
         self._stand_in = StandIn(template, tokenizer)
         end = self._stand_in.end
@@ -63,11 +66,21 @@ class TemplateRenderer:
         self.name = f"template:{self._parser.name}+{digest}"
         self.reasons = self._parser.reasons
         """Whether its replies may hold reasoning."""
-        self._at_effort: dict[str, TemplateRenderer] = {}
 
-    def with_effort(self, effort: str) -> "TemplateRenderer":
-        if (found := self._at_effort.get(effort)) is not None:
-            return found
+    def set_arguments(self, arguments: Mapping[str, object]) -> None:
+        for name in arguments:
+            if not self._template.reads(name):
+                raise no_argument(
+                    f"the chat template of {self.tokenizer.name_or_path} never reads {name!r}",
+                    public_reason=f"its chat template never reads {name!r}",
+                )
+        self._write(arguments)
+
+    def _write(self, variables: Mapping[str, object]) -> None:
+        self._template = self._template.with_variables(**variables)
+        self._stand_in = StandIn(self._template, self.tokenizer)
+
+    def set_effort(self, effort: str) -> None:
         variables = {
             name: value for name, value in _variables(effort).items() if self._template.reads(name)
         }
@@ -76,12 +89,7 @@ class TemplateRenderer:
                 f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort",
                 public_reason="its chat template never reads it",
             )
-        template = self._template.with_variables(**variables)
-        other = copy.copy(self)
-        vars(other).update(_template=template, _stand_in=StandIn(template, self.tokenizer))
-        if len(self._at_effort) < MAX_LEVELS:
-            self._at_effort[effort] = other
-        return other
+        self._write(variables)
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         try:
@@ -94,11 +102,7 @@ class TemplateRenderer:
         return self.tokenizer.encode(text)
 
     def bridge(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         if any(message.role is Role.ASSISTANT for message in messages):
             return None
@@ -120,12 +124,6 @@ class TemplateRenderer:
     ) -> Message:
         return self._parser.parse(completion, prompt=prompt)
 
-    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=not special)
-
-    def encode(self, text: str, *, whole: bool) -> list[int]:
-        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
-
     def call_marks(self, name: str) -> Marks | None:
         return hermes_marks(name) if self._parser.name == HERMES else None
 
@@ -134,11 +132,7 @@ class TemplateRenderer:
         return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
 
     def _following(
-        self,
-        prompt: Sequence[int],
-        completion: Sequence[int],
-        messages: Sequence[Message],
-        tools: Tools,
+        self, prompt: Ids, completion: Ids, messages: Sequence[Message], tools: Tools
     ) -> list[int] | None:
         reply = self.parse(completion, prompt=prompt, tools=tools)
         new = self._dicts(messages)

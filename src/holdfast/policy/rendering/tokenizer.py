@@ -95,8 +95,7 @@ class Tokenizer:
         return ids
 
     def encode_whole(self, text: str) -> list[int]:
-        """The ids of a whole prompt, with what the tokenizer puts around one, as engines do that
-        are given a text."""
+        """The ids of a whole prompt, with what the tokenizer puts around one, as engines do."""
         self.encoded_characters += len(text)
         return self._ids(text)
 

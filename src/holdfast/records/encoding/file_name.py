@@ -21,7 +21,7 @@ def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
     name = "".join(
         character
         if _is_safe(character, is_first=not place, is_folded=is_folded)
-        else _escape(character)
+        else "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
         for place, character in enumerate(text)
     )
     written = name.encode()
@@ -39,7 +39,3 @@ def _is_safe(character: str, *, is_first: bool, is_folded: bool) -> bool:
     if is_folded:
         return character in _SAFE_WHERE_FOLDED
     return character not in _UNSAFE and not "\ud800" <= character <= "\udfff"
-
-
-def _escape(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

@@ -27,7 +27,9 @@ _CREDENTIALS = (
         r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
         r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"
     ),
-    re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s\"',;]+(?=@)"),
+    # Of a server's address the password alone: who works there, and where, is what to type again.
+    re.compile(r"(?i)(\bpostgres(?:ql)?://[^/:@\s\"',;]*:)[^/\s\"',;]+(?=@)"),
+    re.compile(r"(?i)(\b(?!postgres(?:ql)?://)[a-z][a-z0-9+.-]*://)[^/\s\"',;]+(?=@)"),
     re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
 )
 _BASIC = re.compile(r"(?i)(\bbasic\s+)([a-z0-9+/_-]{4,}={0,2})")

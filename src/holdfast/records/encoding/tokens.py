@@ -22,8 +22,7 @@ if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
 
 
 def ids_of(ids: Sequence[int]) -> "array[int]":
-    """As an array, itself if it is one. Twice as fast as its constructor, which looks at each type
-    anew."""
+    """As an array, itself if it is one. Twice as fast as the array's constructor."""
     if isinstance(ids, array) and ids.typecode == TYPE_IDS:
         return ids
     packed: array[int] = array(TYPE_IDS)
@@ -42,6 +41,18 @@ def last_of(ids: Sequence[int], token: int) -> int:
     while at > 0 and at % len(packed_token):  # Bytes of two neighbours may look like it.
         at = packed.rfind(packed_token, 0, at + len(packed_token) - 1)
     return at // len(packed_token)
+
+
+def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
+    """The length of the common beginning, by halving: slices compare at the speed of memory."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

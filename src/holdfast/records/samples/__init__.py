@@ -2,5 +2,6 @@
 
 - `sample`: A trajectory, or one branch of it, as token ids, mask, logprobs and reward.
 - `logprobs`: The distribution that logprobs are of.
+- `experts`: The experts that tokens were routed to.
 - `version`: Weight versions, their order, and staleness.
 """

@@ -1,8 +1,9 @@
 """Logprobs: of which distribution they are.
 
-A trainer compares the logprobs of a sample with its own. Temperature and cuts (top_p, top_k) change
-the distribution that tokens are sampled from; whether they change the logprobs that an engine gives
-is a matter of the engine, and cannot be made good afterwards: that takes the logits of all tokens.
+A trainer compares the logprobs of a sample with its own. Temperature, cuts (top_p, top_k, min_p)
+and bends (penalties, logit_bias) change the distribution that tokens are sampled from; whether they
+change the logprobs that an engine gives is a matter of the engine, and cannot be made good
+afterwards: that takes the logits of all tokens.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from enum import StrEnum
 
 from holdfast.records.sampling import Sampling
 
+MAX_LOGPROB = 1e-3
+"""What rounding may leave of a probability of 1; a larger one is of no probability."""
 PROCESSING = "vLLM: --logprobs-mode processed_logprobs"
 """The option that makes an engine's logprobs PROCESSED."""
 
@@ -48,21 +51,29 @@ _FROM_THE_WORST = tuple(LogprobsMode)
 def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
     """What the logprobs of an engine are when it samples like this.
 
-    At temperature 1, uncut, all modes are one. Greedy replies have logprobs of temperature 1 with
-    every engine: those of their own distribution would all be 0.
+    At temperature 1, neither cut nor bent, all modes are one. Measured of an engine are temperature
+    and a cut: of one without cuts in its logprobs, bends are taken to be missing, too. Greedy
+    replies have logprobs of temperature 1 with every engine: those of their own distribution would
+    all be 0.
     """
     if not sampling.temperature:
         return LogprobsMode.RAW
     is_plain = sampling.temperature == 1 or engine is LogprobsMode.TEMPERED
-    if is_plain and not sampling.is_cut:
+    if is_plain and not sampling.is_cut and not sampling.is_bent:
         return LogprobsMode.PROCESSED
     return engine
 
 
 def distribution_of(sampling: Sampling) -> str:
     """What of it decides how far logprobs can be off, as text."""
-    likeliest = f" and top_k {sampling.top_k}" if sampling.top_k else ""
-    return f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}{likeliest}"
+    text = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
+    numbers = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    for name in sampling.altered_by:
+        if name in numbers:
+            text += f" and {name} {getattr(sampling, name):g}"
+        elif name in ("logit_bias", "extra_body"):
+            text += f" and {name}"
+    return text
 
 
 def worst(modes: Iterable[LogprobsMode]) -> LogprobsMode:

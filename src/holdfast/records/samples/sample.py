@@ -7,15 +7,19 @@ it and masked in all others, so that each is trained once (I3).
 
 import math
 from array import array
+from collections.abc import Sequence
 
 from msgspec import Struct
 
+from holdfast.records.encoding.bounds import MAX_FLOAT32
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.errors import NotTrainable
 from holdfast.records.history import History
-from holdfast.records.samples.logprobs import LogprobsMode, mode_with, worst
+from holdfast.records.samples.experts import RoutedExperts, kept_before
+from holdfast.records.samples.logprobs import MAX_LOGPROB, LogprobsMode, mode_with, worst
 from holdfast.records.step import Generated, VersionSpan
 from holdfast.records.trajectory import Status
+from holdfast.records.usage import NOTHING
 
 
 class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
@@ -28,7 +32,8 @@ class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
     trained: bool
     """Whether they are trained in this sample."""
     is_cut: bool = False
-    """Whether some tokens could not be drawn: top_p, top_k, a JSON schema, a forced tool call."""
+    """Whether they were drawn from another distribution than the model's own at this temperature:
+    one that was cut or bent (`Sampling.altered_by`)."""
 
 
 class StepReward(Struct, frozen=True, array_like=True, gc=False):
@@ -68,6 +73,10 @@ class Sample(Struct, omit_defaults=False):
     """What environments gave along the way; `reward` is the whole trajectory's."""
     truncated: bool = False
     """Whether the trajectory reached a limit."""
+    prompt_tokens: int = 0
+    """Sent to the engine for the turns that are new in this sample, each prompt in full."""
+    completion_tokens: int = 0
+    """Sampled in these turns."""
 
     def __post_init__(self) -> None:
         if not self.remove_sample and (problem := _inconsistency(self)):
@@ -84,14 +93,26 @@ def _inconsistency(sample: Sample) -> str:
         )
     if not set(sample.loss_mask) <= {0, 1}:
         return "the loss mask has other values than 0 and 1"
-    if not all(map(math.isfinite, sample.logprobs)):
-        return "a logprob is not finite"
+    if problem := _wrong_logprobs(sample.logprobs):
+        return problem
     if sample.reward is not None and not math.isfinite(sample.reward):
         return f"the reward {sample.reward} is not finite"
     spans = [(span.start, span.end) for span in sample.version_spans]
     spans += [(turn.start, turn.end) for turn in sample.turns]
     if any(not 0 <= start <= end <= length for start, end in spans):
         return f"a span lies outside the {length} tokens"
+    return ""
+
+
+def _wrong_logprobs(logprobs: Sequence[float]) -> str:
+    if not logprobs:
+        return ""
+    if not math.isfinite(sum(logprobs)):
+        return "a logprob is not finite"
+    if max(logprobs) > MAX_LOGPROB:
+        return f"a logprob is positive ({max(logprobs)})"
+    if min(logprobs) < -MAX_FLOAT32:
+        return f"a logprob does not fit float32 ({min(logprobs)})"
     return ""
 
 
@@ -107,6 +128,9 @@ class _Branch:
         """Of the tokens that are trained in it."""
         self.turns: list[TurnSpan] = []
         self.step_rewards: list[StepReward] = []
+        self.used = NOTHING
+        """By the turns that are its own."""
+        self.experts: list[RoutedExperts] = []
 
     def fork(self, keep: int) -> "_Branch":
         """A branch that shares the first `keep` tokens; they are trained where they came from."""
@@ -125,6 +149,7 @@ class _Branch:
             for turn in self.turns
             if turn.start < keep
         ]
+        other.experts = kept_before(self.experts, keep)
         return other
 
     def extend(self, step: Generated) -> None:
@@ -143,8 +168,11 @@ class _Branch:
             VersionSpan(span.version, start + span.start, start + span.end, span.source)
             for span in step.versions
         ]
+        self.used += step.counted
+        if step.experts is not None:
+            self.experts.append(step.experts)
         how = step.sampling
-        is_cut = how.is_cut or how.json is not False or bool(how.tool_choice)
+        is_cut = bool(how.altered_by)
         self.turns.append(
             TurnSpan(start, len(self.ids), how.temperature, how.top_p, step.trainable, is_cut)
         )
@@ -182,11 +210,18 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             turns=branch.turns,
             step_rewards=branch.step_rewards,
             truncated=history.status is Status.TRUNCATED,
+            prompt_tokens=branch.used.prompt_tokens,
+            completion_tokens=branch.used.completion_tokens,
         )
         for index, branch in enumerate(_branches(history))
     ]
     # A conversation in which nothing is trained, such as a simulated user's own, is no sample.
     return [sample for sample in samples if any(sample.loss_mask)] or samples
+
+
+def experts_of(history: History) -> list[list[RoutedExperts]]:
+    """The routed experts of each branch, by its number; later ones count where two have a row."""
+    return [branch.experts for branch in _branches(history)]
 
 
 def has_tokens(history: History) -> bool:

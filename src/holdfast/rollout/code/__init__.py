@@ -1,8 +1,13 @@
-"""The code that makes rollouts: which files it consists of, and its fingerprint.
+"""The code that makes rollouts: how it is loaded, which files it consists of, its fingerprint.
 
+- `load`: Loading a file of the user's as a module, once, and the tracebacks of what it raises.
 - `source`: Source: the code that a fingerprint stands for.
+- `definitions`: Definitions: where in its file a function or a class is written, and what it
+  changes there.
+- `rewards`: Whether a rollout may give its trajectories a reward itself, by its source.
 - `files`: The files that code consists of: its own, and those modules of the user's own that it
   imports.
+- `values`: Values: what code was made with, beside its source.
 - `fingerprint`: Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes
   on.
 """

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -93,6 +94,22 @@ def _read(module: _Module, stamp: tuple[int, int], keep: str) -> tuple[str, tupl
     tree = parse(text, keep=keep) if len(text) <= _LARGEST else unparse(text)
     names = {name for node in ast.walk(tree) for name in _names(node, module)}
     return hashlib.sha256(canonical(tree)).hexdigest()[:12], tuple(sorted(names))
+
+
+def is_own(subject: object) -> bool:
+    """Whether a function or a class is the user's: in a file of theirs, or in none, as what a
+    notebook defines; one of a library is neither."""
+    module = str(getattr(subject, "__module__", ""))
+    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    try:
+        file = Path(inspect.getfile(subject)).resolve()  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return module == "__main__"
+    if not file.is_file():
+        return True
+    known = _known(module, file)
+    return _is_own(file) and not _is_installed(known.name, file, is_package=bool(known.inside))
 
 
 # --- which modules a file imports

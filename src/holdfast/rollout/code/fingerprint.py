@@ -1,8 +1,8 @@
 """Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes on.
 
 A fingerprint covers the file that defines the code, the file that it was taken from, the user's own
-modules that these import (see `code_files`), the `identity` of a processor, the simple arguments of
-a `functools.partial`, and the texts that a function has from the one around it.
+modules that these import (see `files`), its own source where the file has several of its name, the
+plain values that it was made with (see `values`), or the `identity` of a processor.
 """
 
 import functools
@@ -11,20 +11,31 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum, auto
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 
 from holdfast.records.run import Code
-from holdfast.rollout.code.files import files_of
+from holdfast.rollout.code.definitions import own_source
+from holdfast.rollout.code.files import files_of, is_own
 from holdfast.rollout.code.source import bytecode, simple_text, without_evaluations
+from holdfast.rollout.code.values import Values, is_short, whole_identity
 
 
 class _Reading:
     """What is taken down while an `identity` is asked for: it may stand for code as well."""
 
-    def __init__(self, *, as_before: bool = False):
+    def __init__(self, as_of: "_AsOf | None" = None):
         self.files: dict[str, str] = {}
-        self.as_before = as_before
+        self.as_of = as_of
+
+
+class _AsOf(Enum):
+    """How older versions took it."""
+
+    ONE_FILE = auto()
+    TEXTS = auto()
+    """Of what a function closes over, texts alone counted; of other values, a partial's."""
 
 
 _reading: "ContextVar[_Reading | None]" = ContextVar("reading", default=None)
@@ -42,25 +53,65 @@ def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tup
     subject = _subject(function)
     name = getattr(subject, "__name__", type(candidate).__name__)
     with _reading_files() as reading:
+        now, values = _current(candidate, subject, module)
+    with _reading_files(_AsOf.TEXTS):
         code, named = _code(subject), b"" if module is None else _module_file(module, subject)
-        now = _digest(code, _arguments(function, subject), _identity(candidate), named)
-    with _reading_files(as_before=True):
+        texts = _digest(code, _texts(function, subject), _identity(candidate), named)
+    with _reading_files(_AsOf.ONE_FILE):
         before = _digest(_file(subject) + _identity(candidate))
-    return f"{name}@{now}", Code(reading.files, f"{name}@{before}")
+    return f"{name}@{now}", Code(reading.files, f"{name}@{before}", f"{name}@{texts}", values)
+
+
+def _current(
+    candidate: object, subject: object, module: ModuleType | None
+) -> tuple[str, tuple[str, ...]]:
+    """The digest, and the names of the values in it."""
+    if (whole := whole_identity(candidate)) is not None:
+        return _digest(whole.encode()), ()
+    identity = _identity(candidate)
+    code, own = _code(subject), own_source(_plain_function(subject))
+    # What an object says of itself is what there is to say.
+    values = [] if identity else _values(candidate)
+    named = b"" if module is None else _module_file(module, subject)
+    return _digest(code, own, _encoded(values), identity, named), tuple(name for name, _ in values)
 
 
 def code_of(*candidates: object) -> str:
-    """A digest of what defines them: for the `identity` of a processor that is given functions of
-    the user's."""
+    """A digest of what defines them: for the `identity` of a processor with users' functions."""
     reading = _reading.get()
-    if reading is not None and reading.as_before:
-        return _digest(*(_file(_subject(candidate)) for candidate in candidates))
-    functions = [getattr(candidate, "function", candidate) for candidate in candidates]
-    parts = (
-        (_code(_subject(function)), _arguments(function, _subject(function)))
-        for function in functions
-    )
-    return _digest(*(part for pair in parts for part in pair))
+    as_of = None if reading is None else reading.as_of
+    parts: list[bytes] = []
+    for candidate in candidates:
+        subject = _subject(candidate)
+        if as_of is _AsOf.ONE_FILE:
+            parts.append(_file(subject))
+        elif as_of is _AsOf.TEXTS:
+            function = getattr(candidate, "function", candidate)
+            parts += [_code(subject), _texts(function, subject)]
+        else:
+            own = own_source(_plain_function(subject))
+            values = [] if _identity(candidate) else _values(candidate)
+            parts += [_code(subject), own, _encoded(values)]
+    return _digest(*parts)
+
+
+def _values(candidate: object) -> list[tuple[str, str]]:
+    return Values(_own_code).of(candidate)
+
+
+def _encoded(values: list[tuple[str, str]]) -> bytes:
+    return repr(values).encode("utf-8", "surrogatepass") if values else b""
+
+
+def _own_code(subject: object) -> "bytes | None":
+    """What stands for a function, or a class, that is the user's own."""
+    if not is_own(subject):
+        return None
+    return _digest(_code(subject), own_source(subject)).encode()
+
+
+def _plain_function(subject: object) -> object:
+    return subject.__func__ if isinstance(subject, MethodType) else subject
 
 
 def note_files(subject: object, *, keep: str = "") -> bytes:
@@ -96,8 +147,8 @@ def noted_files() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _reading_files(*, as_before: bool = False) -> Iterator[_Reading]:
-    reading = _Reading(as_before=as_before)
+def _reading_files(as_of: _AsOf | None = None) -> Iterator[_Reading]:
+    reading = _Reading(as_of)
     token = _reading.set(reading)
     try:
         yield reading
@@ -148,9 +199,9 @@ def _file(subject: object) -> bytes:
         return bytecode(subject)
 
 
-def _arguments(candidate: object, subject: object) -> bytes:
-    """What partials hold, and the texts that are closed over: prompts, mostly. Numbers are not
-    looked at there, since counters are numbers, too."""
+def _texts(candidate: object, subject: object) -> bytes:
+    """As it was when what partials hold, and the texts that are closed over, alone counted. What
+    takes long to read is another one now."""
     parts: list[object] = []
     while isinstance(candidate, functools.partial):
         parts += [candidate.args, candidate.keywords]
@@ -160,8 +211,10 @@ def _arguments(candidate: object, subject: object) -> bytes:
             held = cell.cell_contents
         except ValueError:  # Not bound yet.
             continue
-        if isinstance(held, str | bytes):
+        if issubclass(type(held), str | bytes):
             parts.append(held)
+    if not is_short(parts):
+        return b"?"
     return simple_text(parts).encode("utf-8", "surrogatepass") if parts else b""
 
 

@@ -7,12 +7,15 @@ compared by their meaning; a comment or a blank line changes nothing.
 
 import ast
 from types import CodeType
+from typing import Any
 
 MARK = "evaluation_test"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WHOLE = (ast.AST, list)
 _Part = str | ast.AST | list[object]
 """What is to be written: a text as it is, or what has parts itself."""
+_LONGEST_INT = 2_000
+"""Bits."""
 _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What `ast` says of a text that is no Python, or is nested too deeply for it."""
 
@@ -38,18 +41,22 @@ def _digestible(value: object) -> bytes:
 
 
 def simple_text(value: object) -> str:
-    """Texts and numbers, and what is made of them, the same in every process; of anything else its
-    type alone."""
-    if value is None or isinstance(value, str | bytes | int | float):
+    """As what partials hold was read when it alone counted: texts, numbers, and what is made of
+    them, the same in every process; else the type."""
+    kind: type = type(value)
+    held: Any = value
+    if issubclass(kind, int) and held.bit_length() > _LONGEST_INT:
+        return hex(held)  # `repr` refuses it.
+    if value is None or issubclass(kind, str | bytes | int | float):
         return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(simple_text, value))}]"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(simple_text, value)))}}}"
-    if isinstance(value, dict):
-        items = (f"{simple_text(key)}: {simple_text(item)}" for key, item in value.items())
+    if issubclass(kind, list | tuple):
+        return f"[{', '.join(map(simple_text, held))}]"
+    if issubclass(kind, set | frozenset):
+        return f"{{{', '.join(sorted(map(simple_text, held)))}}}"
+    if issubclass(kind, dict):
+        items = (f"{simple_text(key)}: {simple_text(item)}" for key, item in held.items())
         return f"{{{', '.join(sorted(items))}}}"
-    return type(value).__qualname__
+    return kind.__qualname__
 
 
 def parse(text: bytes, *, keep: str = "") -> ast.AST:

@@ -65,7 +65,10 @@ def check_observation(seen: object) -> Observation:
     if isinstance(seen, str):
         seen = Observation(seen)
     if not isinstance(seen, Observation):
-        raise TypeError(f"it wants to return an Observation or a string, not {seen!r:.200}")
+        raise TypeError(
+            f"it wants to return an Observation or a string, not {seen!r:.200}; return "
+            "Observation(text, reward=…, done=…)"
+        )
     reward = as_number(seen.reward)
     if reward is None or not math.isfinite(reward):
         raise ValueError(f"reward {seen.reward!r} is no finite number")
@@ -75,10 +78,17 @@ def check_observation(seen: object) -> Observation:
         seen,
         text=result_text(seen.text),
         reward=reward,
-        done=bool(seen.done),
-        truncated=bool(seen.truncated),
+        done=_flag("done", seen.done),
+        truncated=_flag("truncated", seen.truncated),
         error="",
     )
+
+
+def _flag(name: str, value: object) -> bool:
+    """True or False, also as numpy or torch have it. Text is neither: "no" would be true."""
+    if as_number(value) is None:
+        raise ValueError(f"{name} is True or False, not {value!r:.100}")
+    return bool(value)
 
 
 def _check_info(info: object) -> None:
@@ -89,11 +99,17 @@ def _check_info(info: object) -> None:
 
 
 def as_number(value: object) -> float | None:
-    """A number of any library as a float; None for anything else."""
-    if isinstance(value, int | float):
-        return float(value)
+    """A number of any library as a float, one too large for it as infinity; None for anything
+    else."""
     # numpy's and torch's scalars, Decimal, Fraction; text has no __float__.
-    return float(value) if hasattr(value, "__float__") else None
+    if not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    except (TypeError, ValueError, RuntimeError):  # Arrays of several numbers have one, too.
+        return None
 
 
 class Blobs(Protocol):

@@ -20,8 +20,7 @@ from holdfast.rollout.episodes.environment import (
     Recovery,
     check_observation,
 )
-from holdfast.rollout.replay.attempt_state import is_accident
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.attempt_state import AttemptState, is_accident
 from holdfast.rollout.threads.contain import as_exception, contain
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
@@ -30,14 +29,18 @@ CLOSE_SECONDS = 30.0
 MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 
-class GuardedEnvironment:
-    """Whatever goes wrong in here is remembered by the session: no rollout can swallow it."""
+class NotAnObservation(UsageError, TypeError):
+    """What `reset` or `step` returned cannot be recorded."""
 
-    def __init__(self, session: Session, environment: Environment):
+
+class GuardedEnvironment:
+    """Whatever goes wrong in here is remembered by the attempt: no rollout can swallow it."""
+
+    def __init__(self, state: AttemptState, environment: Environment):
         self.opened = False
         """Whether there is anything to close."""
         self.thread = OwnThread(f"environment {environment.name}")
-        self._session = session
+        self._state = state
         self._environment = environment
 
     async def prepare(self) -> None:
@@ -77,10 +80,10 @@ class GuardedEnvironment:
 
     def break_attempt(self, what: str, error: Exception) -> BaseException:
         if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
-            return self._session.state.fail(error)
+            return self._state.fail(error)
         root = as_exception(error)
         message = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
-        return self._session.state.fail(EnvironmentBroken(message), self._session.state.step)
+        return self._state.fail(EnvironmentBroken(message), self._state.step)
 
     async def _require(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """Calls what cannot say no."""
@@ -96,7 +99,7 @@ class GuardedEnvironment:
             raise
         except HoldfastError as error:
             if is_accident(error):
-                self._session.state.fail(error)
+                self._state.fail(error)
             raise
         except Exception as error:
             raise self.break_attempt(what, error) from error
@@ -138,9 +141,8 @@ class GuardedEnvironment:
         try:
             return check_observation(seen)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._session.state.fail(
-                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.state.step
-            ) from error
+            message = f"{self._environment.name}.{what}: {error}"
+            raise self._state.fail(NotAnObservation(message), self._state.step) from None
 
 
 def check_usable(environment: object) -> None:
@@ -158,6 +160,22 @@ def check_usable(environment: object) -> None:
         raise UsageError(
             f"{environment.name}.timeout has to be a number of seconds above 0, not {limit!r:.200}"
         )
+    if not _can_be_called(environment.reset, seed=0):
+        raise UsageError(
+            f"{environment.name}.reset must take the keyword seed: def reset(self, *, seed)"
+        )
+    if not _can_be_called(environment.step, ""):
+        raise UsageError(f"{environment.name}.step must take the action: def step(self, action)")
+
+
+def _can_be_called(method: Callable[..., object], *args: object, **kw: object) -> bool:
+    try:
+        inspect.signature(method).bind(*args, **kw)
+    except TypeError:
+        return False
+    except ValueError:  # Compiled code need not have a signature.
+        return True
+    return True
 
 
 def identity_of(environment: Environment) -> str:

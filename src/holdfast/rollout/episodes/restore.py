@@ -47,7 +47,7 @@ class LiveEnvironment:
     """Knows which of the recorded actions the environment has been through."""
 
     def __init__(self, session: Session, environment: Environment, path: str, level: Recovery):
-        self.guarded = GuardedEnvironment(session, environment)
+        self.guarded = GuardedEnvironment(session.state, environment)
         self.level = level
         self.seed = 0
         self.tools: Sequence[Tool] = ()
@@ -234,8 +234,7 @@ class LiveEnvironment:
         return answer_of(result)
 
     def _from(self, path: str) -> list[str]:
-        """Where to cut, so that the step at `path` and all that followed it in this environment are
-        history."""
+        """Where to cut, so that the step and all that followed it here are history."""
         actions = self._recorded.actions
         cuts = [path]
         # What hangs on an opening goes with it (see `History.cut`).

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.message import Message, system
 from holdfast.records.task import Task
@@ -38,6 +39,7 @@ class AgentRolloutProcessor(RolloutProcessor):
     it, while the environments are still there; what it returns is the reward.
     """
 
+    @checks_arguments(own="tools environments")
     def __init__(
         self,
         tools: "Sequence[Tool | Function]" = (),
@@ -95,6 +97,7 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
     `action` reads the action out of a reply; by default it is the reply's text.
     """
 
+    @checks_arguments(own="environment")
     def __init__(
         self,
         environment: MakeEnvironment,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, system, user
 from holdfast.records.task import Task
@@ -34,6 +35,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
     is asked first.
     """
 
+    @checks_arguments(own="user_prompt tools stop")
     def __init__(
         self,
         user_prompt: Callable[[Task], str],

@@ -15,6 +15,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
 from holdfast.rollout.code.fingerprint import code_of, fingerprint_of, fingerprinted
+from holdfast.rollout.code.rewards import may_reward
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.unawaited import PendingSteps
 from holdfast.rollout.threads.contain import contain
@@ -78,7 +79,31 @@ def completion_params_of(
         params["response_format"] = form
     if sampling.reasoning_effort is not None:
         params["reasoning_effort"] = sampling.reasoning_effort
+    params |= _more_params(sampling)
     return params if n is None else params | {"n": n}
+
+
+def _more_params(sampling: Sampling) -> dict[str, object]:
+    """Those that not every chat API has, where they are set."""
+    params: dict[str, object] = {
+        name: getattr(sampling, name)
+        for name in MORE_PARAMS
+        if getattr(sampling, name) != getattr(_PLAIN, name)
+    }
+    objects = {
+        "logit_bias": sampling.biases,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "extra_body": sampling.extra,
+        "chat_template_kwargs": sampling.template_kwargs,
+    }
+    return params | {name: objects[name] for name in objects if name in params}
+
+
+_PLAIN = Sampling()
+MORE_PARAMS = (
+    *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("logit_bias", "stop_token_ids", "ignore_eos", "extra_body", "chat_template_kwargs"),
+)
 
 
 class RolloutProcessor:
@@ -93,9 +118,19 @@ class RolloutProcessor:
         """Settings of this instance that make another run; resuming with others is refused."""
         return ""
 
+    @property
+    def may_reward(self) -> bool:
+        """False where its source shows that only a scorer can reward its trajectories."""
+        is_called_with_rows = type(self).__call__ is not RolloutProcessor.__call__
+        return is_called_with_rows or may_reward(self.rollout)
+
     def wrap_policy(self, policy: Policy) -> Policy:
         """The policy as the rollouts of this processor sample from it; the run's own by default."""
         return policy
+
+    def check_setup(self) -> None:
+        """Raises `UsageError` for what would fail every row and can be seen before an engine is
+        started or asked."""
 
     async def setup(self) -> None:
         """Called once, before the first row."""
@@ -141,6 +176,10 @@ class FunctionProcessor(RolloutProcessor):
     def __init__(self, function: RolloutFunction):
         self.function = function
 
+    @property
+    def may_reward(self) -> bool:
+        return may_reward(self.function)
+
     async def rollout(self, t: Rollout) -> Returned:
         return await self.function(t)
 
@@ -165,9 +204,27 @@ def as_processor(candidate: object) -> RolloutProcessor:
         _check_takes(candidate, None, wants="a rollout takes one argument: async def solve(t)")
         return FunctionProcessor(candidate)
     raise UsageError(
-        f"{candidate!r} is no rollout: it wants an async function of one argument, or a "
-        "RolloutProcessor"
+        f"{_shown(candidate)} is no rollout: it wants an async function of one argument, or a "
+        f"RolloutProcessor{_meant(candidate)}"
     )
+
+
+def _shown(candidate: object) -> str:
+    is_named = inspect.isroutine(candidate) or inspect.iscoroutine(candidate)
+    return candidate.__name__ if is_named else f"{candidate!r:.100}"  # type: ignore[attr-defined]
+
+
+def _meant(candidate: object) -> str:
+    if inspect.iscoroutine(candidate):
+        candidate.close()
+        return f"; it was called already: give {candidate.__name__} itself"
+    if inspect.isasyncgenfunction(candidate):
+        return "; it yields, and a rollout returns (or nothing)"
+    if inspect.isroutine(candidate):
+        return " (write `async def`)"
+    if isinstance(candidate, str):
+        return "; import it, and give the function"
+    return ""
 
 
 def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:

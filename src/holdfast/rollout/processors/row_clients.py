@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.policy.policy import Completion, Policy, Request
+from holdfast.policy.policy import Completion, Policy, Request, WrappedPolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadRequest,
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 CHECK_AGAIN_SECONDS = 1.0
 
 
-class Client:
+class Client(WrappedPolicy):
     """A policy that is checked once, by the first request that reaches it."""
 
     def __init__(self, policy: "EnginePolicy"):
+        super().__init__(policy)
         self.policy = policy
-        self.model = policy.model
         self._checking = asyncio.Lock()
         self._finding = asyncio.Lock()
         self._checked = False
@@ -60,13 +60,6 @@ class Client:
         if self._gone is not None:
             raise self._gone
 
-    async def ready(self) -> None:
-        await self.policy.ready()
-
-    @property
-    def seconds_down(self) -> float:
-        return self.policy.seconds_down
-
     async def sample(self, request: Request) -> Completion:
         await self.check()
         # Messages go to engines that take no tokens, tokens to those that do.
@@ -78,29 +71,16 @@ class Client:
             )
         return await self.policy.sample(request)
 
-    async def aclose(self) -> None:
-        await self.policy.aclose()
-
     def for_rows(self) -> "RowClient":
         return RowClient(self)
 
 
-class RowClient:
+class RowClient(WrappedPolicy):
     """A client that only some rows name: what it refuses costs those rows, not the run."""
 
     def __init__(self, client: Client):
+        super().__init__(client)
         self._client = client
-        self.model = client.model
-
-    async def check(self) -> None:
-        await self._client.check()
-
-    async def ready(self) -> None:
-        await self._client.ready()
-
-    @property
-    def seconds_down(self) -> float:
-        return self._client.seconds_down
 
     async def sample(self, request: Request) -> Completion:
         try:
@@ -110,9 +90,6 @@ class RowClient:
             raise BadRequest(str(error)) from error
         except EndpointDown as error:
             raise RowEndpointDown(str(error)) from error
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
 
 
 class ClientCache:

@@ -7,21 +7,29 @@ view (`holdfast export --what rows`) gives it the shape that training recipes re
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
+from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
-from holdfast.records.sampling import Sampling, json_of
+from holdfast.records.sampling import Sampling, as_kept, json_of, wrong_type
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.processor import Returned, RolloutProcessor, completion_params_of
+from holdfast.rollout.processors.processor import (
+    MORE_PARAMS,
+    Returned,
+    RolloutProcessor,
+    completion_params_of,
+)
 from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.replay.speaker import Speaker
 
-_SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
+_SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort", *MORE_PARAMS)
 _WHERE = frozenset({"model", "base_url", "api_base"})
 READ = frozenset({"n", "response_format", *_WHERE, *_SAMPLED} - {"json"})
 IGNORED = frozenset(
@@ -51,6 +59,24 @@ class CompletionParams(msgspec.Struct, frozen=True):
     """What `response_format` asks for."""
     reasoning_effort: str | None = None
     base_url: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    ignore_eos: bool | None = None
+    extra_body: str | None = None
+    """JSON; of what is in it, only what has no name here."""
+    chat_template_kwargs: str | None = None
+    """JSON."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What they change about the run's sampling: keywords for `t.generate`."""
+        found = {name: getattr(self, name) for name in _SAMPLED}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
@@ -62,6 +88,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
     processor owns these clients and closes all of them in `acleanup`.
     """
 
+    @checks_arguments()
     def __init__(
         self,
         completion_params: Mapping[str, object] | None = None,
@@ -110,12 +137,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         t.add(*self._prompt(t.task))
         await t.generate(
             tools=t.task.tools,
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            stop=params.stop,
-            json=params.json,
-            reasoning_effort=params.reasoning_effort,
+            **params.changes,
             speaker=self._speaker(t.speaker, params, named_by_row=bool(_WHERE & row.keys())),
         )
         return None
@@ -184,7 +206,7 @@ def read_params(
     params: Mapping[str, object], *, where: str = "completion_params"
 ) -> CompletionParams:
     """The params as values; `ValueError` names the first that is unknown or makes no sense."""
-    named = {name: value for name, value in params.items() if value is not None}
+    named = flatten(params, where=where)
     if unknown := sorted(named.keys() - READ - IGNORED):
         raise ValueError(f"{where}: {_unknown(unknown[0])}")
     if "api_base" in named:
@@ -194,9 +216,12 @@ def read_params(
     try:
         if (form := named.pop("response_format", None)) is not None:
             named["json"] = json_of(form)
+        named = as_kept(named)
         read = msgspec.convert(named, CompletionParams)
         msgspec.convert({name: named[name] for name in _SAMPLED if name in named}, Sampling)
-    except (msgspec.ValidationError, UsageError) as error:
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {wrong_type(named) or error}") from error
+    except UsageError as error:
         raise ValueError(f"{where}: {error}") from error
     if read.n is not None and read.n < 1:
         raise ValueError(f"{where}: n must be 1 or more, not {read.n}")
@@ -205,7 +230,23 @@ def read_params(
     return read
 
 
+def flatten(params: Mapping[str, object], *, where: str) -> dict[str, object]:
+    """`extra_body` is how clients send what they do not know: of its members, those that have a
+    name here are taken out. None says nothing."""
+    named = {name: value for name, value in params.items() if value is not None}
+    extra = named.pop("extra_body", None) or {}
+    if not isinstance(extra, Mapping):
+        raise ValueError(f"{where}: extra_body is an object, not {extra!r:.200}")
+    known = READ | IGNORED | {"api_key"}
+    inner = {name: value for name, value in extra.items() if value is not None}
+    rest = {name: value for name, value in inner.items() if name not in known}
+    named |= {name: value for name, value in inner.items() if name in known}
+    return named | {"extra_body": rest} if rest else named
+
+
 def _unknown(name: str) -> str:
     if name == "api_key":
         return "a key would be recorded; give the processor api_keys={address: key} instead"
-    return f"unknown completion parameter {name!r}; known: {', '.join(sorted(READ))}"
+    near = nearest(name, READ)
+    meant = f"is {near!r} meant? " if near else ""
+    return f"unknown completion parameter {name!r}; {meant}known: {', '.join(sorted(READ))}"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
@@ -80,14 +79,14 @@ class Budget:
 
     def take(self, step: Generated) -> None:
         self.spent.turns += 1
-        self.spent.tokens += count(step.ids)
+        self.spent.tokens += step.counted.completion_tokens
         self.spent.seconds += step.seconds
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
         """What was sampled inside another step; its time counts already."""
         for step in steps:
             self.spent.turns += 1
-            self.spent.tokens += count(step.ids)
+            self.spent.tokens += step.counted.completion_tokens
 
     def take_seconds(self, seconds: float) -> None:
         self.spent.seconds += seconds

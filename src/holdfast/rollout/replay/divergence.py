@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.encoding.tokens import unpack_ids
+from holdfast.records.encoding.tokens import common_prefix, unpack_ids
 from holdfast.records.failure import shortened
 from holdfast.records.message import Message, ToolCall
 from holdfast.records.sampling import Sampling
@@ -116,22 +116,10 @@ def _diff(then: str, now: str) -> str:
         # Nothing, where the ends of lines are what differs.
         if 0 < len(difference) <= MAX_DIFF_CHARACTERS:
             return difference
-    at = _common(then, now)
+    at = common_prefix(then, now)
     return (
         f"they part at character {at:,}\nrecorded: {_excerpt(then, at)}\nnow: {_excerpt(now, at)}"
     )
-
-
-def _common(left: str, right: str) -> int:
-    """How many characters they begin with alike."""
-    least, most = 0, min(len(left), len(right))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if left[least:middle] == right[least:middle]:
-            least = middle
-        else:
-            most = middle - 1
-    return least
 
 
 def _excerpt(text: str, at: int) -> str:

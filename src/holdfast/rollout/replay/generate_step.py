@@ -9,9 +9,10 @@ import hashlib
 import itertools
 import json
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import msgspec
 from msgspec import Struct, structs
 
 from holdfast.policy.off_loop import off_loop
@@ -20,8 +21,9 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls
 from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.encoding.tokens import count, unpack_ids
-from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
+from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported, UsageError
 from holdfast.records.message import Message, Role
+from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Drafted, Generated
 from holdfast.rollout.replay.prompt import Prompt
@@ -55,6 +57,14 @@ _THINKING_SLACK = 64
 """Tokens that an engine may need to end reasoning in its own words."""
 
 
+def as_json(tools: Sequence[dict[str, object]]) -> str:
+    """As the schemas of tools are recorded. Raises `UsageError` for what is no JSON."""
+    try:
+        return msgspec.json.encode(tools).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"the tools' schemas are no JSON: {error}") from None
+
+
 class DraftListener(Struct, frozen=True):
     """A listener to a generation while it is sampled: it gets durable tokens only."""
 
@@ -83,24 +93,55 @@ async def sample(
     draft = _durable_draft(session, speaker, turn)
     if audience is not None and draft.ids:
         audience.hear(draft)
+    experts_from = _experts_from(session, speaker, turn)
     request = Request(
         prompt=turn.ids,
-        sampling=turn.sampling,
+        sampling=_with_experts(turn.sampling, experts=experts_from is not None),
         seed=session.seed_at(turn.seed_from or turn.path) if turn.seed is None else turn.seed,
         id=f"{session.name}/{turn.path}",
-        stop_token_ids=speaker.renderer.stop_token_ids,
+        stop_token_ids=_stop_token_ids(speaker, turn.sampling),
         home=session.name,
         family=key.task,
         draft=draft,
         partial=_partial(session, speaker, turn, audience),
         decode=partial(speaker.renderer.decode, special=False),
         seconds=seconds,
+        experts_from=experts_from,
     )
     if isinstance(speaker.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
     elif structure := structure_of(speaker.renderer, turn.sampling, turn.tools):
         request = structs.replace(request, structure=structure)
     return await speaker.policy.sample(request)
+
+
+def _with_experts(sampling: Sampling, *, experts: bool) -> Sampling:
+    """Of another speaker, no experts are asked for, whatever the run wants of its policy."""
+    if sampling.routed_experts == experts:
+        return sampling
+    return structs.replace(sampling, routed_experts=experts)
+
+
+def _experts_from(session: Session, speaker: Speaker, turn: GenerateStep) -> int | None:
+    """After the tokens of which an earlier generation has the routed experts: it has those of its
+    last token not, since that was put through no model. None: nobody wants them."""
+    if not turn.sampling.routed_experts or not speaker.trained:
+        return None
+    base = session.history.steps.get(turn.prompt.base)
+    has_experts = isinstance(base, Generated) and base.experts is not None
+    return max(turn.prompt.keep - 1, 0) if has_experts else 0
+
+
+async def _keep_experts(
+    session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
+) -> RoutedExperts | None:
+    """Durable before the generation that refers to them."""
+    found, start = completion.experts, _experts_from(session, speaker, turn)
+    if found is None or start is None:
+        return None
+    blob = await session.blobs.put_blob(found.data)
+    end = start + found.rows
+    return RoutedExperts(blob, start, end, found.width, found.layers, found.size)
 
 
 async def sample_turn(
@@ -118,6 +159,12 @@ async def sample_turn(
         # Never recorded: replayed, it would fail every further attempt, too.
         raise EnvironmentBroken("another speaker met its deadline")
     return completion
+
+
+def _stop_token_ids(speaker: Speaker, sampling: Sampling) -> tuple[int, ...]:
+    """With `ignore_eos`, only those that were asked for."""
+    own = () if sampling.ignore_eos else speaker.renderer.stop_token_ids
+    return tuple(dict.fromkeys((*own, *sampling.stop_token_ids)))
 
 
 def _check_possible(speaker: Speaker, turn: GenerateStep) -> None:
@@ -198,7 +245,17 @@ async def build_step(
         seams=completion.seams,
         trainable=speaker.trained and completion.message is None,
         logprobs_mode=completion.logprobs_mode,
+        usage=completion.usage,
+        tools=_tools_to_record(session, turn),
+        experts=await _keep_experts(session, speaker, turn, completion),
     )
+
+
+def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
+    """None where they are what is recorded already: see `Generated.tools`."""
+    shown = as_json(turn.tools)
+    known = session.history.shown_tools.get(turn.prompt.base)
+    return None if shown == (as_json(session.task.tools) if known is None else known) else shown
 
 
 def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Message:

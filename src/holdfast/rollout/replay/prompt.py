@@ -17,10 +17,10 @@ from msgspec import Struct
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.encoding.tokens import ids_of, pack_ids, unpack_ids
+from holdfast.records.encoding.tokens import common_prefix, ids_of, pack_ids, unpack_ids
 from holdfast.records.errors import IMAGES, Unsupported
 from holdfast.records.message import Message, size_of
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, packed
 from holdfast.records.step import Generated
 
 
@@ -44,11 +44,11 @@ class Stream:
     __slots__ = (
         "_completion",
         "_digest",
-        "_effort",
         "_ids",
         "_messages",
         "_tools",
         "_turn",
+        "_written",
         "base",
     )
 
@@ -61,7 +61,8 @@ class Stream:
         self._completion: array[int] = array("i")
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()
-        self._effort: str | None = None
+        self._written: tuple[str | None, str] = (None, "")
+        """What of the sampling its renderer wrote into the prompt."""
 
     @classmethod
     def after(
@@ -77,7 +78,7 @@ class Stream:
         stream._completion = unpack_ids(step.ids)
         stream._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
         stream._messages, stream._tools = list(messages), tools
-        stream._effort = step.sampling.reasoning_effort
+        stream._written = _written(step.sampling)
         return stream
 
     @property
@@ -98,7 +99,7 @@ class Stream:
         other._ids, other._turn, other.base = self._ids, self._turn, self.base
         other._messages, other._completion = list(self._messages), self._completion
         other._digest, other._tools = self._digest, self._tools
-        other._effort = self._effort
+        other._written = self._written
         return other
 
     def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
@@ -106,8 +107,7 @@ class Stream:
         return messages if anew else messages[len(self._messages) :]
 
     def prompt_ids(self, prompt: Prompt) -> "array[int]":
-        """All of its tokens; not to be changed, as those of a conversation's first prompt are the
-        prompt's own."""
+        """All of its tokens; not to be changed: a first prompt's are its own."""
         return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
 
     async def prepare(
@@ -139,12 +139,12 @@ class Stream:
         renderer: Renderer,
         sampling: Sampling,
     ) -> Prompt:
-        keep, delta, why = self._extend(messages, tools, renderer, sampling.reasoning_effort)
+        keep, delta, why = self._extend(messages, tools, renderer, _written(sampling))
         fingerprint = _hash(
             self._digest,
             keep.to_bytes(8, "little"),
             pack_ids(delta),
-            msgspec.msgpack.encode(sampling),
+            packed(sampling),
             msgspec.msgpack.encode(tools),
             *self._untokenized(messages, renderer, anew=bool(why)),
         )
@@ -163,14 +163,14 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
         renderer: Renderer,
-        effort: str | None,
+        written: tuple[str | None, str],
     ) -> "tuple[int, array[int], str]":
         if not self.base:
             return 0, ids_of(renderer.render(messages, tools)), ""
         why = self._why_not_bridged(messages, tools)
-        # A template may have written it anywhere, and most do at the very beginning.
-        if not why and effort != self._effort and not isinstance(renderer, MessagesOnly):
-            why = "the reasoning effort was changed"
+        # A template may have written them anywhere, and most do at the very beginning.
+        if not why and written != self._written and not isinstance(renderer, MessagesOnly):
+            why = f"the {_WRITTEN[written[0] == self._written[0]]} changed"
         if not why:
             sent = self.ids[: len(self.ids) - len(self._completion)]
             new = messages[len(self._messages) :]
@@ -179,7 +179,7 @@ class Stream:
                 return len(self.ids), ids_of(bridge), ""
             why = "the renderer has no bridge from this turn"
         anew = ids_of(renderer.render(messages, tools))
-        keep = _common(self.ids, anew)
+        keep = common_prefix(self.ids, anew)
         kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
         return keep, anew[keep:], "" if kept else why
 
@@ -205,7 +205,14 @@ class Stream:
         self._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
         self._messages = [*messages, step.message]
         self._tools = tools
-        self._effort = step.sampling.reasoning_effort
+        self._written = _written(step.sampling)
+
+
+_WRITTEN = ("reasoning effort was", "arguments of the chat template were")
+
+
+def _written(sampling: Sampling) -> tuple[str | None, str]:
+    return sampling.reasoning_effort, sampling.chat_template_kwargs
 
 
 def _check_text_only(messages: Sequence[Message]) -> None:
@@ -221,18 +228,6 @@ def _check_text_only(messages: Sequence[Message]) -> None:
 
 def _text_without_tokens(step: Generated) -> tuple[bytes, ...]:
     return () if step.ids else (msgspec.msgpack.encode(step.message),)
-
-
-def _common(left: "array[int]", right: "array[int]") -> int:
-    """How many tokens they begin with alike; halved until it is found, at the speed of memory."""
-    least, most = 0, min(len(left), len(right))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if left[least:middle] == right[least:middle]:
-            least = middle
-        else:
-            most = middle - 1
-    return least
 
 
 def _hash(*parts: bytes) -> bytes:

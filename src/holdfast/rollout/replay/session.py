@@ -79,8 +79,7 @@ class Session:
         return None
 
     async def go_live(self) -> None:
-        """Before the first step that is not replayed: the environments of the replayed ones come
-        back."""
+        """Before the first step that is not replayed: the replayed environments come back."""
         if not is_in_step(self):  # What runs inside a step is live, or is on its way back.
             await self.episodes.go_live()
 

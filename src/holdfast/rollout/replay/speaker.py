@@ -3,7 +3,7 @@
 from msgspec import Struct, structs
 
 from holdfast.policy.policy import Policy
-from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.sampling import Sampling
 
@@ -18,9 +18,9 @@ class Speaker(Struct, frozen=True):
 
     def at_sampling(self, sampling: Sampling) -> "Speaker":
         """With the renderer for this sampling; raises `Unsupported` for what it cannot do."""
-        if sampling.reasoning_effort is None:
+        renderer = renderer_at(self.renderer, sampling)
+        if renderer is self.renderer:
             return self
-        renderer = at_effort(self.renderer, sampling.reasoning_effort)
         return structs.replace(self, renderer=renderer)
 
 

@@ -159,8 +159,7 @@ class StepLog:
     # --- where the attempt leaves what is recorded
 
     async def fork(self, path: str, difference: str) -> None:
-        """Makes the step at `path`, and all that followed it, history. Raises `Diverged` where
-        the run forbids that."""
+        """Makes the step at `path`, and all that followed it, history; or raises `Diverged`."""
         await self.append(self._cut(path, difference))
 
     def _cut(self, path: str, difference: str) -> Forked:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.records.encoding.declared import check_names
 from holdfast.rollout.replay.current_code import change_current, current_code
 
 Args = ParamSpec("Args")
@@ -69,8 +70,12 @@ def must_be_awaited(
     def mark(
         method: Callable[Args, Coroutine[Any, Any, Result]],
     ) -> Callable[Args, Coroutine[Any, Any, Result]]:
+        known = _keywords(method)
+
         @functools.wraps(method)
         def call(*args: Args.args, **kw: Args.kwargs) -> Coroutine[Any, Any, Result]:
+            if known is not None:
+                check_names(kw, known, f"{name} has no argument")
             made = method(*args, **kw)
             pending = current_code().pending
             if pending is not None:
@@ -80,3 +85,11 @@ def must_be_awaited(
         return call
 
     return mark
+
+
+def _keywords(method: Callable[..., object]) -> tuple[str, ...] | None:
+    """What it may be called with by name; None: whatever there is."""
+    parameters = inspect.signature(method).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return None
+    return tuple(sorted(parameters.keys() - {"self"}))

@@ -1,13 +1,16 @@
 """Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no more."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from holdfast.records.failure import root_of
 
 MAX_CANCELLATIONS = 3
 CANCEL_AGAIN_SECONDS = 10.0
+LOOK_SECONDS = 0.1
+"""Between two looks at a deadline that moves."""
 Result = TypeVar("Result")
 
 
@@ -78,6 +81,18 @@ def _retrieve_error(job: "asyncio.Task[Result]") -> None:
         job.exception()
 
 
+@asynccontextmanager
+async def in_background(*work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Runs our own coroutines beside the block, and ends them with it."""
+    tasks = [asyncio.create_task(coroutine, name=name) for coroutine in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
     """Waits until the job ends, or for so many seconds; whether it has ended.
 
@@ -99,6 +114,17 @@ async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) 
         if timer is not None:
             timer.cancel()
     return job.done()
+
+
+async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], float]) -> bool:
+    """Waits until the job ends, or no seconds are `left`, which may become more meanwhile; whether
+    it has ended."""
+    seconds = left()
+    while not await finishes_within(job, max(0.0, seconds)):
+        if (seconds := left()) <= 0:
+            return False
+        seconds = max(LOOK_SECONDS, seconds)
+    return True
 
 
 async def contain(awaitable: Awaitable[Result]) -> Result:

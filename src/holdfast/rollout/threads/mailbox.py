@@ -13,8 +13,7 @@ Result = TypeVar("Result")
 
 
 class Mailbox:
-    """Callbacks that threads post to one loop. However many are posted before it runs them, it is
-    woken once."""
+    """Callbacks that threads post to one loop, which is woken once for all that wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop

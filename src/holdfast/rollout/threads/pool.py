@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.records.errors import ThreadsHang
+from holdfast.rollout.threads.contain import finishes_in_time
 from holdfast.rollout.threads.mailbox import Mailbox, mailbox_of, set_exception, set_result
 from holdfast.rollout.threads.start_signal import Begin, CallDropped, StartSignal, start_on_signal
 
@@ -98,27 +99,26 @@ class DaemonThreads:
         self,
         function: Callable[[], Result],
         *,
-        seconds: float | None = None,
+        left: Callable[[], float] | None = None,
         start: StartSignal | None = None,
     ) -> Result:
-        """What the function returns or raises; after so many seconds, `StillRunning`. With a
-        `start`, its thread waits for that first."""
+        """What the function returns or raises; `StillRunning` when no seconds are `left` for it.
+        With a `start`, its thread waits for that first."""
         if self._hanging() >= MAX_ABANDONED:
             raise self._refusal()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         call = _Call(function, future, mailbox_of(loop), start)
-        timer = None if seconds is None else loop.call_later(seconds, _give_up, future)
         self._line.join(call, loop, hanging=len(self._abandoned))
         try:
+            if left is not None and not await finishes_in_time(future, left):
+                raise StillRunning
             return await future
         except (asyncio.CancelledError, StillRunning):
+            future.cancel()
             call.is_awaited = False
             self._abandoned.add(call)
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
 
 class _Admission:
@@ -146,11 +146,6 @@ class _Admission:
 _admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (
     weakref.WeakKeyDictionary()
 )
-
-
-def _give_up(future: "asyncio.Future[Result]") -> None:
-    if not future.done():
-        future.set_exception(StillRunning())
 
 
 class _Call:

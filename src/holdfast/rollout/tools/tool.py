@@ -18,6 +18,7 @@ import msgspec
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
+from holdfast.records.task import check_schema
 from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.threads.pool import DaemonThreads
 from holdfast.rollout.threads.start_signal import Begin
@@ -281,6 +282,8 @@ def schemas_of(
     """What is shown to the model, from tools, plain functions or ready-made schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
     found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
+    for at, schema in enumerate(found):
+        check_schema(schema, where=f"t.generate: tools[{at}]")
     names = [name_in(schema) for schema in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -296,8 +299,8 @@ def name_in(schema: dict[str, object]) -> object:
     return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
 
 
-def _check_name(name: str) -> str:
-    if not NAMES.fullmatch(name):
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not NAMES.fullmatch(name):
         raise UsageError(
             f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "
             'give another, as in Tool(function, name="search")'

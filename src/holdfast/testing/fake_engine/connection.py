@@ -26,6 +26,15 @@ def json_response(value: object) -> web.Response:
     return json_bytes(encode(value))
 
 
+def answer_with(value: Callable[[], object]) -> Handler:
+    """A handler that answers with what `value` returns."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return json_response(value())
+
+    return handle
+
+
 @web.middleware
 async def send_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answers with the error that a handler raises."""

@@ -109,10 +109,13 @@ class FakeGeneration:
 
     # --- drawing
 
-    def advance(self, count: int, version: str = DEFAULT_VERSION) -> None:
-        """Draws `count` tokens with these weights; fewer if the generation ends before."""
+    def advance(
+        self, count: int, version: str = DEFAULT_VERSION, *, content: str | None = None
+    ) -> None:
+        """Draws `count` tokens with these weights; fewer if the generation ends before. `content`:
+        what the weights really are, if not what their version's name stands for."""
         before = len(self.ids)
-        self._draw(min(count, self._limits.max_tokens - before), salt_of(version))
+        self._draw(min(count, self._limits.max_tokens - before), salt_of(content or version))
         self._attribute(version, before)
         if not self.ended and len(self.ids) == self._limits.max_tokens:
             self.finish_reason = "length"

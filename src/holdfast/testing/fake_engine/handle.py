@@ -30,12 +30,14 @@ import msgspec
 from holdfast.testing.fake_engine.faults import Fault
 from holdfast.testing.fake_engine.options import (
     DEFAULT_VERSION,
+    Counts,
     Dialect,
     FakeOptions,
     FakeStats,
     LogprobsMode,
     Seeds,
     SeenCall,
+    WeightOptions,
 )
 
 START_SECONDS = 30.0
@@ -72,6 +74,9 @@ class FakeEngine:
         logprobs_mode: LogprobsMode = "processed",
         images: bool = False,
         thinking_budgets: bool = False,
+        counts: Counts = "tokens",
+        experts: Sequence[int] = (),
+        weights: WeightOptions | None = None,
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
@@ -92,6 +97,9 @@ class FakeEngine:
             logprobs_mode=logprobs_mode,
             images=images,
             thinking_budgets=thinking_budgets,
+            counts=counts,
+            experts=tuple(experts),
+            weights=weights or WeightOptions(),
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,8 +1,13 @@
 """What the fake engine has seen and done."""
 
+import msgspec
+
 from holdfast.testing.fake_engine.faults import Fault
 from holdfast.testing.fake_engine.options import FakeStats, SeenCall
 from holdfast.testing.fake_engine.request import FakeRequest
+
+_PROMPTS = frozenset(("prompt", "messages", "token_ids", "input_ids", "text"))
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Ledger:
@@ -11,26 +16,21 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        self._stats = FakeStats()
+        self.stats = FakeStats()
         self.arrivals: list[str] = []
         self.calls: list[SeenCall] = []
 
-    @property
-    def stats(self) -> FakeStats:
-        self._stats.in_flight = self.in_flight
-        return self._stats
-
     def count_arrival(self, request_id: str, path: str) -> None:
         self.arrivals.append(request_id)
-        self._stats.requests += 1
-        endpoints = self._stats.endpoints
+        self.stats.requests += 1
+        endpoints = self.stats.endpoints
         endpoints[path] = endpoints.get(path, 0) + 1
 
     def count_fault(self, fault: Fault) -> None:
-        faults = self._stats.faults
+        faults = self.stats.faults
         faults[fault.kind] = faults.get(fault.kind, 0) + 1
 
-    def record_call(self, job: FakeRequest, path: str) -> None:
+    def record_call(self, job: FakeRequest, path: str, raw: bytes) -> None:
         prompt, max_tokens = len(job.prompt), job.limits.max_tokens
         self.calls.append(
             SeenCall(
@@ -44,17 +44,14 @@ class Ledger:
                 job.effort,
                 job.images,
                 job.thinking_token_budget,
+                _parameters(raw),
             )
         )
 
-    def count_tokens(self, tokens: int) -> None:
-        self._stats.tokens += tokens
 
-    def count_completion(self) -> None:
-        self._stats.completions += 1
-
-    def count_stream(self) -> None:
-        self._stats.streams += 1
-
-    def count_cut_stream(self) -> None:
-        self._stats.streams_cut += 1
+def _parameters(raw: bytes) -> dict[str, object]:
+    """The prompt, which may be long, is not decoded."""
+    members = _members.decode(raw)
+    return {
+        name: msgspec.json.decode(value) for name, value in members.items() if name not in _PROMPTS
+    }

@@ -84,44 +84,26 @@ def join_pieces(pieces: list[FakePiece]) -> FakePiece:
     return first
 
 
-def _another_prompt(job: FakeRequest) -> FakeRequest:
-    return replace(job, prompt=[*job.prompt, 32])
-
-
-def _another_model(job: FakeRequest) -> FakeRequest:
-    return replace(job, model=f"not-{job.model}", seed=job.seed_or_random + 1)
-
-
-def _short(job: FakeRequest, piece: FakePiece) -> FakePiece:
-    return replace(piece, logprobs=piece.logprobs[:-1])
-
-
-def _not_finite(job: FakeRequest, piece: FakePiece) -> FakePiece:
-    return replace(piece, logprobs=[*piece.logprobs[:-1], _NOT_A_LOGPROB])
-
-
-def _silent(job: FakeRequest, piece: FakePiece) -> FakePiece:
-    return replace(piece, text="")
-
-
 def _overlong(job: FakeRequest, piece: FakePiece) -> FakePiece:
     more = job.limits.max_tokens + 1 - len(piece.ids)
     ids = piece.ids + piece.ids[-1:] * more
     return replace(piece, ids=ids, scored=ids, logprobs=piece.logprobs + piece.logprobs[-1:] * more)
 
 
-def _other_ids(job: FakeRequest, piece: FakePiece) -> FakePiece:
-    return replace(piece, ids=[*piece.ids[:-1], (piece.ids[-1] + 1) % VOCABULARY])
-
-
 _LIES: dict[FaultKind, Callable[[FakeRequest], FakeRequest]] = {
-    FaultKind.ANOTHER_PROMPT: _another_prompt,
-    FaultKind.ANOTHER_MODEL: _another_model,
+    FaultKind.ANOTHER_PROMPT: lambda job: replace(job, prompt=[*job.prompt, 32]),
+    FaultKind.ANOTHER_MODEL: lambda job: replace(
+        job, model=f"not-{job.model}", seed=job.seed_or_random + 1
+    ),
 }
 _SPOILERS: dict[FaultKind, Callable[[FakeRequest, FakePiece], FakePiece]] = {
-    FaultKind.LENGTH_MISMATCH: _short,
-    FaultKind.NAN_LOGPROB: _not_finite,
-    FaultKind.EMPTY_DELTA: _silent,
+    FaultKind.LENGTH_MISMATCH: lambda job, piece: replace(piece, logprobs=piece.logprobs[:-1]),
+    FaultKind.NAN_LOGPROB: lambda job, piece: replace(
+        piece, logprobs=[*piece.logprobs[:-1], _NOT_A_LOGPROB]
+    ),
+    FaultKind.EMPTY_DELTA: lambda job, piece: replace(piece, text=""),
     FaultKind.OVERLONG: _overlong,
-    FaultKind.WRONG_IDS: _other_ids,
+    FaultKind.WRONG_IDS: lambda job, piece: replace(
+        piece, ids=[*piece.ids[:-1], (piece.ids[-1] + 1) % VOCABULARY]
+    ),
 }

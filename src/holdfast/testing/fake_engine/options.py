@@ -9,9 +9,39 @@ from holdfast.testing.fake_engine.faults import Fault
 Dialect = Literal["vllm", "vllm-scale-out", "sglang", "fireworks", "chat"]
 DIALECTS: tuple[str, ...] = get_args(Dialect)
 Seeds = Literal["position", "request"]
+Counts = Literal["tokens", "details", "nothing"]
 LogprobsMode = Literal["processed", "tempered", "raw"]
 DEFAULT_VERSION = "default"
 """The name of an engine's first weights, as vLLM and SGLang call them."""
+
+
+class WeightOptions(Struct, frozen=True):
+    """What a fake engine offers a trainer."""
+
+    dev_mode: bool = True
+    """`VLLM_SERVER_DEV_MODE=1`."""
+    worker: bool = False
+    """Whether vLLM was started with our worker extension."""
+    tied: bool = False
+    """Whether its model's head is its embedding."""
+    device: str = "cpu"
+    gpu: str = ""
+    """The UUID of its GPU."""
+    dtype: str = "float32"
+    max_lora_rank: int = 0
+    """0: without `--enable-lora`."""
+    runtime_lora: bool = True
+    """`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`."""
+    transfer: str = ""
+    """The backend of `--weight-transfer-config`; "": none."""
+    sessions: bool = True
+    """Whether SGLang wants to be told where an update begins and ends, as it does since 2026."""
+    die: str = ""
+    """The step of an update at which it is killed."""
+    fail: str = ""
+    """The step of an update that fails."""
+    fail_times: int = 0
+    """How often it fails; 0: always."""
 
 
 class FakeOptions(Struct, frozen=True):
@@ -47,9 +77,16 @@ class FakeOptions(Struct, frozen=True):
     images: bool = False
     """Whether its chat wire takes images. It cannot see: another image is another prompt, no more.
     Without it they are refused, as by an engine whose model reads text."""
+    weights: WeightOptions = WeightOptions()
     thinking_budgets: bool = False
     """Whether it takes `thinking_token_budget`, as vLLM does where it was told how its model
     reasons; its replies are not cut by it."""
+    experts: tuple[int, ...] = ()
+    """With `--enable-return-routed-experts`: how many layers have experts, how many a token is
+    routed to in each, and how many there are; (): without it."""
+    counts: Counts = "tokens"
+    """What vLLM's wires and the chat say of their usage: "details", that half of each prompt was
+    cached, and half of each reply is reasoning; "nothing", as some servers do, of chats."""
 
 
 class FakeStats(Struct):
@@ -89,3 +126,5 @@ class SeenCall(Struct, frozen=True):
     images: tuple[str, ...] = ()
     """The URLs of the images in its messages."""
     thinking_token_budget: int | None = None
+    parameters: dict[str, object] = {}
+    """All members of the request but its prompt, as they were sent."""

@@ -3,12 +3,12 @@
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
 from holdfast.engine_api.errors import EngineRequestRejected
-from holdfast.engine_api.requests import check_prompt, check_sampling
+from holdfast.engine_api.requests import check_model, check_prompt, check_sampling
 from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.options import DEFAULT_VERSION, FakeOptions
 from holdfast.testing.fake_engine.tokens import TokenLimits
@@ -47,6 +47,8 @@ class FakeRequest(Struct, kw_only=True):
     effort: str | None = None
     images: tuple[str, ...] = ()
     thinking_token_budget: int | None = None
+    experts_from: int | None = None
+    """From which token on routed experts are listed; None: they are not."""
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION
@@ -68,8 +70,15 @@ class FakeWire(ABC):
     It draws no tokens, and knows nothing of sockets or faults.
     """
 
-    def __init__(self, options: FakeOptions):
+    def __init__(self, options: FakeOptions, adapters: Collection[str] = ()):
         self.options = options
+        self.adapters = adapters
+
+    def served(self, requested: str | None) -> str:
+        """The name that is asked for, if it is served: the model's, or that of an adapter."""
+        if requested not in self.adapters:
+            check_model(requested, self.options.model)
+        return requested or self.options.model
 
     @abstractmethod
     def read(self, raw: bytes, request_id: str) -> FakeRequest:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.ledger import Ledger
+from holdfast.testing.fake_engine.weights import FakeWeights
 
 PauseMode = Literal["abort", "wait", "keep"]
 PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
@@ -24,6 +25,8 @@ class FakeRun:
         self.id = request_id
         self.generation = generation
         self.aborted = False
+        self.content: str | None = None
+        """The weights that it is sampled with; None: those in force."""
         self._schedule = schedule
 
     async def advance(self, count: int) -> None:
@@ -42,15 +45,18 @@ class FakeRun:
     def _draw(self, count: int) -> None:
         before = len(self.generation.ids)
         slow = bool(self._schedule.token_delay)
-        self.generation.advance(1 if slow else count, self._schedule.version)
-        self._schedule.ledger.count_tokens(len(self.generation.ids) - before)
+        schedule = self._schedule
+        content = self.content or schedule.weights.content
+        self.generation.advance(1 if slow else count, schedule.version, content=content)
+        self._schedule.ledger.stats.tokens += len(self.generation.ids) - before
         if self.generation.finish_reason is not None:
-            self._schedule.ledger.count_completion()
+            self._schedule.ledger.stats.completions += 1
 
 
 class Schedule:
-    def __init__(self, ledger: Ledger, *, version: str, token_delay: float):
+    def __init__(self, ledger: Ledger, weights: FakeWeights, *, version: str, token_delay: float):
         self.ledger = ledger
+        self.weights = weights
         self.version = version
         self.token_delay = token_delay
         self.paused = False

@@ -23,6 +23,7 @@ from holdfast.testing.fake_engine.options import FakeOptions, LogprobsMode
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
 from holdfast.testing.fake_engine.tokens import OutOfVocabulary, Sampler
+from holdfast.testing.fake_engine.weights import FakeWeights
 from holdfast.testing.fake_engine.wires.registry import served_routes
 
 MAX_BODY_BYTES = 1 << 28
@@ -40,7 +41,10 @@ class FakeServer:
         self._plan = FaultPlan(options.faults)
         self._ledger = Ledger()
         self._schedule = Schedule(
-            self._ledger, version=options.version, token_delay=options.token_delay
+            self._ledger,
+            FakeWeights(options.weights),
+            version=options.version,
+            token_delay=options.token_delay,
         )
         self._created = int(time.time())
 
@@ -50,7 +54,7 @@ class FakeServer:
         for path, wire in routes.wires.items():
             app.router.add_post(path, self._endpoint(wire))
         for path, listing in routes.models.items():
-            app.router.add_get(path, self._listing(listing))
+            app.router.add_get(path, connection.answer_with(self._listing(listing)))
         if routes.health:
             app.router.add_get("/health", self._health)
         if routes.add_side is not None:
@@ -60,9 +64,9 @@ class FakeServer:
 
     def _add_controls(self, router: web.UrlDispatcher) -> None:
         """The routes of the handle, beside those of engines."""
-        router.add_get("/stats", self._show_stats)
-        router.add_get("/requests", self._show_requests)
-        router.add_get("/calls", self._show_calls)
+        router.add_get("/stats", connection.answer_with(self._stats))
+        router.add_get("/requests", connection.answer_with(self._requests))
+        router.add_get("/calls", connection.answer_with(lambda: self._ledger.calls))
         router.add_post("/reset", self._reset)
         router.add_post("/faults", self._set_faults)
         router.add_post("/weights", self._set_weights)
@@ -97,7 +101,8 @@ class FakeServer:
             return early
         correct = wire.read(raw, request_id)
         correct.version = self._schedule.version
-        self._ledger.record_call(correct, request.path)
+        content = self._content_for(correct)
+        self._ledger.record_call(correct, request.path, raw)
         correct.seed = correct.seed_or_random
         job = wrong.actual_request(correct, fault)
         generation = self._generation(job)
@@ -110,26 +115,28 @@ class FakeServer:
             per_chunk=self._options.tokens_per_chunk,
         )
         if job.stream and (fault is None or fault.kind != FaultKind.RESET_AFTER):
-            return await self._stream(task, generation)
+            return await self._stream(task, generation, content)
         async with self._schedule.admit(job.id, generation) as run:
+            run.content = content
             await self._wait(fault)
             return await answer.send_plain(task, run)
 
     async def _stream(
-        self, task: answer.AnswerTask, generation: FakeGeneration
+        self, task: answer.AnswerTask, generation: FakeGeneration, content: str | None
     ) -> web.StreamResponse:
         # The headers go out at once, also while the engine is paused.
         stream = connection.FakeEventStream(task.request)
-        self._ledger.count_stream()
+        self._ledger.stats.streams += 1
         whole = False
         try:
             await stream.begin()
             async with self._schedule.admit(task.job.id, generation) as run:
+                run.content = content
                 await self._wait(task.fault)
                 whole = await answer.send_stream(task, run, stream)
         finally:
             if not whole:
-                self._ledger.count_cut_stream()
+                self._ledger.stats.streams_cut += 1
         return stream.response
 
     async def _wait(self, fault: Fault | None) -> None:
@@ -181,26 +188,32 @@ class FakeServer:
 
     # --- beside the work
 
-    def _listing(self, listing: Callable[[FakeOptions, int], object]) -> connection.Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            return connection.json_response(listing(self._options, self._created))
+    def _content_for(self, job: FakeRequest) -> str | None:
+        """The weights that a request is sampled with; None: those in force, whenever."""
+        version = self._schedule.version
+        return self._schedule.weights.content_for(job.model, job.prompt, version=version)
 
-        return handle
+    def _listing(self, listing: Callable[[FakeOptions, int], object]) -> Callable[[], object]:
+        def listed() -> object:
+            found = msgspec.to_builtins(listing(self._options, self._created))
+            for name, folder in self._schedule.weights.adapters.items():
+                parent = found["data"][0]
+                entry = {**parent, "id": name, "root": str(folder), "parent": parent["id"]}
+                found["data"].append(entry)
+            return found
+
+        return listed
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
 
-    async def _show_stats(self, request: web.Request) -> web.Response:
+    def _stats(self) -> object:
         stats = self._ledger.stats
-        stats.held = self._schedule.held
-        return connection.json_response(stats)
+        stats.held, stats.in_flight = self._schedule.held, self._ledger.in_flight
+        return stats
 
-    async def _show_requests(self, request: web.Request) -> web.Response:
-        arrivals = [(request_id, n) for n, request_id in enumerate(self._ledger.arrivals)]
-        return connection.json_response(arrivals)
-
-    async def _show_calls(self, request: web.Request) -> web.Response:
-        return connection.json_response(self._ledger.calls)
+    def _requests(self) -> object:
+        return [(request_id, n) for n, request_id in enumerate(self._ledger.arrivals)]
 
     async def _reset(self, request: web.Request) -> web.Response:
         self._ledger.reset()
@@ -213,6 +226,7 @@ class FakeServer:
 
     async def _set_weights(self, request: web.Request) -> web.Response:
         self._schedule.version = (await request.read()).decode()
+        self._schedule.weights.reset_cache()
         return connection.json_bytes(b"{}")
 
     async def _release(self, request: web.Request) -> web.Response:

@@ -1,15 +1,18 @@
 """The optimizer: AdamW with a schedule, over float32 copies where the model is in less.
 
-Everything that it knows can be read out and put back as plain tensors.
+Everything that it knows can be read out and put back as plain tensors. Where the network is spread
+over ranks, each updates its own part of every weight, and what is read out is whole.
 """
 
-import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.records.errors import UsageError
+from holdfast.training.model.sharding import gather, local_part, part_of
+from holdfast.training.ranks.group import RankGroup
 from holdfast.training.settings import OptimizerSettings
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -18,79 +21,161 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class Optimizer:
     """Updates `parameters`, which have gradients, in place."""
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings):
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        settings: OptimizerSettings,
+        ranks: RankGroup | None = None,
+    ):
         self._parameters = dict(parameters)
         self._settings = settings
+        self._ranks = ranks or RankGroup()
+        self._parts = {name: local_part(p) for name, p in parameters.items()}
         self._copies = {
             name: p.detach().float().clone().requires_grad_() if p.dtype != torch.float32 else p
-            for name, p in parameters.items()
+            for name, p in self._parts.items()
         }
-        self.has_copies = any(p is not self._copies[name] for name, p in parameters.items())
-        on_gpu = any(p.is_cuda for p in parameters.values())
+        self._on_gpu = any(p.is_cuda for p in parameters.values())
         self._adamw = torch.optim.AdamW(
             list(self._copies.values()),
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             eps=settings.epsilon,
             weight_decay=settings.weight_decay,
-            fused=on_gpu or None,
+            fused=self._on_gpu or None,
         )
 
-    @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained parameters as exact as they are kept."""
-        return {name: copy.detach() for name, copy in self._copies.items()}
+        """The trained parameters as exact as they are kept. All ranks call it; rank 0 gets them."""
+        return self._whole({name: copy.detach() for name, copy in self._copies.items()})
 
-    def update(self, rate: float) -> tuple[float, bool]:
-        """One step down the gradients, which are then gone. (norm before clipping, whether it was
-        done): gradients that are not finite change nothing."""
-        for name, parameter in self._parameters.items():
-            copy = self._copies[name]
-            if copy is not parameter and parameter.grad is not None:
-                copy.grad, parameter.grad = parameter.grad.float(), None
-        norm = float(torch.nn.utils.clip_grad_norm_(self._copies.values(), self._settings.max_norm))
-        is_finite = math.isfinite(norm)
-        if is_finite:
-            for group in self._adamw.param_groups:
-                group["lr"] = rate
+    def _whole(self, parts: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+        if self._ranks.size == 1:
+            return {f"{prefix}{name}": part for name, part in parts.items()}
+        found = {}
+        for name, part in parts.items():
+            whole = gather(part, self._parameters[name])
+            if self._ranks.is_leader:
+                found[f"{prefix}{name}"] = whole.cpu()
+        return found
+
+    def update(self, rate: float) -> Tensor:
+        """One step down the gradients, which are then gone. Their norm before clipping; where it is
+        not finite, nothing was changed. Does not wait for a GPU."""
+        self._gather()
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        norm = self._step_on_device() if self._on_gpu else self._step()
+        self._adamw.zero_grad(set_to_none=True)
+        return norm
+
+    def _gather(self) -> None:
+        """The gradients, in float32, at the copies."""
+        parts = [
+            (p, local_part(p.grad), self._copies[name])
+            for name, p in self._parameters.items()
+            if p.grad is not None and self._copies[name] is not p
+        ]
+        if not parts:
+            return
+        gradients = [torch.empty_like(copy) for _, _, copy in parts]
+        torch._foreach_copy_(gradients, [found for _, found, _ in parts])
+        for (parameter, _, copy), gradient in zip(parts, gradients, strict=True):
+            copy.grad, parameter.grad = gradient, None
+
+    def _norm(self) -> Tensor:
+        """Of all gradients, on all ranks."""
+        gradients = [copy.grad for copy in self._copies.values() if copy.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._ranks.size == 1:
+            return norm
+        device = next(iter(self._copies.values())).device
+        return self._ranks.add_up(norm.to(device).double().square()).sqrt().float()
+
+    def _step(self) -> Tensor:
+        norm = self._norm()
+        torch.nn.utils.clip_grads_with_norm_(self._copies.values(), self._settings.max_norm, norm)
+        if norm.isfinite():
             self._adamw.step()
             self._write_back()
-        self._adamw.zero_grad(set_to_none=True)
-        return norm, is_finite
+        return norm
+
+    def _step_on_device(self) -> Tensor:
+        """The same without asking for the norm: the fused kernel scales the gradients itself and
+        leaves everything as it is if it is told that they are not finite."""
+        norm = self._norm()
+        scaling: Any = self._adamw
+        scaling.grad_scale = ((norm + 1e-6) / self._settings.max_norm).clamp(min=1.0)
+        scaling.found_inf = (~norm.isfinite()).float()
+        self._adamw.step()
+        self._write_back()
+        return norm
 
     def state(self) -> dict[str, Tensor]:
-        """The moments and step counts, by parameter; nothing before the first step."""
+        """The moments and step counts, by parameter; nothing before the first step. All ranks call
+        it; rank 0 gets them."""
+        states = {name: self._adamw.state.get(copy) for name, copy in self._copies.items()}
+        known = {name: state for name, state in states.items() if state}
         found: dict[str, Tensor] = {}
-        for name, copy in self._copies.items():
-            state = self._adamw.state.get(copy)
-            if state:
-                found |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS}
+        for moment in _MOMENTS:
+            found |= self._whole({n: state[moment] for n, state in known.items()}, f"{moment}/")
+        if self._ranks.is_leader:
+            for name, state in known.items():
                 found[f"step/{name}"] = torch.as_tensor(state["step"]).reshape(1).cpu()
         return found
 
-    def restore(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `weights` and `state` gave. Raises `UsageError` if they do not fit."""
+    def check(self, weights: Mapping[str, Tensor]) -> None:
+        """Raises `UsageError` where `restore` could not go on from them."""
         if set(weights) != set(self._copies):
             odd = sorted(set(weights) ^ set(self._copies))[:3]
             raise UsageError(f"the checkpoint's weights are not this model's: {', '.join(odd)}")
+        for name, parameter in self._parameters.items():
+            if parameter.shape != weights[name].shape:
+                raise UsageError(f"the checkpoint's {name} has another shape than the model's")
+
+    def restore(
+        self,
+        weights: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        steps: Mapping[str, float] | None = None,
+    ) -> None:
+        """Goes on from what `weights` and `state` gave, which were checked. All ranks call it: rank
+        0 with the tensors, the others with nothing but the step counts."""
+        if steps is None:
+            steps = steps_of(state)
         with torch.no_grad():
             for name, copy in self._copies.items():
-                if copy.shape != weights[name].shape:
-                    raise UsageError(f"the checkpoint's {name} has another shape than the model's")
-                copy.copy_(weights[name])
+                copy.copy_(self._part(weights.get(name), name))
         for name, copy in self._copies.items():
-            if f"step/{name}" in state:
+            if name in steps:
                 self._adamw.state[copy] = {
-                    "step": state[f"step/{name}"].reshape(()).clone().to(_step_device(copy)),
-                    **{m: state[f"{m}/{name}"].to(copy.device).clone() for m in _MOMENTS},
+                    "step": torch.tensor(steps[name], device=_step_device(copy)),
+                    **{m: self._part(state.get(f"{m}/{name}"), name) for m in _MOMENTS},
                 }
         self._write_back()
 
+    def _part(self, whole: Tensor | None, name: str) -> Tensor:
+        """This rank's own of what rank 0 has."""
+        parameter, device = self._parameters[name], self._copies[name].device
+        if whole is None:
+            whole = torch.empty(parameter.shape, dtype=torch.float32)
+        return part_of(self._ranks.broadcast(whole.to(device)), parameter).clone()
+
     @torch.no_grad()
     def _write_back(self) -> None:
-        for name, parameter in self._parameters.items():
-            if self._copies[name] is not parameter:
-                parameter.copy_(self._copies[name])
+        parts = [(part, self._copies[name]) for name, part in self._parts.items()]
+        parts = [(part, copy) for part, copy in parts if copy is not part]
+        if parts:
+            torch._foreach_copy_([p.detach() for p, _ in parts], [c.detach() for _, c in parts])
+
+
+def steps_of(state: Mapping[str, Tensor]) -> dict[str, float]:
+    """The step counts among what `Optimizer.state` gave."""
+    return {
+        key.removeprefix("step/"): float(value)
+        for key, value in state.items()
+        if key.startswith("step/")
+    }
 
 
 def _step_device(copy: Tensor) -> torch.device:

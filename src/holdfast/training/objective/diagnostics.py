@@ -1,11 +1,25 @@
-"""Diagnostics: what a step's tokens say about its health, gathered over its micro-batches."""
+"""Diagnostics: what a step's tokens say about its health, gathered over its micro-batches.
 
+Nothing is read from the device before the end: that would wait for all that runs there.
+"""
+
+import numpy
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from holdfast.training.objective.losses import LossParts, TokenBatch
 
 QUANTILES = (0.01, 0.5, 0.99)
+
+
+class DiagnosticTotals(Struct, frozen=True):
+    """What one rank has gathered; the lists as float32."""
+
+    tokens: int
+    sums: dict[str, float]
+    ratio: bytes
+    gap: bytes
 
 
 class Diagnostics:
@@ -14,7 +28,7 @@ class Diagnostics:
     def __init__(self) -> None:
         self._ratio: list[Tensor] = []
         self._gap: list[Tensor] = []
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, Tensor] = {}
         self._tokens = 0
 
     def add(self, batch: TokenBatch, parts: LossParts) -> None:
@@ -23,8 +37,8 @@ class Diagnostics:
         positive = batch.advantages > 0
         negative = batch.advantages < 0
         self._tokens += trained.numel()
-        self._ratio.append(parts.ratio.cpu())
-        self._gap.append((trainer - batch.engine_logprobs).abs().cpu())
+        self._ratio.append(parts.ratio)
+        self._gap.append((trainer - batch.engine_logprobs).abs())
         self._count("clipped_positive", parts.clipped & positive)
         self._count("clipped_negative", parts.clipped & negative)
         self._count("masked", ~parts.kept)
@@ -34,18 +48,39 @@ class Diagnostics:
             self._count("entropy", batch.entropy.detach())
 
     def _count(self, name: str, values: Tensor) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
+        total = values.double().sum()
+        self._sums[name] = self._sums[name] + total if name in self._sums else total
+
+    def totals(self) -> DiagnosticTotals:
+        """For another process, which adds them to its own."""
+        sums = {name: float(total) for name, total in self._sums.items()}
+        return DiagnosticTotals(self._tokens, sums, _as_bytes(self._ratio), _as_bytes(self._gap))
+
+    def add_totals(self, totals: DiagnosticTotals) -> None:
+        self._tokens += totals.tokens
+        self._ratio.append(_from_bytes(totals.ratio))
+        self._gap.append(_from_bytes(totals.gap))
+        for name, total in totals.sums.items():
+            self._count(name, torch.tensor(total, dtype=torch.float64))
 
     def numbers(self) -> dict[str, float]:
         """Means over the tokens of the step, under the names that metrics have."""
         if not self._tokens:
             return {}
-        found = {name: total / self._tokens for name, total in self._sums.items()}
+        found = {name: float(total) / self._tokens for name, total in self._sums.items()}
         ratio, gap = torch.cat(self._ratio).float(), torch.cat(self._gap).float()
         points = _quantiles(ratio)
         found |= {f"ratio_p{share * 100:g}": points[share] for share in QUANTILES}
         found["gap_mean"], found["gap_max"] = float(gap.mean()), float(gap.max())
         return found
+
+
+def _as_bytes(values: list[Tensor]) -> bytes:
+    return torch.cat(values).float().cpu().numpy().tobytes() if values else b""
+
+
+def _from_bytes(values: bytes) -> Tensor:
+    return torch.from_numpy(numpy.frombuffer(values, dtype=numpy.float32).copy())
 
 
 def _quantiles(values: Tensor) -> dict[float, float]:

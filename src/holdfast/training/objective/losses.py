@@ -62,8 +62,7 @@ class LossParts(Struct):
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossParts]:
     """The micro-batch's share of the step's loss, to be summed over micro-batches."""
-    log_ratio = _log_ratio(batch, objective.ratio)
-    ratio = log_ratio.exp()
+    ratio = _ratio(batch, objective.ratio)
     losses, clipped = _clip(batch, ratio, objective.clip)
     factor = _correction(batch, objective.correction)
     fresh = _fresh(batch, objective.stale_mask)
@@ -71,7 +70,7 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossPa
     divergence = None
     if batch.reference_logprobs is not None:
         divergence = kl_estimate(batch.logprobs, batch.reference_logprobs, objective.kl.estimate)
-        losses = losses + _kl_term(divergence, ratio, objective.kl)
+        losses = losses + _kl_term(batch, divergence, objective.kl)
     if batch.entropy is not None and objective.entropy:
         losses = losses - objective.entropy * batch.entropy
     parts = LossParts(
@@ -102,17 +101,21 @@ def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
 
 
 def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    number = int(sequences.max()) + 1 if sequences.numel() else 0
-    sums = values.new_zeros(number).index_add(0, sequences, values)
-    counts = values.new_zeros(number).index_add(0, sequences, torch.ones_like(values))
+    # There are at most as many as tokens; how many exactly, a GPU would have to be waited for.
+    sums = torch.zeros_like(values).index_add(0, sequences, values)
+    counts = torch.zeros_like(values).index_add(0, sequences, torch.ones_like(values))
     return sums, counts.clamp(min=1)
 
 
-def _log_ratio(batch: TokenBatch, level: Level) -> Tensor:
+def _ratio(batch: TokenBatch, level: Level) -> Tensor:
+    """Of new to old. Of a sequence, each token has the value of the whole and the gradient of its
+    own logprob: the gradients of the mean would be the same where all tokens count alike, and
+    would reach tokens that a correction left out, or whose advantage is another one."""
     difference = batch.logprobs - batch.old
     if level is Level.SEQUENCE:
-        difference = sequence_means(difference, batch.sequences)
-    return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        whole = sequence_means(difference.detach(), batch.sequences)
+        difference = whole + (batch.logprobs - batch.logprobs.detach())
+    return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
 def _clip(batch: TokenBatch, ratio: Tensor, clip: object) -> tuple[Tensor, Tensor]:
@@ -124,7 +127,7 @@ def _clip(batch: TokenBatch, ratio: Tensor, clip: object) -> tuple[Tensor, Tenso
         weight = ratio.detach().clamp(1 - clip.low, 1 + clip.high)
         return -weight * gain * batch.logprobs, weight != ratio.detach()
     if isinstance(clip, Gate):
-        steepness = torch.where(gain > 0, clip.positive, clip.negative)
+        steepness = torch.full_like(gain, clip.negative).masked_fill(gain > 0, clip.positive)
         gated = torch.sigmoid(steepness * (ratio - 1)) * (4 / steepness)
         return -gated * gain, torch.zeros_like(ratio, dtype=torch.bool)
     return -ratio * gain, torch.zeros_like(ratio, dtype=torch.bool)
@@ -163,11 +166,14 @@ def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
     """0 for the tokens of stale sequences with a negative advantage, else 1."""
     if limit is None:
         return torch.ones_like(batch.engine_logprobs)
-    drift = sequence_means(batch.old - batch.logprobs.detach(), batch.sequences)
+    # Against the engine, also with recomputed logprobs: its gap makes a sequence as wrong as age.
+    drift = sequence_means(batch.engine_logprobs - batch.logprobs.detach(), batch.sequences)
     return 1 - ((batch.advantages < 0) & (drift > limit)).to(drift.dtype)
 
 
-def _kl_term(divergence: Tensor, ratio: Tensor, kl: Kl) -> Tensor | float:
+def _kl_term(batch: TokenBatch, divergence: Tensor, kl: Kl) -> Tensor | float:
     if kl.place is not KlPlace.LOSS or not kl.coefficient:
         return 0.0
-    return kl.coefficient * (divergence * ratio if kl.weighted else divergence)
+    # The ratio of the token, whatever the policy's term uses: no other makes it unbiased.
+    factor = _ratio(batch, Level.TOKEN) if kl.weighted else 1.0
+    return kl.coefficient * divergence * factor

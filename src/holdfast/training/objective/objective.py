@@ -8,26 +8,16 @@ The choices are the level of the ratio, the clip, the mean, the penalty for leav
 import math
 from enum import StrEnum
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from holdfast.records.encoding.bounds import check_number
+from holdfast.records.encoding.declared import check_fields
 from holdfast.records.errors import UsageError
 from holdfast.training.advantages import ESTIMATORS, Estimator
 
 
-def _check_at_least(name: str, value: object, least: float) -> None:
-    check_number(name, value)
-    assert isinstance(value, int | float)
+def _check_at_least(name: str, value: float, least: float) -> None:
     if not least <= value < math.inf:
         raise UsageError(f"{name}={value!r} is no number from {least} on")
-
-
-def _member(kind: type[StrEnum], name: str, value: str) -> StrEnum:
-    """A choice by its name is as good as the member."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise UsageError(f"{name}={value!r} is none of {', '.join(kind)}") from None
 
 
 class Level(StrEnum):
@@ -58,6 +48,7 @@ class Clip(Struct, frozen=True, tag=True):
     dual: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "clip ")
         _check_at_least("clip low", self.low, 0)
         _check_at_least("clip high", self.high, 0)
         if self.low > 1:
@@ -74,6 +65,7 @@ class Cap(Struct, frozen=True, tag=True):
     high: float = 0.2
 
     def __post_init__(self) -> None:
+        check_fields(self, "cap ")
         _check_at_least("cap low", self.low, 0)
         _check_at_least("cap high", self.high, 0)
 
@@ -85,6 +77,7 @@ class Gate(Struct, frozen=True, tag=True):
     negative: float = 1.05
 
     def __post_init__(self) -> None:
+        check_fields(self, "gate ")
         for name, value in (("positive", self.positive), ("negative", self.negative)):
             if not 0 < value < math.inf:
                 raise UsageError(f"gate {name}={value!r} is no number above 0")
@@ -116,11 +109,10 @@ class Kl(Struct, frozen=True):
     estimate: KlEstimate = KlEstimate.K3
     place: KlPlace = KlPlace.LOSS
     weighted: bool = False
-    """By the ratio, which makes its gradient unbiased where the policy has moved on."""
+    """By the token's ratio, which makes its gradient unbiased where the policy has moved on."""
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "estimate", _member(KlEstimate, "kl estimate", self.estimate))
-        structs.force_setattr(self, "place", _member(KlPlace, "kl place", self.place))
+        check_fields(self, "kl ")
         _check_at_least("kl coefficient", self.coefficient, 0)
 
 
@@ -147,10 +139,7 @@ class Correction(Struct, frozen=True):
     """0: one-sided."""
 
     def __post_init__(self) -> None:
-        structs.force_setattr(
-            self, "action", _member(BoundAction, "correction action", self.action)
-        )
-        structs.force_setattr(self, "level", _member(Level, "correction level", self.level))
+        check_fields(self, "correction ")
         _check_at_least("correction low", self.low, 0)
         if not self.high > max(self.low, 0):
             raise UsageError(f"correction high={self.high!r} is not above low={self.low!r}")
@@ -179,13 +168,12 @@ class Objective(Struct, frozen=True):
     """Whether the old policy's logprobs are computed by the trainer at the beginning of the step;
     by default they are the recorded ones."""
     stale_mask: float | None = None
-    """Sequences with a negative advantage whose mean log(old / new) is above it are left out."""
+    """Sequences with a negative advantage whose mean log(engine / new) is above it are left out."""
     entropy: float = 0.0
     """The coefficient of an entropy bonus."""
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "ratio", _member(Level, "ratio", self.ratio))
-        structs.force_setattr(self, "mean", _member(Mean, "mean", self.mean))
+        check_fields(self)
         if (self.mean is Mean.CONSTANT) != (self.constant is not None):
             raise UsageError("constant= belongs to mean='constant', and is needed there")
         if self.constant is not None and not self.constant >= 1:
@@ -216,6 +204,11 @@ PRESETS = {
 
 def objective_named(name: str) -> Objective:
     """Raises `UsageError` that lists the names for one that is unknown."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"a loss of ours is named by a text, not {name!r:.100}; a function of your own goes to "
+            "holdfast.train(loss=…)"
+        )
     if name not in PRESETS:
         raise UsageError(f"no loss is called {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -1,6 +1,8 @@
 """Sequences side by side, common beginnings once.
 
 - `rows`: sequences packed into rows of segments
+- `tensors`: lists as tensors on the device, without waiting for it
 - `attention`: each segment attends to its path back to the root
 - `head`: logprobs and entropies of trained tokens, in chunks
+- `kernels`: what the head does between its products, for GPUs
 """

@@ -7,16 +7,21 @@ the triangle of each segment.
 """
 
 from inspect import signature
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from holdfast.training.packing.rows import PackedRow
+from holdfast.training.packing.tensors import to_tensor
 
 NAME = "holdfast_packed"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
+_ASKS_FOR_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
+"""Older versions take grouped heads without being asked."""
 
 
 class PackedLayout:
@@ -24,9 +29,9 @@ class PackedLayout:
 
     def __init__(self, row: PackedRow, device: torch.device):
         self.queries = [slice(segment.start, segment.end) for segment in row.segments]
-        paths = [row.path(number) for number in range(len(row.segments))]
-        self.keys = [[self.queries[part] for part in path] for path in paths]
-        self.is_shared = any(len(path) > 1 for path in paths)
+        self.paths = [row.path(number) for number in range(len(row.segments))]
+        self.keys = [[self.queries[part] for part in path] for path in self.paths]
+        self.is_shared = any(len(path) > 1 for path in self.paths)
         self._masks: dict[tuple[int, int | None], Tensor] = {}
         self._device = device
         lengths = [sum(part.stop - part.start for part in keys) for keys in self.keys]
@@ -38,7 +43,7 @@ class PackedLayout:
             self.query_ends = _ends(widths, device)
             self.key_ends = _ends(lengths, device)
             order = [i for keys in self.keys for part in keys for i in range(part.start, part.stop)]
-            self.key_order = torch.tensor(order, device=device) if self.is_shared else None
+            self.key_order = to_tensor(order, device) if self.is_shared else None
 
     def mask(self, segment: int, window: int | None) -> Tensor | None:
         """[queries, keys] of one segment; None where plain causal attention is right."""
@@ -82,7 +87,7 @@ def attend(
     wanted = [name for name in _UNKNOWN_ARGUMENTS if others.get(name) is not None]
     if wanted or dropout:
         raise NotImplementedError(f"packed attention has no {(*wanted, 'dropout')[0]}")
-    if query.device.type == "cpu":
+    if query.device.type == "cpu" or query.dtype == torch.float32:  # varlen_attn has no float32.
         return _by_segment(query, key, value, packed_layout, scaling, sliding_window), None
     return _varlen(query, key, value, packed_layout, scaling, sliding_window), None
 
@@ -95,16 +100,21 @@ def _by_segment(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
+    """The row is split once: the gradient of a slice would be as long as the row, for each."""
     grouped = query.shape[1] != key.shape[1]
+    widths = [own.stop - own.start for own in layout.queries]
+    queries, keys, values = (
+        states.split(widths, dim=2)  # type: ignore[no-untyped-call]
+        for states in (query, key, value)
+    )
     results = []
-    for segment, own in enumerate(layout.queries):
+    for segment, path in enumerate(layout.paths):
         mask = layout.mask(segment, window)
-        parts = layout.keys[segment]
         results.append(
             functional.scaled_dot_product_attention(
-                query[:, :, own],
-                _along(key, parts),
-                _along(value, parts),
+                queries[segment],
+                _along(keys, path),
+                _along(values, path),
                 attn_mask=mask,
                 is_causal=mask is None,
                 scale=scaling,
@@ -114,10 +124,10 @@ def _by_segment(
     return torch.cat(results, dim=2).transpose(1, 2).contiguous()
 
 
-def _along(states: Tensor, parts: list[slice]) -> Tensor:
-    if len(parts) == 1:
-        return states[:, :, parts[0]]
-    return torch.cat([states[:, :, part] for part in parts], dim=2)
+def _along(parts: tuple[Tensor, ...], path: list[int]) -> Tensor:
+    if len(path) == 1:
+        return parts[path[0]]
+    return torch.cat([parts[number] for number in path], dim=2)
 
 
 def _varlen(
@@ -128,15 +138,11 @@ def _varlen(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     if layout.key_order is not None:
-        key, value = key[layout.key_order], value[layout.key_order]
-    # Older versions take grouped heads without being asked.
-    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
-    if "enable_gqa" not in signature(varlen_attn).parameters:
-        grouped = {}
+        key, value = (_gather(states, layout.key_order) for states in (key, value))
+    is_grouped = query.shape[1] != key.shape[1]
+    grouped: dict[str, Any] = {"enable_gqa": True} if is_grouped and _ASKS_FOR_GROUPS else {}
     result = varlen_attn(
         query.contiguous(),
         key.contiguous(),
@@ -153,10 +159,15 @@ def _varlen(
     return result[None]
 
 
+def _gather(states: Tensor, order: Tensor) -> Tensor:
+    """In float32 on the way back, where the gradients of all who share a token are added up."""
+    return states.float().index_select(0, order).to(states.dtype)
+
+
 def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
 def _ends(lengths: list[int], device: torch.device) -> Tensor:
     """Where each sequence begins, and where the last one ends, as varlen_attn wants it."""
-    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=device).int()
+    return to_tensor([0, *accumulate(lengths)], device).int()

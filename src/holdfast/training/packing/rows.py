@@ -35,7 +35,8 @@ class Segment(Struct, frozen=True):
 
 
 class PackedRow(Struct, frozen=True):
-    """One row. The lists after `segments` have an entry for each trained token."""
+    """One row. The lists after `segments` have an entry for each trained token; those of a sequence
+    follow each other, in its order."""
 
     ids: list[int]
     positions: list[int]

@@ -5,23 +5,28 @@ that was admitted is settled and a batch is not whole, what is missing is admitt
 comes to the same batches as one that was never stopped.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.engine.export.export import history_of
+from holdfast.engine.export.row_status import last_failure
 from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import samples_of
+from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
 from holdfast.training.batch import (
     TrainedTrajectory,
     TrainingGroup,
     check_trainable,
 )
+from holdfast.training.run.ways_on import command_for
 
 WAIT_SECONDS = 1.0
 """After which a consumer looks whether something is missing; what is settled wakes it at once."""
@@ -36,7 +41,14 @@ class NothingRewarded(HoldfastError):
 
 
 class NothingValid(HoldfastError):
-    """Rollouts fail one after the other: no batch will ever be whole."""
+    """Rollouts fail one after the other: no batch will ever be whole.
+
+    `by`: who is responsible for the last failure.
+    """
+
+    def __init__(self, message: str, *, by: Cause | None = None):
+        super().__init__(message)
+        self.by = by
 
 
 class StepBatch(Struct, frozen=True):
@@ -49,6 +61,8 @@ class StepBatch(Struct, frozen=True):
     """Members of all of these groups."""
     failed: int
     """Members without a valid outcome; in no loss and no baseline."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured while it was waited for, by the names that metrics have."""
 
     @property
     def drawn(self) -> int:
@@ -67,8 +81,26 @@ class StepBatch(Struct, frozen=True):
         return [r for group in groups for r in group.rewards if r is not None]
 
 
+class BatchSource(Protocol):
+    """Where a training gets its batches from."""
+
+    async def of_step(self, step: int) -> StepBatch | None:
+        """Waits until there is a whole batch for `step`; None when the stream of groups has ended
+        before it."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what it does in the background."""
+        ...
+
+
+Refused = Sequence[tuple[TrainingGroup, Dismissal]]
+"""Groups that are not trained, each with the reason."""
+
+
 class Batches:
-    """The batches of one consumer of one run."""
+    """The batches of one consumer of one run. The next tasks are admitted when everything before
+    is settled and a batch is not whole: what is sampled is sampled by the newest weights."""
 
     def __init__(
         self,
@@ -87,7 +119,7 @@ class Batches:
         self._dynamic = dynamic
         self._max_draws = max_draws
 
-    async def of_step(self, step: int) -> StepBatch:
+    async def of_step(self, step: int) -> StepBatch | None:
         """Waits until there is a whole batch for `step`. With `dynamic`, uninformative groups are
         dismissed and replaced, up to the bound; then the step gets what there is."""
         dismissed: list[TrainingGroup] = []
@@ -95,6 +127,8 @@ class Batches:
         loaded: dict[str, TrainingGroup] = {}
         while True:
             rows = await self._whole_batch(step)
+            if rows is None:
+                break
             for members in rows:
                 name = members[0].key.task
                 if name not in loaded:
@@ -102,20 +136,41 @@ class Batches:
                     counted[0] += len(members)
                     counted[1] += len(members) - len(loaded[name].trajectories)
             groups = [loaded[members[0].key.task] for members in rows]
-            equal = [group for group in groups if not is_informative(group.rewards)]
-            if not self._dynamic or not equal:
+            refused = await self._refuse(groups, step=step)
+            if not refused:
                 break
-            await self._journal.dismiss(
-                self._consumer, [group.task for group in equal], reason=Dismissal.UNINFORMATIVE
-            )
-            dismissed += equal
-            groups = [group for group in groups if is_informative(group.rewards)]
+            await self._dismiss(refused)
+            dismissed += [group for group, _ in refused]
+            names = {group.task for group in dismissed}
+            groups = [group for group in groups if group.task not in names]
             if len(dismissed) + len(groups) >= self._groups * self._max_draws:
                 break
-        return StepBatch(tuple(groups), tuple(dismissed), counted[0], counted[1])
+        if rows is None and not dismissed:
+            return None
+        kept = groups if rows is not None else []
+        return StepBatch(tuple(kept), tuple(dismissed), counted[0], counted[1])
 
-    async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]]:
-        """In the order of tasks: what was settled first is a matter of timing."""
+    async def close(self) -> None:
+        """There is nothing in the background."""
+
+    async def _load(self, members: Sequence[TrajectoryRow]) -> TrainingGroup:
+        return await load_group(self._journal, members)
+
+    async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
+        """Those of a whole batch that are not trained."""
+        if not self._dynamic:
+            return ()
+        equal = [group for group in groups if not is_informative(group.rewards)]
+        return [(group, Dismissal.UNINFORMATIVE) for group in equal]
+
+    async def _dismiss(self, refused: Refused) -> None:
+        for reason in sorted({reason for _, reason in refused}):
+            tasks = [group.task for group, why in refused if why is reason]
+            await self._journal.dismiss(self._consumer, tasks, reason=reason)
+
+    async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
+        """In the order of tasks: what was settled first is a matter of timing. None at the end of
+        the stream."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
@@ -130,18 +185,24 @@ class Batches:
                 )
             if progress.settled == progress.planned:
                 drawn += batch.missing
-                self._check_draws(drawn, progress.failed)
+                if drawn > self._groups * (1 + FUTILE_DRAWS):
+                    raise await self._nothing_valid(drawn, progress.failed)
                 await self._admit(
                     batch.missing, progress.planned // self._consumer.run.spec.samples
                 )
 
-    def _check_draws(self, drawn: int, failed: int) -> None:
-        if drawn > self._groups * (1 + FUTILE_DRAWS):
-            name = self._consumer.run.spec.name
-            raise NothingValid(
-                f"run {name!r}: {drawn - self._groups} groups in a row had too few valid members "
-                f"({failed} trajectories failed); `holdfast report {name}` says why"
-            )
+    async def _nothing_valid(self, drawn: int, failed: int) -> NothingValid:
+        run = self._consumer.run
+        rows = await self._journal.trajectories(run)
+        last = next((row for row in reversed(rows) if row.status is Status.FAILED), None)
+        failure = None if last is None else last_failure(await history_of(self._journal, last))
+        example = "" if failure is None else f", the last one by: {failure.line}"
+        return NothingValid(
+            f"run {run.spec.name!r}: {drawn - self._groups} groups in a row had too few valid "
+            f"members ({failed} trajectories failed{example}); "
+            f"{command_for('report', run.spec.name, self._journal)} says more",
+            by=None if failure is None else failure.cause,
+        )
 
     async def _next(self, step: int, *, wait: float) -> Batch:
         return await self._journal.next_batch(self._consumer, step, groups=self._groups, wait=wait)
@@ -149,18 +210,20 @@ class Batches:
     async def _admit(self, count: int, admitted: int) -> None:
         await self._journal.admit(self._consumer.run, self._stream.draw(admitted, count))
 
-    async def _load(self, members: Sequence[TrajectoryRow]) -> TrainingGroup:
-        task = members[0].key.task
-        found = []
-        for member in members:
-            if not member.status.is_outcome:
-                continue
-            history = await history_of(self._journal, member)
-            samples = samples_of(history, task=task, group=task, sample=member.key.sample)
-            for sample in samples:
-                check_trainable(sample)
-            found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
-        return TrainingGroup(task, tuple(found))
+
+async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
+    """A settled group as it is trained: its valid members, with samples that were checked."""
+    task = members[0].key.task
+    valid = [member for member in members if member.status.is_outcome]
+    # At once: one after the other, most of the time goes into changes between threads.
+    histories = await asyncio.gather(*(history_of(journal, member) for member in valid))
+    found = []
+    for member, history in zip(valid, histories, strict=True):
+        samples = samples_of(history, task=task, group=task, sample=member.key.sample)
+        for sample in samples:
+            check_trainable(sample)
+        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
+    return TrainingGroup(task, tuple(found))
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
@@ -168,5 +231,6 @@ def check_rewarded(batch: StepBatch, run: Run) -> None:
     if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "
-            "(`def score(trajectory)` beside the rollout, or --scorer), or return the reward"
+            "(`def score(trajectory)` beside the rollout, or --scorer) that returns one, or return "
+            "the reward; until a step is trained, the same command goes on with other code"
         )

@@ -7,8 +7,15 @@ WIDTH, HEIGHT, MARGIN = 720, 360, 48
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626")
 
 
-def draw(curves: Mapping[str, Sequence[tuple[float, float]]], *, title: str, axis: str) -> str:
-    """An SVG of the named lines of (x, y); later ones are dashed, so that equal ones show."""
+def draw(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    axis: str,
+    marks: Sequence[float] = (),
+) -> str:
+    """An SVG of the named lines of (x, y). One that lies on an earlier one is dashed, so that both
+    show. `marks` are places on the x axis where something happened."""
     points = [point for line in curves.values() for point in line]
     if not points:
         points = [(0.0, 0.0)]
@@ -40,14 +47,21 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], *, title: str, axi
         f'<text x="{place(x, low)[0]}" y="{below}" text-anchor="middle">{x:g}</text>'
         for x in (left, right)
     ]
+    for x in marks:
+        across, bottom = place(x, low)
+        parts.append(f'<path d="M{across} {MARGIN}V{bottom}" stroke="#fca5a5" stroke-width="2"/>')
+    drawn: list[Sequence[tuple[float, float]]] = []
     for number, (name, line) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
-        dash = f' stroke-dasharray="{4 * number} {3 * number}"' if number else ""
+        dash = ' stroke-dasharray="6 6"' if line in drawn else ""
+        drawn.append(line)
         path = "L".join(" ".join(map(str, place(x, y))) for x, y in line)
         if line:
             parts.append(
                 f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
             )
-        y = MARGIN + 16 * number
-        parts.append(f'<text x="{MARGIN + 12}" y="{y}" fill="{colour}">{escape(name)}</text>')
+        # Curves rise: below their end is room.
+        x, y = WIDTH - MARGIN - 12, HEIGHT - MARGIN - 12 - 16 * (len(curves) - number)
+        where = f'x="{x}" y="{y}" text-anchor="end"'
+        parts.append(f'<text {where} fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -11,6 +11,8 @@ from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History
 from holdfast.records.task import Task, tasks_digest
+from holdfast.training.report import HELD_OUT
+from holdfast.training.run.progress import TrainingProgress
 
 
 class EvaluationStopped(HoldfastError):
@@ -26,21 +28,36 @@ async def evaluate(
     journal: Journal,
     connection: Connection,
     samples: int,
+    deadline: float | None = None,
+    max_tokens: int | None = None,
     report: Callable[[str], None],
+    progress: TrainingProgress | None = None,
 ) -> float | None:
     """The mean reward on `tasks` with the weights `version` after `step`; an evaluation that was
-    interrupted goes on. None for one that fails, which is reported: training goes on."""
+    interrupted goes on. None for one that fails, or that takes longer than `deadline` seconds,
+    which is reported: training goes on."""
+    sampling = plan.spec.sampling
+    if max_tokens is not None:
+        sampling = structs.replace(sampling, max_tokens=max_tokens)
+    settings = structs.replace(
+        plan.settings,
+        run_deadline=deadline or plan.settings.run_deadline,
+        max_tokens_total=None,  # Of the training's own rollouts.
+    )
     spec = structs.replace(
         plan.spec,
-        name=f"{plan.spec.name}.held-out.{version}",
+        sampling=sampling,
+        name=f"{plan.spec.name}{HELD_OUT}{version}",
+        command=None,  # That is the training's.
         samples=samples,
         tasks=tasks_digest(tasks),
     )
     try:
-        run = await open_run(journal, spec, tasks)
+        # Before anything is trained, code may be another than at the first start.
+        run = await open_run(journal, spec, tasks, accept_changes=step == 0)
         ending = (
-            await structs.replace(plan, spec=spec, tasks=tasks)
-            .engine(run, journal, connection)
+            await structs.replace(plan, spec=spec, tasks=tasks, settings=settings)
+            .engine(run, journal, connection, progress=progress and progress.evaluate(step))
             .work()
         )
         if ending.fatal is not None:

@@ -1,34 +1,52 @@
-"""The folder of a training: it holds nothing else, and one process at a time writes into it."""
+"""The folder of a training: it begins empty, and one process at a time writes into it. It belongs
+to a journal, which is opened with it."""
 
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from holdfast.journal import is_server, open_journal
+from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError, UsageError
 
-CHECKPOINTS, WEIGHTS, CURVE = "checkpoints", "weights", "curve.svg"
-_OURS = (CHECKPOINTS, WEIGHTS, "metrics.", CURVE, "tensorboard", "wandb", ".")
+CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg", "engine.log"
+PARTS = "pipeline"
+"""Where parts that are processes of their own have their logs and say how they are."""
+RANKS = "ranks"
+"""Where the other ranks have theirs."""
+_OURS = (
+    *(CHECKPOINTS, WEIGHTS, "metrics.", CURVE, ENGINE_LOG, PARTS, RANKS),
+    *("tensorboard", "wandb", "."),
+)
 
 
 class FolderInUse(HoldfastError):
     """Another process trains in this folder."""
 
 
-class DiskTooSmall(HoldfastError):
+class DiskTooSmall(UsageError):
     """The first checkpoint would not fit."""
 
 
 @contextmanager
-def use_folder(folder: Path) -> Iterator[None]:
+def use_folder(folder: Path, *, holds_parts: bool = False) -> Iterator[None]:
     """Makes the folder and holds it until the end. Raises `UsageError` for one that holds something
-    else, and `FolderInUse`. A new one in which nothing was written is removed again."""
-    _check(folder)
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
+    else, and `FolderInUse`. A new one in which nothing was written is removed again.
+    `holds_parts`: it is not a training's own, but the one in it that its parts have."""
+    try:
+        if not holds_parts:
+            check_folder(folder)
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        os.close(handle)
+        raise _unwritable(folder, PermissionError("it belongs to somebody else"))
     try:
         _lock(handle, folder)
         yield
@@ -39,11 +57,19 @@ def use_folder(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _check(folder: Path) -> None:
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    why = error.strerror or error
+    return UsageError(f"{folder} cannot be written ({why}): give another --out")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises `UsageError` for one that holds something else. What is put beside the checkpoints of
+    a training later, such as its report, is nobody's concern."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --out is a folder")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if other := [name for name in names if not name.startswith(_OURS)]:
+    other = [name for name in names if not name.startswith(_OURS)]
+    if other and not any(folder.glob(f"{CHECKPOINTS}/step-*/manifest.json")):
         raise UsageError(
             f"{folder} holds something else ({', '.join(other[:3])}): give an empty folder, or one "
             "that `holdfast train` made"
@@ -72,3 +98,21 @@ def check_disk(folder: Path, needed: int) -> None:
             f"{folder} has {free / 1e9:.1f} GB free, and a checkpoint with its weights takes "
             f"{needed / 1e9:.1f} GB: make room, or give another --out"
         )
+
+
+@asynccontextmanager
+async def use_journal(journal: Journal | Path | str, must_exist: bool) -> AsyncIterator[Journal]:
+    """A journal of the caller's stays open; one that is named is closed again."""
+    if not isinstance(journal, Path | str):
+        yield journal
+        return
+    if must_exist and not is_server(journal) and not Path(journal).exists():
+        raise UsageError(
+            f"there is no journal at {journal}: give the one that --out was trained with, or "
+            "another --out"
+        )
+    opened = open_journal(str(journal))
+    try:
+        yield opened
+    finally:
+        await opened.close()

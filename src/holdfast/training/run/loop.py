@@ -19,15 +19,16 @@ from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import Cause, NotTrainable, UsageError
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
-from holdfast.training.run import weights
-from holdfast.training.run.batches import Batches, StepBatch, check_rewarded
+from holdfast.training.run import ways_on, weights
+from holdfast.training.run.batches import BatchSource, NothingValid, StepBatch, check_rewarded
 from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS
 from holdfast.training.run.metrics import TrainingMetrics, step_line
+from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.weights import WeightFolder
-from holdfast.training.settings import TrainingSettings
+from holdfast.training.settings import RateSchedule, TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
 
 Result = TypeVar("Result")
@@ -42,6 +43,12 @@ class Restored(Struct, frozen=True):
     step: int
     notes: tuple[str, ...]
     """What is to be said of checkpoints that were passed over."""
+    train_on: str = ""
+    """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+
+
+class NothingTrainable(NotTrainable):
+    """No step is trained, and what is rolled out for the first one never will be."""
 
 
 class TrainingState:
@@ -50,10 +57,14 @@ class TrainingState:
     def __init__(self, trainer: Trainer, settings: TrainingSettings, *, folder: Path, run: str):
         self.trainer = trainer
         self.version: WeightFolder | None = None
+        self.in_use: Callable[[], set[str]] = set
+        """Names of versions whose files an engine may still read."""
         self._settings = settings
         self._folder = folder
         self._run = run
-        self._model = weights.digest_of(trainer.network.module.state_dict())
+        self._model = weights.digest_of(trainer.network.whole.state_dict())
+        self._gathered: tuple[int, dict[str, Tensor]] | None = None
+        """The weights after a step: from all ranks, once for all that is made of them."""
 
     def restore(self) -> Restored:
         """Goes on from the newest whole checkpoint, if there is one. Raises `UsageError` for one of
@@ -68,33 +79,61 @@ class TrainingState:
             raise UsageError(
                 f"{where} is of run {state.run!r}, not of {self._run!r}: give another --out"
             )
+        before: Any = state.settings["trainer"]
+        rate = before["optimizer"]["learning_rate"]
+        train_on = ways_on.train_on(self._folder / WEIGHTS / state.version, rate)
+        # Settings first: those of an adapter make another network of the same model.
+        changed = _differences(state.settings, self._settings.identity)
+        if changed and (why := self._why_not(state, changed)):
+            raise UsageError(f"{where} {why} or {train_on}")
         if state.model != self._model:
             raise UsageError(f"{where} began from another model: give that one, or another --out")
-        if state.settings != self._settings.identity:
-            raise UsageError(f"{where} was made with other settings: {self._changes(state)}")
-        self.trainer.optimizer.restore(saved.tensors["weights"], saved.tensors["optimizer"])
+        self.trainer.restore(saved.tensors["weights"], saved.tensors["optimizer"])
+        self._gathered = None
         self.trainer.step_number = state.step
         self.trainer.skipped_updates = state.skipped_updates
         _set_random_state(saved.tensors["random"])
-        notes = tuple(f"{problem}; the one before it is used" for problem in problems)
-        return Restored(state.step, notes)
+        used = f"step-{state.step:08d}"
+        notes = tuple(f"{problem}; the one before it, {used}, is used" for problem in problems)
+        return Restored(state.step, notes, train_on)
 
-    def _changes(self, state: TrainerState) -> str:
-        now = self._settings.identity
-        changed = [name for name in now if state.settings.get(name) != now[name]]
-        return ", ".join(changed) + "; go on with the same, or give another --out and --run"
+    def _weights(self) -> dict[str, Tensor]:
+        step = self.trainer.step_number
+        if self._gathered is None or self._gathered[0] != step:
+            self._gathered = step, self.trainer.weights()
+        return self._gathered[1]
+
+    def _why_not(self, state: TrainerState, changed: list[str]) -> str:
+        """Why a training does not go on with what has changed; "" where it does: with another
+        number of steps, if no step that was trained depends on it."""
+        trainer = self._settings.trainer
+        before: Any = state.settings["trainer"]
+        if changed != _differences({"steps": before["steps"]}, {"steps": trainer.steps}):
+            return f"was made with other settings: {', '.join(changed)}; go on with the same,"
+        if trainer.optimizer.schedule is not RateSchedule.CONSTANT:
+            return (
+                f"was trained with learning rates that go down to 0 at the last step: "
+                f"{changed[0]}; go on with the same,"
+            )
+        if state.step > trainer.steps:
+            return f"is later than --steps {trainer.steps}: give more,"
+        if state.step >= before["steps"]:
+            return (
+                f"is the last one: {changed[0]}, and a training that has ended takes no more "
+                "tasks; leave it as it is,"
+            )
+        return ""
 
     @property
     def bytes_on_disk(self) -> int:
         """Of the first checkpoint and of two versions of the weights."""
-        trained = sum(t.numel() * t.element_size() for t in self.trainer.optimizer.weights.values())
-        module = self.trainer.network.module
-        model: int = sum(p.numel() * p.element_size() for p in module.parameters())
-        return 3 * trained + 2 * model  # Weights and two moments.
+        network = self.trainer.network
+        trained = sum(p.numel() * 4 for p in network.parameters.values())
+        model: int = sum(p.numel() * p.element_size() for p in network.module.parameters())
+        return 3 * trained + 2 * model  # Weights and two moments, in float32.
 
     def save(self) -> None:
         assert self.version is not None, "weights have a name before they are saved"
-        optimizer = self.trainer.optimizer
         state = TrainerState(
             run=self._run,
             step=self.trainer.step_number,
@@ -105,8 +144,8 @@ class TrainingState:
             skipped_updates=self.trainer.skipped_updates,
         )
         tensors = {
-            "weights": optimizer.weights,
-            "optimizer": optimizer.state(),
+            "weights": self._weights(),
+            "optimizer": self.trainer.optimizer_state(),
             "random": _random_state(),
         }
         checkpoint.save(
@@ -118,20 +157,45 @@ class TrainingState:
     async def name_weights(self, journal: Journal, consumer: Consumer) -> WeightFolder:
         """The weights as they are now, as a folder with a name that is durable."""
         step = self.trainer.step_number
-        digest = await in_thread(_digest, self.trainer)
+        digest = await in_thread(lambda: weights.digest_of(self._weights()))
         name = await weights.choose_name(journal, consumer, step, digest)
         parent = self._folder / WEIGHTS
         path = await in_thread(weights.write_folder, parent, name, self.trainer.network)
         await journal.publish_version(
             consumer.run, name, step=step, digest=digest, consumer=consumer
         )
-        before, self.version = self.version, WeightFolder(name, path, digest)
-        weights.remove_old(parent, [name, *([before.name] if before else [])])
+        adapter = None if self.trainer.network.lora is None else path / weights.ADAPTER
+        trainer = self.trainer
+        scores = await in_thread(weights.score, trainer.network, trainer.best_logprobs)
+        before = self.version
+        self.version = WeightFolder(name, path, digest, adapter, scores)
+        kept = [name, *([before.name] if before else []), *self.in_use()]
+        weights.remove_old(parent, kept)
         return self.version
 
 
-def _digest(trainer: Trainer) -> str:
-    return weights.digest_of(dict(trainer.optimizer.weights))
+def _differences(recorded: object, now: object, name: str = "") -> list[str]:
+    """Each setting that differs, by its innermost name, with both values."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        names = sorted(recorded.keys() | now.keys())
+        return [
+            line for each in names for line in _differences(recorded.get(each), now.get(each), each)
+        ]
+    if recorded == now or (_is_off(recorded) and _is_off(now)):
+        return []
+    return [f"{name} was {_text(recorded)}, now {_text(now)}"]
+
+
+def _is_off(value: object) -> bool:
+    """Checkpoints hold either for a switch that was not given."""
+    return value is None or value is False
+
+
+def _text(value: object) -> str:
+    """Of a value with fields, each by its name; of what is not there, none."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
+    return "none" if value is None or value == [] else str(value)
 
 
 class TrainingLoop:
@@ -140,7 +204,7 @@ class TrainingLoop:
     def __init__(
         self,
         state: TrainingState,
-        batches: Batches,
+        batches: BatchSource,
         settings: TrainingSettings,
         *,
         journal: Journal,
@@ -148,6 +212,7 @@ class TrainingLoop:
         publish: Publish,
         evaluate: Evaluate | None,
         metrics: TrainingMetrics,
+        progress: TrainingProgress,
         report: Callable[[str], None],
     ):
         self._state = state
@@ -158,18 +223,34 @@ class TrainingLoop:
         self._publish = publish
         self._evaluate = evaluate
         self._metrics = metrics
+        self._progress = progress
         self._report = report
+        self.is_stepping = False
+        """Whether a step is under way whose checkpoint is not safe yet."""
 
     async def work(self, done: int) -> None:
         """The steps after `done`, counted from 1."""
+        try:
+            await self._work(done)
+        finally:
+            await self._batches.close()
+
+    async def _work(self, done: int) -> None:
         await self._evaluate_again(done)
         for step in range(done + 1, self._settings.trainer.steps + 1):
             began = time.monotonic()
-            batch = await self._batches.of_step(step)
+            await self._show_rollouts(step)
+            batch = await self._batch_of(step)
+            if batch is None:
+                await self._end_early(step - 1)
+                return
+            self.is_stepping = True
             check_rewarded(batch, self._consumer.run)
             crashpoint.reach("train.batch")
+            self._progress.enter(f"step {step}: training on {batch.trajectories} trajectories")
             result = await in_thread(self._state.trainer.step, batch.groups)
             crashpoint.reach("train.stepped")
+            self._progress.enter(f"step {step}: saving, and giving the weights to the engine")
             version = await self._state.name_weights(self._journal, self._consumer)
             numbers = _numbers(batch, result, seconds=time.monotonic() - began)
             self._metrics.write(step, numbers)
@@ -177,11 +258,52 @@ class TrainingLoop:
                 await in_thread(self._state.save)
                 await self._journal.commit(self._consumer, step)
                 crashpoint.reach("train.committed")
+            self.is_stepping = False
             await self._journal.renew(self._consumer)  # Engines may be another trainer's by now.
             await self._publish(version)
             crashpoint.reach("train.published")
             self._report(step_line(step, numbers))
             await self._evaluate_due(step)
+
+    async def _batch_of(self, step: int) -> StepBatch | None:
+        """Raises what the source raises, with a way on that leads somewhere: records stay as they
+        are, and the code of a training can change until a step is trained."""
+        try:
+            return await self._batches.of_step(step)
+        except NotTrainable as error:
+            why = f"{error}; what is recorded so is never trained, whatever the code is now"
+            if step > 1:
+                raise NotTrainable(f"{why}: {self._train_on()}") from error
+            run = self._consumer.run.spec.name
+            remove = ways_on.command_for("rm", run, self._journal)
+            raise NothingTrainable(
+                f"{why}: correct it, then {remove} and the same command, or give another --run "
+                "and --out"
+            ) from error
+        except NothingValid as error:
+            way_on = "once the reason is gone, add --retry-failed"
+            if step > 1 and error.by is Cause.CODE:
+                way_on = (
+                    "a training of which a step is trained does not go on with other code: "
+                    f"correct it, and {self._train_on()}"
+                )
+            raise NothingValid(f"{error}; {way_on}", by=error.by) from error
+
+    def _train_on(self) -> str:
+        assert self._state.version is not None, "the engines serve it"
+        rate = self._settings.trainer.optimizer.learning_rate
+        return ways_on.train_on(self._state.version.path, rate)
+
+    async def _end_early(self, last: int) -> None:
+        """The stream of groups has ended: what was trained is saved, as after the last step."""
+        self._report(f"the stream of groups has ended after step {last}")
+        if last and not self._is_due(last, self._settings.checkpoint_every):
+            await in_thread(self._state.save)
+            await self._journal.commit(self._consumer, last)
+
+    async def _show_rollouts(self, step: int) -> None:
+        settled = (await self._journal.progress(self._consumer.run)).settled
+        self._progress.roll_out(step, steps=self._settings.trainer.steps, settled=settled)
 
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._settings.trainer.steps
@@ -240,8 +362,10 @@ def _numbers(batch: StepBatch, result: StepResult, *, seconds: float) -> dict[st
         "trajectories": batch.trajectories,
         "trajectories_failed": batch.failed,
         "tokens": result.tokens,
+        "updates": result.updates,
         "skipped_updates": result.skipped_updates,
         "seconds": seconds,
         "trainer_seconds": result.seconds,
         **result.numbers,
+        **batch.numbers,
     }

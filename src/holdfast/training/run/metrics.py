@@ -5,17 +5,17 @@ run trains again is written again in its place. An evaluation is a line of its o
 written anew, at the next start or at the end; lines of one step belong together.
 """
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
 
 FILE = "metrics.jsonl"
-TRACKERS = ("wandb", "trackio", "tensorboard")
+ROUNDING = 1e-9
+"""A gradient below it is of rewards whose mean was rounded."""
 
 
 class Tracker(Protocol):
@@ -23,12 +23,25 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-class TrainingMetrics:
-    """Writes numbers; owns the file in `folder`."""
+Lines = Mapping[int, Mapping[str, float]]
+"""Numbers by step."""
+OpenTrackers = Callable[[Run, Lines], Sequence[Tracker]]
+"""The trackers of a training that has come so far."""
 
-    def __init__(self, folder: Path, *, trackers: Sequence[Tracker] = ()):
+
+class TrainingMetrics:
+    """Writes numbers; owns the file in `folder`. A tracker that fails is reported and left out:
+    training goes on."""
+
+    def __init__(self, folder: Path, *, report: Callable[[str], None] = lambda line: None):
         self._path = folder / FILE
-        self._trackers = trackers
+        self._report = report
+        self._trackers: list[Tracker] = []
+
+    def follow(self, trackers: Sequence[Tracker]) -> None:
+        """From now on they get the numbers, too, before the file does: what the file lacks after a
+        kill is written again, and what a tracker lacked would be missing for ever."""
+        self._trackers = list(trackers)
 
     def rewind(self, step: int) -> None:
         """Drops the lines after `step`; of each other step, one line is left."""
@@ -49,16 +62,27 @@ class TrainingMetrics:
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Durable, so that a step whose checkpoint is safe has its numbers."""
+        self._each_tracker("log", dict(numbers), step)
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        for tracker in self._trackers:
-            tracker.log(numbers, step)
 
     def close(self) -> None:
-        for tracker in self._trackers:
-            tracker.close()
+        self._each_tracker("close")
+        self._trackers = []
+
+    def _each_tracker(self, method: str, *arguments: object) -> None:
+        for tracker in list(self._trackers):
+            try:
+                getattr(tracker, method)(*arguments)
+            except Exception as error:
+                self._trackers.remove(tracker)
+                name = getattr(tracker, "name", type(tracker).__name__)
+                self._report(
+                    f"the tracker {name} failed, and training goes on without it: {error!r:.300}; "
+                    f"{self._path} has every number"
+                )
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -76,14 +100,27 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def is_skipped(numbers: Mapping[str, float]) -> bool:
+    """Whether a step trained nothing, since no gradient was finite."""
+    return 0 < numbers.get("skipped_updates", 0) == numbers.get("updates")
+
+
+def is_flat(numbers: Mapping[str, float]) -> bool:
+    """Whether a step trained nothing, since the rewards of each group are equal. By the gradient,
+    too: a KL, or a baseline of the whole batch, may give one all the same."""
+    return numbers.get("groups_informative") == 0 and numbers.get("gradient_norm", 1.0) < ROUNDING
+
+
 def step_line(step: int, numbers: Mapping[str, float]) -> str:
-    """`step 1  reward 0.49  loss 0.000  kl 0.000  kept 13/16 groups  128 trajectories  7 s`"""
+    """`step 1  reward 0.49  loss 0.000  kl 0.000  informative 13/16 groups  128 trajectories`
+
+    Groups are kept or dropped by their run's policy; of those drawn here, some have a gradient."""
     parts = [
         f"step {step:<4}",
         f"reward {numbers['reward']:.3f}",
         f"loss {numbers['loss']:+.3f}",
         f"kl {numbers.get('kl', 0.0):.3f}",
-        f"kept {numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
+        f"informative {numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
         f"{numbers['trajectories']:.0f} trajectories",
     ]
     if numbers["trajectories_failed"]:
@@ -91,53 +128,3 @@ def step_line(step: int, numbers: Mapping[str, float]) -> str:
     if numbers["skipped_updates"]:
         parts.append("gradients not finite: skipped")
     return "  ".join([*parts, f"{numbers['seconds']:.0f} s"])
-
-
-def check_tracker(name: str) -> None:
-    """Raises `UsageError` for one that is unknown or not installed."""
-    if name not in TRACKERS:
-        raise UsageError(f"no tracker is called {name!r}; there are {', '.join(TRACKERS)}")
-    if importlib.util.find_spec(name) is None:
-        raise UsageError(f"the tracker {name} is not installed: pip install {name}")
-
-
-def open_tracker(name: str, *, run: str, folder: Path) -> Tracker:
-    """A tracker that was checked. It may write into `folder`, and speak to its server."""
-    makers: dict[str, Callable[..., Tracker]] = {
-        "wandb": _WandbLike,
-        "trackio": _WandbLike,
-        "tensorboard": _Tensorboard,
-    }
-    return makers[name](name, run=run, folder=folder)
-
-
-class _WandbLike:
-    """Weights & Biases; trackio has the same functions."""
-
-    def __init__(self, module: str, *, run: str, folder: Path):
-        from importlib import import_module
-
-        self._module: Any = import_module(module)
-        more = {"dir": str(folder), "id": run, "resume": "allow"} if module == "wandb" else {}
-        self._module.init(project="holdfast", name=run, **more)
-
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
-        self._module.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        self._module.finish()
-
-
-class _Tensorboard:
-    def __init__(self, _: str, *, run: str, folder: Path):
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer: Any = SummaryWriter
-        self._writer = writer(str(folder / "tensorboard"))
-
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self._writer.close()

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from holdfast.embedded.child_process import EmbeddedEngine
-from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.engine.open_run import TRAINED_MODEL
+from holdfast.policy.client.endpoint import Endpoint
 from holdfast.records.errors import HoldfastError
-from holdfast.training.run import weights
-from holdfast.training.run.weights import WeightFolder
+from holdfast.weights.sync import WeightSync
+from holdfast.weights.version import WeightFolder
 
 RESTART_SECONDS = 0.5
-MODEL = "policy"
+MODEL = TRAINED_MODEL
 """What the engine calls the model, whatever the folder of the version is called."""
 
 
@@ -19,9 +21,18 @@ class TrainingEngine:
     """`holdfast serve` in a child process, kept alive. One that died comes back with the version
     that is in force, so that no trajectory meets another."""
 
-    def __init__(self, version: WeightFolder, *, report: Callable[[str], None]):
+    def __init__(
+        self,
+        version: WeightFolder,
+        *,
+        log: Path,
+        log_requests: bool = False,
+        report: Callable[[str], None],
+    ):
         self._report = report
-        self._engine = EmbeddedEngine(version.path, options=_options(version.name), report=report)
+        self._more = ("--log-requests",) if log_requests else ()
+        options = self._options(version.name)
+        self._engine = EmbeddedEngine(version.path, log=log, options=options, report=report)
 
     @property
     def url(self) -> str:
@@ -42,13 +53,15 @@ class TrainingEngine:
             await asyncio.gather(keeper, return_exceptions=True)
             await asyncio.to_thread(self._engine.stop)
 
-    async def publish(
-        self, policy: EnginePolicy, version: WeightFolder, *, patience: float
-    ) -> None:
-        """Returns when the engine says that it has the version. One that dies meanwhile comes back
-        with it, and is waited for."""
-        self._engine.serve_instead(version.path, options=_options(version.name))
-        await weights.push(policy, version, patience=patience)
+    async def publish(self, sync: WeightSync, version: WeightFolder) -> None:
+        """Returns when the engine has the version. One that dies meanwhile comes back with it, and
+        is waited for."""
+        self._engine.serve_instead(version.path, options=self._options(version.name))
+        await sync.publish(version)
+
+    async def restart(self, endpoint: Endpoint) -> None:
+        """Ends it: it comes back with the version in force."""
+        await asyncio.to_thread(self._engine.kill)
 
     async def _keep_alive(self) -> None:
         """A dead engine is an outage like any other: calls wait until it is back, and go on."""
@@ -60,6 +73,5 @@ class TrainingEngine:
                 self._report(f"the embedded engine died, and cannot be started again yet: {error}")
                 await asyncio.sleep(RESTART_SECONDS)
 
-
-def _options(version: str) -> tuple[str, ...]:
-    return ("--version", version, "--served-model-name", MODEL)
+    def _options(self, version: str) -> tuple[str, ...]:
+        return ("--version", version, "--served-model-name", MODEL, *self._more)

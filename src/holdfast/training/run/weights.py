@@ -1,67 +1,65 @@
-"""A version of the weights: a folder that engines load, and its way into them.
+"""A version of the weights: a folder that engines load, and the ways into them.
 
 A version's name never stands for other bytes: it is durable in the journal, with the digest of the
-weights, before an engine gets it, and is in force when every engine says that it has it.
+weights, before an engine gets it. It is in force when every engine that gets calls has it.
 """
 
-import asyncio
-import hashlib
+import json
 import os
 import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import msgspec
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
-from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.dialects.dialect import Kind
-from holdfast.records.errors import HoldfastError
-from holdfast.training.model.network import Network, no_progress_bars
+from holdfast.records.encoding.file_name import file_name
+from holdfast.training.model.network import Network, digest_of, no_progress_bars
+from holdfast.training.settings import TrainingSettings
+from holdfast.weights.carrier import Carrier, this_device
+from holdfast.weights.choice import AUTO
+from holdfast.weights.probe import PREFIXES, probe_ids
+from holdfast.weights.strategies.adapter import AdapterStrategy
+from holdfast.weights.strategies.disk import DiskStrategy, check_stage, sync_folder, sync_path
+from holdfast.weights.strategies.object_store import ObjectStoreStrategy
+from holdfast.weights.strategies.sglang_transfer import SglangTransfer
+from holdfast.weights.strategies.strategy import WeightStrategy
+from holdfast.weights.strategies.vllm_transfer import (
+    VllmOwnTransfer,
+    VllmSharedMemory,
+    VllmTransfer,
+)
+from holdfast.weights.sync import Restart, WeightSync
+from holdfast.weights.version import TokenScores, WeightFolder, WeightsNotTaken
 
-KEEP_VERSIONS = 2
+__all__ = [
+    "WeightFolder",
+    "WeightsNotTaken",
+    "choose_name",
+    "connect_sync",
+    "digest_of",
+    "merged_state",
+    "open_sync",
+    "remove_old",
+    "score",
+    "write_folder",
+]
+BestLogprobs = Callable[[Sequence[int], Sequence[int]], list[float]]
 _ASIDE = ".partial-"
+ADAPTER = "adapter"
+"""The folder in a version's folder that has it as a LoRA adapter."""
 _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation_config.json")
-UPDATE_SECONDS = 600.0
-"""For one update: a large model takes minutes to read."""
-RETRY_SECONDS = 0.5
-
-
-class WeightsNotTaken(HoldfastError):
-    """An engine did not take a version of the weights."""
-
-
-class WeightFolder(Struct, frozen=True):
-    """A version on disk."""
-
-    name: str
-    path: Path
-    digest: str
-
-
-def digest_of(tensors: "dict[str, Tensor]") -> str:
-    """Of names, shapes, types and bytes: the same for the same weights."""
-    found = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().contiguous().cpu()
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
     """`step-N`; or, where that stands for other bytes already, `step-N.2`, and so on."""
-    known = {version.name: version.digest for version in await journal.versions(consumer.run)}
     name, again = f"step-{step}", 1
-    while known.get(name, digest) != digest:
+    while any(v.digest != digest for v in await journal.versions(consumer.run, name=name)):
         again += 1
         name = f"step-{step}.{again}"
     return name
@@ -74,22 +72,27 @@ def write_folder(parent: Path, name: str, network: Network) -> Path:
     aside, final = parent / f"{_ASIDE}{name}", parent / name
     shutil.rmtree(aside, ignore_errors=True)
     _save(network, aside)
+    if network.lora is not None:
+        network.whole.save_pretrained(aside / ADAPTER, safe_serialization=True)
+        sync_folder(aside / ADAPTER)
     for pattern in _TOKENIZER:
         for file in network.folder.glob(pattern):
             if not (aside / file.name).exists():
                 shutil.copy(file, aside / file.name)
+    sync_folder(aside)
     crashpoint.reach("weights.written")
     shutil.rmtree(final, ignore_errors=True)
     os.rename(aside, final)
+    sync_path(parent)
     return final
 
 
 @no_progress_bars()
 def _save(network: Network, folder: Path) -> None:
     if network.lora is None:
-        network.module.save_pretrained(folder, safe_serialization=True)
+        network.whole.save_pretrained(folder, safe_serialization=True)
         return
-    plain: Any = network.module.get_base_model()
+    plain: Any = network.whole.get_base_model()
     plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
 
 
@@ -97,7 +100,7 @@ def _save(network: Network, folder: Path) -> None:
 def merged_state(network: Network) -> dict[str, Tensor]:
     """The weights under the names of the plain model, the adapter added to copies of them: taken
     out again (peft's unmerge), it would leave its rounding in the model at every step."""
-    plain: Any = network.module.get_base_model()
+    plain: Any = network.whole.get_base_model()
     state = {
         name.replace(".base_layer", ""): tensor
         for name, tensor in plain.state_dict().items()
@@ -117,54 +120,77 @@ def remove_old(parent: Path, keep: Sequence[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-async def push(
+def score(network: Network, best_logprobs: BestLogprobs | None = None) -> TokenScores:
+    """By which an engine that has these weights is recognised. `best_logprobs`: how they are
+    computed, if not by this process alone."""
+    ids = probe_ids(network.vocabulary)
+    best = (best_logprobs or network.best_logprobs)(ids, PREFIXES)
+    dtype = str(next(network.module.parameters()).dtype).removeprefix("torch.")
+    return TokenScores(tuple(ids), tuple(best), dtype)
+
+
+@asynccontextmanager
+async def open_sync(
     policy: EnginePolicy,
-    version: WeightFolder,
+    settings: TrainingSettings,
     *,
-    patience: float,
-    api_key: str | None = None,
-) -> None:
-    """Every engine loads the version, or `WeightsNotTaken`. Then the policy knows it. An engine
-    that is down is waited for, up to `patience` seconds."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    timeout = aiohttp.ClientTimeout(total=UPDATE_SECONDS)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        await asyncio.gather(
-            *(_update(session, each, version, patience=patience) for each in policy.endpoints)
-        )
-    policy.acknowledge(version.name)
-
-
-async def _update(
-    session: aiohttp.ClientSession, endpoint: Endpoint, version: WeightFolder, *, patience: float
-) -> None:
-    url, path = endpoint.url, str(version.path.resolve())
-    if endpoint.dialect.kind is Kind.SGLANG:
-        body = {"model_path": path, "weight_version": version.name}
-    else:
-        body = {"path": path, "version": version.name}
-    until = time.monotonic() + patience
-    while True:
-        try:
-            async with session.post(f"{url}/update_weights_from_disk", json=body) as response:
-                text = await response.text()
-            break
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if isinstance(error, TimeoutError) or time.monotonic() >= until:
-                raise WeightsNotTaken(
-                    f"{url} did not take the weights {version.name}: {error!r}"
-                ) from error
-        await asyncio.sleep(RETRY_SECONDS)
-    if response.status != 200 or not _is_success(text):
-        raise WeightsNotTaken(
-            f"{url} did not take the weights {version.name}: {response.status} {text[:300]}"
-        )
-
-
-def _is_success(text: str) -> bool:
-    """SGLang answers 200 to some updates that failed."""
+    model: Path,
+    run: str,
+    restart: Restart | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> AsyncIterator[WeightSync]:
+    """As `connect_sync`, by the settings of a training. Closed afterwards."""
+    stage = None
+    if settings.weight_dir is not None:
+        # A folder of this run alone: it is removed at the end.
+        stage = settings.weight_dir / f"holdfast-{file_name(run)}"
+        check_stage(stage, model)
+    sync = await connect_sync(
+        policy,
+        model=model,
+        run=run,
+        device=settings.device,
+        lora_rank=settings.lora.rank if settings.lora else None,
+        wanted=settings.weight_sync,
+        stage=stage,
+        restart=restart,
+        report=report,
+    )
     try:
-        answer = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return True
-    return not isinstance(answer, dict) or answer.get("success", True) is True
+        yield sync
+    finally:
+        await sync.aclose()
+
+
+async def connect_sync(
+    policy: EnginePolicy,
+    *,
+    model: Path,
+    run: str = "run",
+    device: str = "cpu",
+    lora_rank: int | None = None,
+    wanted: str = AUTO,
+    stage: Path | None = None,
+    restart: Restart | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> WeightSync:
+    """The way of weights into the engines of a policy that was checked: `publish(version)` of what
+    it returns. `model`: the folder that is trained; `device`: where. Raises `UsageError` where no
+    way is found."""
+    config = json.loads((model / "config.json").read_text())
+    trainer = this_device(device)
+    is_tied = bool(config.get("tie_word_embeddings"))
+    strategies: list[WeightStrategy] = [
+        AdapterStrategy(rank=lora_rank),
+        VllmSharedMemory(trainer=trainer),
+        VllmTransfer(Carrier.NCCL, trainer=trainer),
+        VllmOwnTransfer(trainer=trainer),
+        SglangTransfer(Carrier.NCCL, trainer=trainer),
+        VllmTransfer(Carrier.GLOO, trainer=trainer),
+        SglangTransfer(Carrier.GLOO, trainer=trainer),
+        DiskStrategy(stage=stage, is_tied=is_tied),
+        ObjectStoreStrategy(run=file_name(run), is_tied=is_tied),
+    ]
+    sync = WeightSync(policy, strategies, wanted=wanted, restart=restart, report=report)
+    await sync.start()
+    return sync

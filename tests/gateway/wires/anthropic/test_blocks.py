@@ -10,6 +10,7 @@ from holdfast.gateway.protocol.messages import Answer, AnswerChoice
 from holdfast.gateway.wires.anthropic.blocks import arguments_of, input_of
 from holdfast.gateway.wires.anthropic.messages import AnthropicMessages
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from support.exhaustive import points
 
 WIRE = AnthropicMessages()
 HELLO = {"role": "user", "content": "Hello"}
@@ -66,7 +67,7 @@ def _heard(*contents: object) -> Message:
     return asked.messages[1]
 
 
-@settings(max_examples=500)
+@settings(max_examples=points(125, 500))
 @given(_messages)
 @example(Message(Role.ASSISTANT, ""))
 @example(
@@ -89,14 +90,14 @@ def test_an_echo_is_the_message_that_was_told(message: Message) -> None:
         assert _heard(*([block] for block in told)) == heard
 
 
-@settings(max_examples=300)
+@settings(max_examples=points(75, 300))
 @given(_messages)
 def test_an_echo_of_an_echo_changes_nothing(message: Message) -> None:
     heard = _heard(_told(message))
     assert _heard(_told(heard)) == heard
 
 
-@settings(max_examples=300)
+@settings(max_examples=points(75, 300))
 @given(_arguments)
 def test_arguments_come_back_as_they_were_or_as_the_same_json(written: str) -> None:
     back = arguments_of(input_of(written))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, parse_count_request
+from support.exhaustive import points
 
 WIRE = AnthropicMessages()
 HELLO = {"role": "user", "content": "Hello"}
@@ -287,19 +288,19 @@ def _read(
         return told
 
 
-@settings(max_examples=500)
+@settings(max_examples=points(125, 500))
 @given(_bodies | _likely)
 def test_any_object_is_understood_or_refused(body: object) -> None:
     _holds(json.dumps(body).encode())
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(_values)
 def test_any_json_is_understood_or_refused(body: object) -> None:
     _holds(json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=points(75, 300))
 @given(st.binary())
 def test_any_bytes_are_understood_or_refused(body: bytes) -> None:
     _holds(body)
@@ -322,7 +323,7 @@ _RICH = json.dumps(
 ).encode()
 
 
-@settings(max_examples=700)
+@settings(max_examples=points(175, 700))
 @given(st.lists(st.tuples(st.integers(0, len(_RICH)), st.binary(max_size=3)), max_size=3))
 def test_any_damage_is_understood_or_refused(damage: list[tuple[int, bytes]]) -> None:
     written = bytearray(_RICH)

@@ -93,8 +93,9 @@ def test_parameters_are_read_and_the_limit_is_the_endpoints_own() -> None:
         ("suffix", "s"),
         ("best_of", 2),
         ("logprobs", 2),
-        ("presence_penalty", 1),
-        ("logit_bias", {"1": 1}),
+        ("length_penalty", 2),
+        ("bad_words", ["x"]),
+        ("chat_template_kwargs", {"enable_thinking": False}),
     ],
 )
 def test_what_cannot_be_followed_is_refused_by_name(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
+from support.exhaustive import points
 from support.gateway.openai_answers import ANSWER, TOOL
 
 CHAT: Wire = OpenAIChat()
@@ -128,7 +129,7 @@ def changed(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str
     return made
 
 
-@settings(max_examples=800)
+@settings(max_examples=points(200, 800))
 @given(st.data(), st.sampled_from(BODIES))
 def test_good_bodies_with_something_odd_in_them(
     data: st.DataObject, target: tuple[Wire, dict[str, Any]]
@@ -138,20 +139,20 @@ def test_good_bodies_with_something_odd_in_them(
     survives(wire, json.dumps(changed(body, path, data.draw(JSON))).encode())
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(JSON | st.dictionaries(st.sampled_from(sorted(CHAT_BODY)), JSON), st.sampled_from(BODIES))
 def test_any_json(value: Any, target: tuple[Wire, object]) -> None:
     survives(target[0], json.dumps(value).encode())
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(st.binary(max_size=60), st.sampled_from(BODIES))
 @example(b"", BODIES[0])
 def test_any_bytes(raw: bytes, target: tuple[Wire, object]) -> None:
     assert isinstance(survives(target[0], raw), RequestRejected)
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(st.data(), st.binary(max_size=3), st.sampled_from(BODIES))
 def test_good_bodies_with_bytes_damaged(
     data: st.DataObject, damage: bytes, target: tuple[Wire, dict[str, Any]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
+from support.exhaustive import points
 from support.gateway.openai_answers import CALL, TEXT, answered, choice
 
 WIRE = OpenAIResponses()
@@ -121,31 +122,31 @@ def test_the_good_body_is_good() -> None:
     assert isinstance(survives(json.dumps(BODY).encode()), GenerationRequest)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=points(250, 1000))
 @given(st.sampled_from(places(BODY)), JSON)
 def test_a_good_body_with_something_odd_in_it(path: tuple[Any, ...], value: Any) -> None:
     survives(changed(path, value))
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(st.lists(st.sampled_from(BODY["input"]) | JSON, max_size=6))
 def test_items_in_any_order_with_others_between_them(items: list[Any]) -> None:
     survives(json.dumps({**BODY, "input": items}).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=points(50, 200))
 @given(JSON | st.dictionaries(st.sampled_from(sorted(BODY)), JSON))
 def test_any_json(value: Any) -> None:
     survives(json.dumps(value).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=points(50, 200))
 @given(st.binary(max_size=60))
 def test_any_bytes(raw: bytes) -> None:
     assert isinstance(survives(raw), RequestRejected)
 
 
-@settings(max_examples=400)
+@settings(max_examples=points(100, 400))
 @given(st.integers(0, 1200), st.binary(max_size=3), st.integers(0, 4))
 def test_a_good_body_with_bytes_damaged(at: int, damage: bytes, cut: int) -> None:
     raw = json.dumps(BODY).encode()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+from support.exhaustive import points
 
 WIRE = OpenAIResponses()
 ASK = GenerationRequest("m", (user("hi"),))
@@ -71,7 +72,7 @@ REPLIES = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=points(50, 150))
 @given(REPLIES)
 def test_a_reply_that_is_sent_back_is_the_same_message(reply: Message) -> None:
     assert read(*items(reply)) == [reply]

@@ -30,8 +30,7 @@ class Confinement(Struct, frozen=True):
 
 @functools.cache
 def confinement() -> Confinement:
-    """How programs are confined on this machine; tested once, on this process. The first call
-    blocks for a moment."""
+    """How programs are confined on this machine; tested once. The first call blocks a moment."""
     found = _tried(_as_root() if os.geteuid() == 0 else _as_user())
     if found.trouble:
         _log.warning(

@@ -253,8 +253,7 @@ def _append(where: bytes, content: bytes) -> None:
 
 
 def _finish(base: bytes, entries: dict[bytes, ManifestEntry]) -> None:
-    """Creates links, when nothing can be written through them any more, and sets modes, the
-    innermost first."""
+    """Creates links, through which nothing is written any more, and sets modes, innermost first."""
     for path in sorted(entries, reverse=True):
         entry = entries[path]
         where = os.path.join(base, path)

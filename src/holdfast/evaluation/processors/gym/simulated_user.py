@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from holdfast.evaluation.running.providers import names_of
 from holdfast.policy.policy import Completion, Policy, Request
+from holdfast.policy.providers import names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import BadRequest, UsageError
@@ -132,8 +132,11 @@ def _params(t: Rollout, llm_args: Mapping[str, object]) -> dict[str, Any]:
         params = read_params(dict(llm_args))
     except (TypeError, ValueError) as error:
         raise UsageError(f"row {t.task.id!r}: user_simulation.llm_args: {error}") from error
-    names = ("max_tokens", "temperature", "top_p", "stop")
-    return {name: value for name in names if (value := getattr(params, name)) is not None}
+    return {
+        name: value
+        for name, value in params.changes.items()
+        if name not in ("json", "reasoning_effort")
+    }
 
 
 def _renderer(policy: Policy) -> Renderer:

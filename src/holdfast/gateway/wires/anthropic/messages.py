@@ -49,6 +49,8 @@ class AnthropicMessages:
             tool_choice=forced_tool(parsed),
             parallel_tool_calls=is_parallel(parsed),
             thinking_token_budget=parsed.thinking_token_budget,
+            altering=parsed.altering,
+            chat_template_kwargs=parsed.template_kwargs,
             image_param=image_param(parsed),
             stream=bool(parsed.stream),
         )
@@ -80,6 +82,7 @@ def parse_count_request(body: bytes) -> GenerationRequest:
         parse_messages(parsed),
         tool_schemas(parsed),
         reasoning_effort=parsed.effort,
+        chat_template_kwargs=parsed.template_kwargs,
         image_param=image_param(parsed),
     )
 

@@ -19,6 +19,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from holdfast.gateway.wires.altering import AlteringFields
 from holdfast.gateway.wires.anthropic.errors import from_decode_error, invalid, unknown, unsupported
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import NO_REASONING, schema_text
@@ -28,16 +29,6 @@ Options = dict[str, object]
 Found = TypeVar("Found")
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_UNSUPPORTED = (
-    "compaction",
-    "container",
-    "context_management",
-    "fallback_credit_token",
-    "fallbacks",
-    "inference_geo",
-    "mcp_servers",
-    "thread",
-)
 
 
 class _Block(Struct, tag_field="type", forbid_unknown_fields=True, frozen=True):
@@ -115,7 +106,25 @@ class SystemTurn(_Turn, tag="system", frozen=True):
 Turn = UserTurn | AssistantTurn | SystemTurn
 
 
-class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class _Unsupported(AlteringFields, frozen=True, kw_only=True):
+    """Named here, so that they are rejected as unsupported and not as unknown."""
+
+    compaction: object = None
+    container: object = None
+    context_management: object = None
+    fallback_credit_token: object = None
+    fallbacks: object = None
+    inference_geo: object = None
+    mcp_servers: object = None
+    thread: object = None
+
+
+_UNSUPPORTED = tuple(
+    name for name in _Unsupported.__struct_fields__ if name not in AlteringFields.__struct_fields__
+)
+
+
+class CountRequest(_Unsupported, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The body of `/v1/messages/count_tokens`."""
 
     model: Name
@@ -127,15 +136,6 @@ class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     output_config: Options | None = None
     cache_control: object = None
     speed: str | None = None
-    # Named here, so that they are rejected as unsupported and not as unknown.
-    compaction: object = None
-    container: object = None
-    context_management: object = None
-    fallback_credit_token: object = None
-    fallbacks: object = None
-    inference_geo: object = None
-    mcp_servers: object = None
-    thread: object = None
 
     @property
     def effort(self) -> str | None:

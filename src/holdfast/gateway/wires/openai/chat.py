@@ -32,7 +32,7 @@ from holdfast.gateway.wires.openai.parameters import (
     neutral,
     reject_unless_neutral,
 )
-from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
+from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire, usage
 from holdfast.gateway.wires.tool_choices import parse_tool_choice
 from holdfast.records.message import Message, ToolCall
 
@@ -43,7 +43,9 @@ _MIN_LOGPROB = -9999.0
 _Messages = TypeVar("_Messages")
 
 
-class _Body(SamplingParameters, Generic[_Messages], kw_only=True, forbid_unknown_fields=True):
+class _Body(
+    SamplingParameters, Generic[_Messages], kw_only=True, frozen=True, forbid_unknown_fields=True
+):
     messages: _Messages
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
@@ -67,9 +69,6 @@ class _Body(SamplingParameters, Generic[_Messages], kw_only=True, forbid_unknown
     web_search_options: object = neutral()
     verbosity: object = neutral("medium")
     chat_template: object = neutral()
-    chat_template_kwargs: object = neutral(
-        {}, why="how messages are rendered is the policy's setting."
-    )
     add_generation_prompt: object = neutral(True)
     continue_final_message: object = neutral(False)
     include_reasoning: object = neutral(True)
@@ -96,22 +95,14 @@ class OpenAIChat(OpenAIWire):
             model=request.model,
             messages=conversation or parse_messages(request.messages),
             tools=() if choice is None else schemas,
-            max_tokens=_max_tokens(request),
-            temperature=request.temperature,
-            top_p=request.top_p,
-            stop=request.stops,
-            json=request.json,
+            max_tokens=_either(request, "max_tokens", "max_completion_tokens"),
+            **request.shared_fields,
             reasoning_effort=request.reasoning_effort,
-            thinking_token_budget=_thinking_budget(request),
-            top_k=request.likeliest,
+            thinking_token_budget=_either(request, "thinking_token_budget", "thinking_budget"),
+            chat_template_kwargs=request.template_kwargs,
             tool_choice=choice or "",
             parallel_tool_calls=request.parallel_tool_calls is not False,
-            seed=request.seed,
-            n=request.n or 1,
-            stream=bool(request.stream),
             logprobs=bool(request.logprobs),
-            token_ids=bool(request.return_token_ids),
-            include_usage=request.include_usage,
         )
 
     def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
@@ -137,21 +128,11 @@ def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[M
         # Only the whole body shows an error, and in which message it is.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
-            if conversation := known.messages(unread.messages, _parse_new):
+            if conversation := known.messages(
+                unread.messages, lambda sent: parse_messages(_MESSAGES.decode(sent))
+            ):
                 return unread, conversation
     return errors.decode(_DECODER, body), ()
-
-
-def _parse_new(sent: bytes) -> tuple[Message, ...]:
-    return parse_messages(_MESSAGES.decode(sent))
-
-
-def _max_tokens(request: _Body[Any]) -> int | None:
-    return _either(request, "max_tokens", "max_completion_tokens")
-
-
-def _thinking_budget(request: _Body[Any]) -> int | None:
-    return _either(request, "thinking_token_budget", "thinking_budget")
 
 
 def _either(request: _Body[Any], name: str, other: str) -> int | None:
@@ -175,24 +156,6 @@ def token_ids(request: GenerationRequest, choice: AnswerChoice) -> dict[str, obj
     """Of a choice, as vLLM sends them where they are requested."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(found) if request.token_ids else {}
-
-
-def usage(answer: Answer) -> dict[str, object]:
-    """The usage, in the format of OpenAI's completions. Tokens of reasoning are not counted apart:
-    if there are any, their number is null and not 0."""
-    reasons = any(choice.message.reasoning for choice in answer.choices)
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": None if reasons else 0,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }
 
 
 def _choice(index: int, choice: AnswerChoice, *, request: GenerationRequest) -> dict[str, object]:
@@ -221,7 +184,9 @@ def _call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _logprobs(choice: AnswerChoice, positions: Sequence[int]) -> dict[str, object]:
+def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
+    if positions is None:
+        return None
     content = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in positions]
     return {"content": content, "refusal": None}
 
@@ -248,9 +213,6 @@ class ChatStream(CompletionStream):
     def _head(self, opening: Opening) -> dict[str, object]:
         return {**_head(opening, "chat.completion.chunk"), "system_fingerprint": None}
 
-    def _usage(self, answer: Answer) -> dict[str, object]:
-        return usage(answer)
-
     def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[dict[str, object]]:
         if not sent.is_open:
             yield _first_chunk(delta.index, None if delta.is_reasoning else "")
@@ -269,19 +231,15 @@ class ChatStream(CompletionStream):
         for piece in sse.pieces(reasoning):
             yield _chunk(index, {"reasoning_content": piece})
         for piece, positions in pieces:
-            yield _chunk(index, {"content": piece}, logprobs=_logprobs_at(choice, positions))
+            yield _chunk(index, {"content": piece}, logprobs=_logprobs(choice, positions))
         if sent.is_open and content == "":
             # The first chunk left open whether there is a text.
             yield _chunk(index, {"content": ""})
         for delta in _call_deltas(choice.message.tool_calls):
             yield _chunk(index, {"tool_calls": [delta]})
-        logprobs = _logprobs_at(choice, apart)
+        logprobs = _logprobs(choice, apart)
         ended = _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
         yield {**ended, **token_ids(self._request, choice)}
-
-
-def _logprobs_at(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
-    return None if positions is None else _logprobs(choice, positions)
 
 
 def _first_chunk(index: int, content: str | None) -> dict[str, object]:

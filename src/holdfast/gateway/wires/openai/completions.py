@@ -1,6 +1,6 @@
 """OpenAI's legacy completions, `/v1/completions`: a bare prompt, as text or as tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Annotated, cast
 
@@ -17,15 +17,15 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
-from holdfast.gateway.wires.openai.chat import bound_logprob, token_ids, usage
-from holdfast.gateway.wires.openai.errors import invalid, unsupported_value
+from holdfast.gateway.wires.openai.chat import bound_logprob, token_ids
+from holdfast.gateway.wires.openai.errors import invalid, unsupported, unsupported_value
 from holdfast.gateway.wires.openai.parameters import (
     MAX_TOKENS,
     SamplingParameters,
     neutral,
     reject_unless_neutral,
 )
-from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
+from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire, usage
 
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""
@@ -36,7 +36,7 @@ _Token = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 _Prompt = str | list[str | _Token | list[_Token]]
 
 
-class _Body(SamplingParameters, kw_only=True, forbid_unknown_fields=True):
+class _Body(SamplingParameters, kw_only=True, frozen=True, forbid_unknown_fields=True):
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
@@ -59,6 +59,8 @@ class OpenAICompletions(OpenAIWire):
             raise unsupported_value(
                 "logprobs", request.logprobs, "only sampled tokens have logprobs; send 0 or 1."
             )
+        if request.template_kwargs:
+            raise unsupported("chat_template_kwargs", "a bare prompt has no template.")
         prompts = _prompts(request.prompt)
         if len(prompts) * (request.n or 1) > _MAX_CHOICES:
             text = f"there can be {_MAX_CHOICES} choices of all prompts together"
@@ -68,18 +70,9 @@ class OpenAICompletions(OpenAIWire):
             model=request.model,
             messages=(),
             max_tokens=request.max_tokens or _DEFAULT_MAX_TOKENS,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            stop=request.stops,
-            json=request.json,
-            top_k=request.likeliest,
+            **request.shared_fields,
             thinking_token_budget=request.thinking_token_budget,
-            seed=request.seed,
-            n=request.n or 1,
-            stream=bool(request.stream),
             logprobs=request.logprobs is not None,
-            token_ids=bool(request.return_token_ids),
-            include_usage=request.include_usage,
             text=only if isinstance(only, str) else None,
             prompt_ids=only if isinstance(only, tuple) else None,
             prompts=() if only is not None else prompts,
@@ -139,17 +132,14 @@ def _choice(
     logprobs: dict[str, object] | None = None,
     finish_reason: str | None = None,
 ) -> dict[str, object]:
-    return {
-        "index": index,
-        "text": text,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason,
-    }
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _logprobs(choice: AnswerChoice, positions: range) -> dict[str, object]:
+def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
     """Of the tokens at these places; the likeliest others are not known, which is said as null."""
-    offsets = _offsets(choice.tokens)
+    if positions is None:
+        return None
+    offsets = list(accumulate((len(token) for token in choice.tokens), initial=0))
     return {
         "tokens": [choice.tokens[i] for i in positions],
         "token_logprobs": [bound_logprob(choice.logprobs[i]) for i in positions],
@@ -158,19 +148,11 @@ def _logprobs(choice: AnswerChoice, positions: range) -> dict[str, object]:
     }
 
 
-def _offsets(tokens: Sequence[str]) -> list[int]:
-    """Where each token begins in the text of the completion."""
-    return list(accumulate((len(token) for token in tokens), initial=0))
-
-
 class TextStream(CompletionStream):
     """Of each choice: its text, its end."""
 
     def _head(self, opening: Opening) -> dict[str, object]:
         return _head(opening)
-
-    def _usage(self, answer: Answer) -> dict[str, object]:
-        return usage(answer)
 
     def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[dict[str, object]]:
         yield _choice(delta.index, delta.text)
@@ -181,11 +163,7 @@ class TextStream(CompletionStream):
         _, text = sent.rest(choice.message)
         pieces, apart = self._pieces(choice, text, sent)
         for piece, positions in pieces:
-            yield _choice(index, piece, logprobs=_logprobs_at(choice, positions))
-        end, reason = _logprobs_at(choice, apart), _finish_reason(choice)
+            yield _choice(index, piece, logprobs=_logprobs(choice, positions))
+        end, reason = _logprobs(choice, apart), _finish_reason(choice)
         ended = _choice(index, "", logprobs=end, finish_reason=reason)
         yield ended | token_ids(self._request, choice)
-
-
-def _logprobs_at(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
-    return None if positions is None else _logprobs(choice, positions)

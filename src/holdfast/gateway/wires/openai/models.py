@@ -14,8 +14,7 @@ def format_models(names: Sequence[str], *, created: int) -> bytes:
 
 
 def format_model(name: str, names: Sequence[str], *, created: int) -> bytes:
-    """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for a name that is not
-    among `names`."""
+    """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for an unknown name."""
     if name not in names:
         text = f"The model '{shorten(name)}' does not exist. There are: {', '.join(names)}."
         raise RequestRejected(404, text, param="model", code="model_not_found")

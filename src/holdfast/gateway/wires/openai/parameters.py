@@ -5,10 +5,11 @@ with any value), accepted only where it changes nothing (`neutral`), or unknown 
 """
 
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
+from holdfast.gateway.wires.altering import AlteringFields
 from holdfast.gateway.wires.openai.errors import unsupported, unsupported_value
 from holdfast.gateway.wires.openai.formats import ResponseFormat, parse_format
 
@@ -40,7 +41,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     """Padding of the events; there is none here."""
 
 
-class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
+class SamplingParameters(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The parameters of both endpoints. Null is the same as no value."""
 
     model: Text
@@ -72,17 +73,10 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     thinking_token_budget: Budget | None = None
 
     # Followed only where they change nothing.
-    frequency_penalty: object = neutral(0)
-    presence_penalty: object = neutral(0)
-    repetition_penalty: object = neutral(1)
     length_penalty: object = neutral(1)
-    logit_bias: object = neutral({})
-    min_p: object = neutral(0)
     min_tokens: object = neutral(0)
     best_of: object = neutral(1)
     use_beam_search: object = neutral(False)
-    ignore_eos: object = neutral(False)
-    stop_token_ids: object = neutral([])
     bad_words: object = neutral([])
     allowed_token_ids: object = neutral()
     include_stop_str_in_output: object = neutral(False)
@@ -95,21 +89,22 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     )
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def likeliest(self) -> int | None:
-        """The value for `Sampling.top_k`; None where it changes nothing."""
-        return self.top_k if self.top_k is not None and self.top_k > 0 else None
-
-    @property
-    def json(self) -> bool | str:
-        return parse_format(self.response_format, param="response_format")
-
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def shared_fields(self) -> dict[str, Any]:
+        """The fields of a `GenerationRequest` that both endpoints have."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "stop": stop,
+            "json": parse_format(self.response_format, param="response_format"),
+            "top_k": self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            "altering": self.altering,
+            "seed": self.seed,
+            "n": self.n or 1,
+            "stream": bool(self.stream),
+            "token_ids": bool(self.return_token_ids),
+            "include_usage": bool(self.stream_options and self.stream_options.include_usage),
+        }
 
 
 def reject_unless_neutral(body: Struct, *, at: str = "") -> None:

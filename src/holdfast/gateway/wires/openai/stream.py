@@ -27,6 +27,24 @@ _Piece = tuple[str, _Positions]
 _encode = msgspec.json.Encoder().encode
 
 
+def usage(answer: Answer) -> Json:
+    """The usage, in the format of OpenAI's completions. Tokens of reasoning are not counted apart:
+    if there are any, their number is null and not 0."""
+    reasons = any(choice.message.reasoning for choice in answer.choices)
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": None if reasons else 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
 class OpenAIWire(ABC):
     """The methods that OpenAI's wires share."""
 
@@ -62,9 +80,6 @@ class CompletionStream(ABC):
     def _rest(self, index: int, choice: AnswerChoice, sent: sse.SentText) -> Iterator[Json]:
         """The rest of a choice, its end included."""
 
-    @abstractmethod
-    def _usage(self, answer: Answer) -> Json: ...
-
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         chunks = [chunk for delta in deltas for chunk in self._chunks(delta)]
         return self._events(opening, chunks)
@@ -78,7 +93,7 @@ class CompletionStream(ABC):
         events = self._events(answer.opening, chunks)
         if self._request.include_usage:
             head = self._head(answer.opening)
-            chunk = {**head, "choices": [], "usage": self._usage(answer)}
+            chunk = {**head, "choices": [], "usage": usage(answer)}
             events.append(sse.data(_encode(chunk)))
         return [*events, sse.DONE]
 

@@ -217,19 +217,6 @@ class _Reply:
         )
 
 
-def _anything(reply: _Reply) -> bool:
-    return True
-
-
-def _has_no_text(reply: _Reply) -> bool:
-    return reply.text is None
-
-
-def _has_only_thought(reply: _Reply) -> bool:
-    """Reasoning comes first: after text or calls it begins another reply."""
-    return reply.text is None and not reply.calls
-
-
 class _Conversation:
     def __init__(self) -> None:
         self._entries: list[Message | _Reply] = []
@@ -260,7 +247,7 @@ class _Conversation:
     def _take_message(self, item: _MessageItem, at: str) -> None:
         if item.role == "assistant":
             text = _text(item.content, f"{at}.content")
-            self._reply_of(item.id, fits=_has_no_text).text = text
+            self._reply_of(item.id, fits=lambda reply: reply.text is None).text = text
             return
         read = _content if item.role == "user" else _text
         self._add(Message(Role(item.role), read(item.content, f"{at}.content")), at)
@@ -281,7 +268,10 @@ class _Conversation:
         text = "".join(part.text for part in item.content or ()) or summary
         if not text:
             return
-        reply = self._reply_of(item.id, follows=_has_only_thought)
+        # Reasoning comes first: after text or calls it begins another reply.
+        reply = self._reply_of(
+            item.id, follows=lambda reply: reply.text is None and not reply.calls
+        )
         reply.reasoning = text if reply.reasoning is None else f"{reply.reasoning}\n\n{text}"
 
     def _reply_of(
@@ -289,8 +279,8 @@ class _Conversation:
         item_id: str | None,
         *,
         generation: str = "",
-        follows: Callable[[_Reply], bool] = _anything,
-        fits: Callable[[_Reply], bool] = _anything,
+        follows: Callable[[_Reply], bool] = lambda reply: True,
+        fits: Callable[[_Reply], bool] = lambda reply: True,
     ) -> _Reply:
         """The reply of an item: the last one or a new one.
 

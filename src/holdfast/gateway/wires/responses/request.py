@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestLookup
+from holdfast.gateway.wires.altering import AlteringFields
 from holdfast.gateway.wires.openai import errors, messages
 from holdfast.gateway.wires.openai.errors import (
     convert,
@@ -20,7 +21,13 @@ from holdfast.gateway.wires.openai.errors import (
     unsupported_value,
 )
 from holdfast.gateway.wires.openai.formats import Effort, TextFormat, parse_format
-from holdfast.gateway.wires.openai.parameters import Count, Text, neutral, reject_unless_neutral
+from holdfast.gateway.wires.openai.parameters import (
+    MAX_TOKENS,
+    Count,
+    Text,
+    neutral,
+    reject_unless_neutral,
+)
 from holdfast.gateway.wires.responses import items
 from holdfast.gateway.wires.responses.items import ONLY_OWN, WHOLE_INPUT
 from holdfast.gateway.wires.tool_choices import parse_tool_choice
@@ -63,7 +70,7 @@ class _CacheOptions(Struct):
     prewarm: bool = False
 
 
-class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
+class _Body(AlteringFields, kw_only=True, frozen=True, forbid_unknown_fields=True):
     model: Text
     input: str | list[dict[str, object]]
     instructions: str | None = None
@@ -71,6 +78,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     stream: bool | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
@@ -139,6 +147,9 @@ def parse_request(body: bytes, known: RequestLookup | None = None) -> Generation
         max_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
+        top_k=request.top_k if request.top_k and request.top_k > 0 else None,
+        altering=request.altering,
+        chat_template_kwargs=request.template_kwargs,
         json=parse_format(request.text.format if request.text else None, param="text.format"),
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         stream=bool(request.stream),

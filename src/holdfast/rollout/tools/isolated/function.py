@@ -44,8 +44,7 @@ class Isolated:
     async def slot(
         self, arguments: dict[str, object], *, key: str | None, timeout: float
     ) -> "AsyncIterator[Begin[str]]":
-        """A process that is there and ready. The text of the result; `timeout` counts from when it
-        begins."""
+        """A process that is there and ready; `timeout` counts from when the call begins."""
         if _imports:
             raise UsageError(
                 f"{_imports[-1]} calls an isolated tool while it is imported: what it runs has to "

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(connection: int, faults: int, driver: int) -> None:
     """Serves until the driver is gone."""
-    _die_with(driver)
+    die_with(driver)
     # Descriptors that a process started by the tool does not inherit.
     os.set_inheritable(connection, False)
     os.set_inheritable(faults, False)
@@ -57,7 +57,8 @@ def main(connection: int, faults: int, driver: int) -> None:
             os._exit(0)
 
 
-def _die_with(driver: int) -> None:
+def die_with(driver: int) -> None:
+    """The kernel ends this process when the process `driver`, which started it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:  # It died before it could be tied to.
@@ -67,7 +68,7 @@ def _die_with(driver: int) -> None:
 def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
     home = msgspec.msgpack.decode(read(talk.recv), type=FunctionHome)
     try:
-        module = _import_module(home)
+        module = import_module(home)
     except BaseException as error:
         talk.sendall(frame(_broken_answer(error)))
         return
@@ -77,13 +78,13 @@ def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
         talk.sendall(frame(_answer(module, request, runner)))
 
 
-def _import_module(home: FunctionHome) -> ModuleType:
+def import_module(home: FunctionHome) -> ModuleType:
+    """The module of the user's code, under its own name unless that is another module's."""
     sys.argv[:] = [home.file]
     found = _find_function(home.module)
     with function.importing(home):
         if found is not None and _is_at(found, home.file):
             return importlib.import_module(home.module)
-        # Under its own name, unless that is another module's.
         name = home.module if found is None else f"isolated_{home.module}"
         spec = importlib.util.spec_from_file_location(name, home.file)
         if spec is None or spec.loader is None:

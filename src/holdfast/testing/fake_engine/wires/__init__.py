@@ -3,9 +3,11 @@
 - `registry`: Which endpoints each dialect has.
 - `vllm`: vLLM's completions, chat completions and `generate`; and a plain OpenAI-like chat.
 - `tool_calls`: Tool calls in a text that is still being written, as a chat stream reports them.
+- `experts`: Routed experts as vLLM and SGLang write them.
 - `vllm_admin`: vLLM's other endpoints: its load, and the switches of its development mode.
 - `sglang`: SGLang's `/generate`.
 - `sglang_admin`: SGLang's other endpoints.
+- `sglang_groups`: SGLang's distributed update, with a real collective.
 - `fireworks`: Fireworks' `/v1/completions`.
 - `models`: `/v1/models` of each engine.
 """

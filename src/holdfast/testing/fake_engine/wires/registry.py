@@ -27,9 +27,10 @@ class ServedRoutes(Struct):
 
 
 def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
+    adapters = schedule.weights.adapters
     if options.dialect == "sglang":
         return ServedRoutes(
-            {"/generate": SGLangWire(options)},
+            {"/generate": SGLangWire(options, adapters)},
             {"/v1/models": models.sglang_models},
             SGLangSide(options, schedule).add_to,
         )
@@ -49,10 +50,10 @@ def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
         )
     return ServedRoutes(
         {
-            "/v1/completions": CompletionsWire(options),
+            "/v1/completions": CompletionsWire(options, adapters),
             "/v1/chat/completions": ChatWire(options, vllm=True),
             "/inference/v1/generate": GenerateWire(
-                options, enabled=options.dialect == "vllm-scale-out"
+                options, adapters, enabled=options.dialect == "vllm-scale-out"
             ),
         },
         {"/v1/models": models.vllm_models},

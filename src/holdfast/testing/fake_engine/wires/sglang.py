@@ -8,7 +8,8 @@ SGLang gives.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from holdfast.testing.fake_engine.json_output import ANY, parse_schema, parse_st
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits
 from holdfast.testing.fake_engine.tokens import END, TEXT
+from holdfast.testing.fake_engine.wires.experts import flat_text
 
 
 class SglangSamplingParams(Struct, frozen=True):
@@ -45,6 +47,9 @@ class SglangRequest(Struct):
     return_prompt_token_ids: bool = False
     stream: bool = False
     rid: str | None = None
+    lora_path: str | None = None
+    return_routed_experts: bool = False
+    routed_experts_start_len: int = 0
 
 
 def _schema(params: SglangSamplingParams) -> dict[str, object] | None:
@@ -57,8 +62,8 @@ def _schema(params: SglangSamplingParams) -> dict[str, object] | None:
 
 
 class SGLangWire(FakeWire):
-    def __init__(self, options: FakeOptions):
-        super().__init__(options)
+    def __init__(self, options: FakeOptions, adapters: Collection[str] = ()):
+        super().__init__(options, adapters)
         self._so_far: FakePiece | None = None
 
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
@@ -68,7 +73,7 @@ class SGLangWire(FakeWire):
         params = body.sampling_params
         job = FakeRequest(
             id=body.rid or request_id,
-            model=self.options.model,
+            model=self.served(body.lora_path),
             prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
             limits=limits(params.max_new_tokens, params.stop, params.stop_token_ids),
             seed=params.sampling_seed,
@@ -79,6 +84,7 @@ class SGLangWire(FakeWire):
             logprobs=body.return_logprob,
             logprob_texts=body.return_text_in_logprobs,
             prompt_ids=body.return_prompt_token_ids,
+            experts_from=body.routed_experts_start_len if body.return_routed_experts else None,
         )
         return self.check(job, n=params.n)
 
@@ -90,17 +96,24 @@ class SGLangWire(FakeWire):
             return None
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
-        return _output(job, piece, tokens=piece.sampled)
+        return self._output(job, piece, tokens=piece.sampled)
 
     def for_stream(self) -> "SGLangWire":
-        return SGLangWire(self.options)
+        return SGLangWire(self.options, self.adapters)
 
     def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         tokens = piece.start + piece.sampled
         if self.options.incremental_stream:
-            return [_output(job, piece, tokens=tokens)]
+            return [self._output(job, piece, tokens=tokens)]
         self._so_far = piece if self._so_far is None else _both(self._so_far, piece)
-        return [_output(job, self._so_far, tokens=tokens)]
+        return [self._output(job, self._so_far, tokens=tokens)]
+
+    def _output(self, job: FakeRequest, piece: FakePiece, *, tokens: int) -> object:
+        output = _output(job, piece, tokens=tokens)
+        if piece.finish_reason is not None:
+            experts = flat_text(self.options, job, tokens=tokens)
+            output["meta_info"] |= {"routed_experts": experts} if experts else {}
+        return output
 
     def error(self, error: EngineRequestRejected) -> object:
         return {"error": {"message": str(error)}}
@@ -117,7 +130,7 @@ def _both(before: FakePiece, piece: FakePiece) -> FakePiece:
     )
 
 
-def _output(job: FakeRequest, piece: FakePiece, *, tokens: int) -> object:
+def _output(job: FakeRequest, piece: FakePiece, *, tokens: int) -> dict[str, Any]:
     meta: dict[str, object] = {
         "id": job.id,
         "finish_reason": _finish_reason(piece, tokens),

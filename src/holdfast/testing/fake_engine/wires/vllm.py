@@ -6,7 +6,7 @@ sampled token is listed.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ from holdfast.testing.fake_engine.json_output import required_schema
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits, text_prompt
 from holdfast.testing.fake_engine.tokens import TEXT
+from holdfast.testing.fake_engine.wires.experts import npy_text
 from holdfast.testing.fake_engine.wires.tool_calls import StreamedToolCalls, parse_tool_calls
 
 FINGERPRINT = "holdfast-fake"
@@ -50,8 +51,9 @@ _CHAT_TEXT = ["" if text == "\ufffd" else text for text in TEXT]
 _VLLM_ONLY = frozenset(
     ("annotations", "audio", "function_call", "reasoning", "stop_reason", "token_ids",
      "routed_experts", "prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params",
-     "ec_transfer_params", "metrics", "prompt_tokens_details", "completion_tokens_details")
+     "ec_transfer_params", "metrics")
 )  # fmt: skip
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 
 
 class _VllmWire(FakeWire):
@@ -59,14 +61,21 @@ class _VllmWire(FakeWire):
     texts = TEXT
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> JsonObject:
-        tokens = usage(len(job.prompt), piece.sampled)
+        tokens = self._usage(job, piece.sampled)
         return self._shape(job).whole([self._output(job, piece)], tokens)
 
     def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[JsonObject]:
         return [self._shape(job).chunk(self._output(job, piece))]
 
     def closing(self, job: FakeRequest, tokens: int) -> Sequence[JsonObject]:
-        return self._shape(job).closing(usage(len(job.prompt), tokens))
+        return self._shape(job).closing(self._usage(job, tokens))
+
+    def _usage(self, job: FakeRequest, tokens: int) -> JsonObject:
+        found = usage(len(job.prompt), tokens)
+        if self.options.counts == "details":
+            found["prompt_tokens_details"] = {"cached_tokens": len(job.prompt) // 2}
+            found["completion_tokens_details"] = {"reasoning_tokens": tokens // 2}
+        return found
 
     def _shape(self, job: FakeRequest) -> ResponseShape:
         return self.shape(
@@ -86,7 +95,13 @@ class _VllmWire(FakeWire):
             text_offset=piece.start,
             token_ids=piece.ids if job.token_ids else None,
             prompt_token_ids=job.prompt if job.prompt_ids and piece.start == 0 else None,
+            routed_experts=self._experts(job, piece),
         )
+
+    def _experts(self, job: FakeRequest, piece: FakePiece) -> str | None:
+        if piece.finish_reason is None:
+            return None
+        return npy_text(self.options, job, tokens=piece.start + piece.sampled)
 
     def _request(
         self,
@@ -114,20 +129,27 @@ class _VllmWire(FakeWire):
         return self.check(FakeRequest(**{**values, **fields}), n=params.n)
 
 
+class FakeCompletionsRequest(CompletionsRequest, kw_only=True):
+    routed_experts_prompt_start: int = 0
+
+
 class CompletionsWire(_VllmWire):
+    """Routed experts are in whole answers alone."""
+
     shape = CompletionsShape
 
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        body = decode(raw, CompletionsRequest)
-        check_model(body.model, self.options.model)
+        body = decode(raw, FakeCompletionsRequest)
         return self._request(
             body,
             body,
             id=request_id,
+            model=self.served(body.model),
             prompt=text_prompt(body.prompt),
             max_tokens=16 if body.max_tokens is None else body.max_tokens,
             schema=required_schema(body.response_format, body.structured_outputs),
             logprobs=body.logprobs is not None,
+            experts_from=None if body.stream else body.routed_experts_prompt_start,
         )
 
     def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
@@ -138,6 +160,14 @@ class CompletionsWire(_VllmWire):
         return output
 
 
+class FakeGenerateSamplingParams(GenerateSamplingParams, kw_only=True):
+    routed_experts_prompt_start: int = 0
+
+
+class FakeGenerateRequest(GenerateRequest, kw_only=True):
+    sampling_params: FakeGenerateSamplingParams | None = None
+
+
 class GenerateWire(_VllmWire):
     """`enabled`: whether the server was started with `--enable-scale-out`.
 
@@ -146,25 +176,26 @@ class GenerateWire(_VllmWire):
 
     shape = GenerateShape
 
-    def __init__(self, options: FakeOptions, *, enabled: bool):
-        super().__init__(options)
+    def __init__(self, options: FakeOptions, adapters: Collection[str] = (), *, enabled: bool):
+        super().__init__(options, adapters)
         self._enabled = enabled
 
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
         if not self._enabled:
             raise errors.scale_out_disabled()
-        body = decode(raw, GenerateRequest)
-        check_model(body.model, self.options.model)
-        params = body.sampling_params or GenerateSamplingParams()
+        body = decode(raw, FakeGenerateRequest)
+        params = body.sampling_params or FakeGenerateSamplingParams()
         return self._request(
             body,
             params,
             id=request_id,
+            model=self.served(body.model),
             prompt=body.token_ids,
             max_tokens=16 if params.max_tokens is None else params.max_tokens,
             schema=required_schema(None, params.structured_outputs),
             logprobs=params.logprobs is not None,
             token_ids=True,
+            experts_from=params.routed_experts_prompt_start,
         )
 
     def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
@@ -247,7 +278,10 @@ class ChatWire(_VllmWire):
         return list(self._renderer.render(messages, body.tools or []))
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> JsonObject:
-        return self._plain(super().whole(job, piece))
+        answer = super().whole(job, piece)
+        if self.options.counts == "nothing":
+            del answer["usage"]
+        return self._plain(answer)
 
     def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
         output = super()._output(job, piece)
@@ -307,7 +341,11 @@ class ChatWire(_VllmWire):
 
 
 def _without_extensions(value: JsonObject) -> JsonObject:
-    return {name: _plain_value(inner) for name, inner in value.items() if name not in _VLLM_ONLY}
+    return {
+        name: _plain_value(inner)
+        for name, inner in value.items()
+        if name not in _VLLM_ONLY and not (name in _DETAILS and inner is None)
+    }
 
 
 def _plain_value(value: Any) -> Any:

@@ -1,0 +1,140 @@
+"""verl's agent loop over a client of its interface: made by verl's own factory, answered from the
+journal when a prompt is issued again, with verl's weight versions."""
+
+import asyncio
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from verl.experimental.agent_loop import agent_loop as verl_loop
+from verl.workers.rollout.replica import TokenOutput
+
+import holdfast.verl
+from holdfast.engine.open_run import RunChanged
+from holdfast.records.errors import UsageError
+from holdfast.training.run.train import TINY
+
+CONFIG = OmegaConf.create(
+    {
+        "actor_rollout_ref": {
+            "rollout": {
+                "temperature": 1.0,
+                "top_p": 1.0,
+                "top_k": -1,
+                "prompt_length": 64,
+                "response_length": 32,
+                "logprobs_mode": "processed_logprobs",
+            }
+        },
+        "data": {},
+    }
+)
+
+
+class Client:
+    """verl's `LLMServerClient.generate`."""
+
+    def __init__(self, step=3):
+        self.requests = 0
+        self.step = step
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **more):
+        self.requests += 1
+        assert sampling_params["logprobs"]
+        ids = [10 + (sum(prompt_ids) + n) % 90 for n in range(5)]
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-0.5] * len(ids),
+            stop_reason="completed",
+            extra_fields={"min_global_steps": self.step, "max_global_steps": self.step},
+        )
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+    t.add(holdfast.user("and now?"))
+    await t.generate()
+
+
+def score(trajectory):
+    assert trajectory.task.ground_truth == "4"
+    return 0.5
+
+
+def made(name, client, journal, *, config=CONFIG, **options):
+    """As verl makes an agent loop: by the name that is registered."""
+    holdfast.verl.agent_loop(name, solve, score, journal=journal, **options)
+    return hydra.utils.instantiate(
+        config=verl_loop._agent_loop_registry[name],
+        trainer_config=verl_loop.DictConfigWrap(config=config),
+        server_manager=client,
+        tokenizer=AutoTokenizer.from_pretrained(TINY),
+        processor=None,
+        dataset_cls=None,
+        data_config=verl_loop.DictConfigWrap(config.data),
+    )
+
+
+def prompt(step=7, session=0, uid="random"):
+    return {
+        "raw_prompt": [{"role": "user", "content": "2 + 2?"}],
+        "reward_model": {"ground_truth": "4"},
+        "uid": uid,
+        "session_id": session,
+        "global_steps": step,
+    }
+
+
+PARAMS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
+
+
+def test_a_prompt_that_is_issued_again_is_replayed(tmp_path):
+    journal = tmp_path / "holdfast.db"
+    client = Client()
+
+    async def issue(name, client, *prompts):
+        loop = made(name, client, journal)
+        return await asyncio.gather(*(loop.run(dict(PARAMS), **each) for each in prompts))
+
+    first = asyncio.run(issue("one", client, prompt(), prompt(session=1)))
+    assert client.requests == 4
+    for output in first:
+        assert isinstance(output, verl_loop.AgentLoopOutput)
+        fields = output.as_dict()
+        assert len(fields["responses"]) == len(fields["response_mask"])
+        assert fields["rm_scores"].sum() == 0.5
+        assert 0 in output.response_mask
+        assert output.extra_fields["min_global_steps"] == 3
+    again = Client(step=9)
+    after = asyncio.run(issue("two", again, prompt(uid="other"), prompt(session=1, uid="other")))
+    assert again.requests == 0, "after a resume, verl gives a prompt another uid"
+    assert [output.response_ids for output in after] == [output.response_ids for output in first]
+    later = asyncio.run(issue("three", again, prompt(step=8)))
+    assert again.requests == 2, "a later epoch is sampled anew"
+    assert later[0].extra_fields["max_global_steps"] == 9
+
+
+def test_a_training_with_other_checkpoints_does_not_get_the_samples(tmp_path):
+    async def issue(name, folder):
+        found = OmegaConf.merge(CONFIG, {"trainer": {"default_local_dir": folder}})
+        loop = made(name, Client(), tmp_path / "holdfast.db", config=found)
+        return await loop.run(dict(PARAMS), **prompt())
+
+    first = asyncio.run(issue("here", "checkpoints/one"))
+    with pytest.raises(RunChanged, match="recorded 'checkpoints/one', now 'checkpoints/two'"):
+        asyncio.run(issue("there", "checkpoints/two"))
+    assert asyncio.run(issue("again", "checkpoints/one")).response_ids == first.response_ids
+
+
+def test_a_trainer_that_does_not_say_the_step_is_refused(tmp_path):
+    bare = {name: value for name, value in prompt().items() if name != "global_steps"}
+
+    async def issue(**options):
+        loop = made("bare", Client(), tmp_path / "holdfast.db", **options)
+        return await loop.run(dict(PARAMS), **bare)
+
+    with pytest.raises(UsageError, match="global_steps"):
+        asyncio.run(issue())
+    assert asyncio.run(issue(step=lambda kwargs: 1)).num_turns == 2

@@ -1,0 +1,31 @@
+"""Addresses and tokens of servers, as every server and client of ours checks them."""
+
+import ipaddress
+import os
+from urllib.parse import urlsplit
+
+from holdfast.records.errors import UsageError
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_http_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.netloc) and parts.port != 0
+    except ValueError:  # A port or an IPv6 address that is none.
+        return False
+
+
+def secret_in(variable: str, *, option: str) -> str | None:
+    """The secret in the environment variable that an option names; None where it names none."""
+    if not variable:
+        return None
+    if not (secret := os.environ.get(variable)):
+        raise UsageError(f"{option} {variable}: this environment variable is not set")
+    return secret

@@ -1,0 +1,93 @@
+"""What can be wrong about a run on a cluster, found before anything is begun."""
+
+import argparse
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from holdfast.addresses import is_loopback
+from holdfast.cluster.connection import check_cluster
+from holdfast.cluster.extra import import_ray
+from holdfast.cluster.folder import TravelFolder, travel_folder
+from holdfast.cluster.messages import Place
+from holdfast.journal import is_server
+from holdfast.records.errors import UsageError
+
+MAX_REQUIREMENTS = 100_000
+_LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}/")
+"""How lines begin that name a file of this machine."""
+
+
+class ClusterPlan(Struct, frozen=True):
+    """What a command wants of its cluster."""
+
+    folder: TravelFolder | None
+    """None: no code of the user's is needed."""
+    requirements: list[str]
+
+
+def check(args: argparse.Namespace, file: Path | None) -> ClusterPlan:
+    """Without asking anybody; raises `UsageError`. `file`: that of the user's code, if any."""
+    check_cluster(args.cluster)
+    import_ray()
+    if not is_server(args.journal):
+        raise UsageError(
+            f"--cluster with --journal {args.journal}: workers on several machines share a journal "
+            "on a server, as postgresql://USER@HOST/NAME; a file on a network file system loses "
+            "data"
+        )
+    if not args.policy:
+        raise UsageError(
+            "--cluster needs --policy URL: the embedded engine serves this machine alone"
+        )
+    exclude = tuple(args.cluster_exclude or ())
+    folder = None if file is None else travel_folder(file, exclude=exclude)
+    return ClusterPlan(folder, _requirements(args))
+
+
+def check_policy(args: argparse.Namespace, places: list[Place]) -> None:
+    """Refuses an engine at a loopback address where workers are on several machines."""
+    if len({place.address for place in places}) < 2:
+        return
+    for url in args.policy:
+        host = urlsplit(url).hostname or ""
+        if is_loopback(host):
+            raise UsageError(
+                f"--policy {url}: {host} is another machine on each node of the cluster; name the "
+                "engine by an address that all of them can reach"
+            )
+
+
+def _requirements(args: argparse.Namespace) -> list[str]:
+    """The lines of the file, as pip reads them."""
+    if args.requirements is None:
+        return []
+    name = f"--requirements {args.requirements}"
+    try:
+        text = Path(args.requirements).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} cannot be read: {error}") from error
+    if len(text) > MAX_REQUIREMENTS:
+        raise UsageError(f"{name} has {len(text):,} characters, and can have {MAX_REQUIREMENTS:,}")
+    whole = text.replace("\\\n", " ").splitlines()
+    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in whole]
+    for line in lines:
+        if _LOCAL.match(line):
+            raise UsageError(
+                f"{name}: {line[:100]!r} names a file of this machine, which the nodes do not "
+                "have: write out what it lists"
+            )
+    return [line for line in lines if line]
+
+
+def imported_modules() -> tuple[str, ...]:
+    """Installed packages that this command has imported by now, the user's code's among them, and
+    the journal's driver, which it imports later: a node has to have them, too."""
+    installed = importlib.metadata.packages_distributions()
+    known = {name.partition(".")[0] for name in list(sys.modules)}
+    wanted = {name for name in known if name in installed and not name.startswith("_")}
+    return tuple(sorted((wanted | {"asyncpg"}) - {"holdfast", "pip", "setuptools"}))

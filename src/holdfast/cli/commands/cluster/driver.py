@@ -1,0 +1,345 @@
+"""`holdfast run --cluster`: opens the run, keeps its workers going, and reports.
+
+This process samples nothing. It opens the run once, holds it, and has Ray start workers, which
+lease their work from the journal. When Ray or a node knows that a worker is gone, its leases are
+given back at once; a worker that is only silent keeps them until they end.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import log_files
+from holdfast.cli.commands import run as running
+from holdfast.cli.commands.cluster import checks
+from holdfast.cli.commands.cluster.worker import WorkerJob
+from holdfast.cli.setup.connect import api_key, connect_command
+from holdfast.cli.setup.journals import open_command_run
+from holdfast.cli.setup.user_code import scorer_place, split
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.progress import displayed
+from holdfast.cli.terminal.signals import last_word
+from holdfast.cli.terminal.text import notify
+from holdfast.cluster import variables
+from holdfast.cluster.connection import connected
+from holdfast.cluster.fleet import FleetSize
+from holdfast.cluster.member import FleetMember, Resources
+from holdfast.cluster.messages import Place, ProcessJob, ScorerAddress, WorkerReport
+from holdfast.cluster.nodes import check_gpus, check_resources, live_nodes, probe_nodes
+from holdfast.cluster.run_workers import ClusterSettings, RunWorkers
+from holdfast.cluster.scorer_process import ScorerJob
+from holdfast.engine.engine import Ending
+from holdfast.engine.progress import WatchedProgress
+from holdfast.engine.report import build
+from holdfast.engine.run_plan import RunPlan
+from holdfast.journal import opened_journal
+from holdfast.journal.journal import Journal, RunProgress, Worker
+from holdfast.journal.process import this_process
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import HoldfastError, JournalError, RunHeld
+from holdfast.records.run import Run
+from holdfast.rollout.threads.contain import in_background
+
+OVER = "the run is over"
+LAST_SECONDS = 10.0
+"""Beyond the grace, for a worker to close its journal and go."""
+IDLE_SECONDS = 20.0
+"""Without work, after which a worker goes; another one is started when there is some."""
+DONE_ONCE: dict[str, object] = {
+    "accept_changes": False,
+    "as_node": None,
+    "as_worker": None,
+    "cluster": None,
+    "fail_on_permanent_failure": False,
+    "join": True,
+    "json": False,
+    "new": False,
+    "quiet": True,
+    "retry_failed": False,
+    "run_deadline": None,
+}
+"""Options of a worker: what may be done once only is the driver's."""
+CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+
+
+def run(args: argparse.Namespace) -> int:
+    wants = checks.check(args, split(args.rollout)[0])
+    return asyncio.run(Driver(args, running.read(args), wants).run())
+
+
+def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
+    """The options of a worker: those of this command that are data, but for what is the driver's
+    alone, and what is another for a worker."""
+    plain = {
+        name: value
+        for name, value in vars(args).items()
+        if isinstance(value, str | int | float | list | tuple | dict | None)
+    }
+    return {**plain, **DONE_ONCE, **changed}
+
+
+class Driver:
+    """One command."""
+
+    is_training = False
+    """Whether its workers sample from engines that a trainer gives other weights."""
+
+    def __init__(self, args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan):
+        self._args = args
+        self._work = work
+        self.wants = wants
+        self._progress = WatchedProgress()
+        self._failed_before = 0
+        self._model: str | None = None
+        self._stopped = ""
+        self._received: Exit | None = None
+        self._resume = ""
+        self._stopping = asyncio.Event()
+        self.log = log_files.new_log(log_files.logs_of(args.run, args.journal), "driver")
+
+    async def run(self) -> int:
+        self._watch_signals()
+        async with connect_command(self._args) as connection:
+            plan = self._work.plan.bind(connection)
+            self._model = connection.policy.model
+            plan = await plan.bind_scorer()
+            plan.report_caveats(connection)
+            async with connected(
+                self._args.cluster,
+                self.wants.folder,
+                requirements=self.wants.requirements,
+                log=self.log,
+            ) as ray:
+                self._watch_signals()  # Once more: Ray has put handlers of its own in their place.
+                await self.check_nodes(ray)
+                async with opened_journal(self._args.journal) as journal:
+                    return await self._in_journal(ray, plan, journal)
+
+    async def check_nodes(self, ray: Any) -> None:
+        args, nodes = self._args, live_nodes(ray)
+        workers = self._size.most or 1
+        check_gpus(nodes, option="--worker-gpus", wanted=args.worker_gpus * workers)
+        check_gpus(nodes, option="--score-gpus", wanted=args.score_gpus * args.score_workers)
+        check_resources(
+            [node for node in nodes if not (args.off_gpu_nodes and node.gpus)],
+            what="a worker", cpus=args.worker_cpus, gpus=args.worker_gpus,
+        )  # fmt: skip
+        if args.score_workers:
+            check_resources(nodes, what="a scorer", cpus=0, gpus=args.score_gpus)
+        checks.check_policy(args, await self._probe(ray))
+        notify(f"cluster {args.cluster}: {len(nodes)} nodes; workers get {self._described()}")
+
+    async def _probe(self, ray: Any) -> list[Place]:
+        return await probe_nodes(ray, live_nodes(ray), modules=checks.imported_modules())
+
+    def _described(self) -> str:
+        found = self._variables()
+        variables.hide_secrets(found)
+        return variables.describe(found, secrets=(self._args.api_key_env,))
+
+    def _variables(self) -> dict[str, str]:
+        return variables.traveling((self._args.api_key_env, *(self._args.cluster_env or ())))
+
+    @property
+    def _size(self) -> FleetSize:
+        workers = self._args.workers
+        return FleetSize(None if workers == "auto" else workers, each=self._args.concurrency)
+
+    # --- the run
+
+    async def _in_journal(self, ray: Any, plan: RunPlan, journal: Journal) -> int:
+        args = self._args
+        run = await open_command_run(args, journal, plan)
+        self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+        async with self._held(journal, run):
+            if args.retry_failed:
+                await journal.reopen(run, reason="new budgets, by the user's wish")
+            fatal: HoldfastError | None = None
+            async with displayed(self._progress, quiet=args.quiet or args.json):
+                try:
+                    await self._supervise(ray, run, journal)
+                except HoldfastError as error:
+                    fatal, self._stopped = error, self._stopped or str(error)
+        report = await build(journal, run)
+        ending = Ending(self._stopped, (), fatal)
+        running.print_report(args, run, report, ending)
+        return running.exit_code(args, report, ending, self._received)
+
+    @contextlib.asynccontextmanager
+    async def _held(self, journal: Journal, run: Run) -> AsyncIterator[None]:
+        """The run, held by this process: another command that does not share it is refused."""
+        worker = await self._join(journal, run)
+        try:
+            async with in_background(self._beat(journal, run, worker), name="heartbeat"):
+                yield
+        finally:
+            with contextlib.suppress(JournalError):
+                await journal.leave(worker)
+
+    async def _join(self, journal: Journal, run: Run) -> Worker:
+        """Waits for the leases of a command that was killed, which its workers may outlive."""
+        args, loop = self._args, asyncio.get_running_loop()
+        deadline, is_known = loop.time() + args.lease + LAST_SECONDS, False
+        while True:
+            try:
+                return await journal.join(
+                    run, this_process(), lease_seconds=args.lease, share=args.join
+                )
+            except RunHeld as held:
+                if loop.time() > deadline or self._stopping.is_set():
+                    raise
+                if not is_known:
+                    notify(f"waiting, in case it was killed: {held}")
+                is_known = True
+                await asyncio.sleep(1.0)
+
+    async def _beat(self, journal: Journal, run: Run, worker: Worker) -> None:
+        while True:
+            await asyncio.sleep(worker.lease_seconds / 3)
+            try:
+                await journal.heartbeat(worker)
+            except JournalError:
+                # It holds no trajectory: nothing is lost but the place, which is taken anew.
+                with contextlib.suppress(JournalError):
+                    worker = await journal.join(
+                        run, this_process(), lease_seconds=self._args.lease, share=True
+                    )
+
+    async def _supervise(self, ray: Any, run: Run, journal: Journal) -> None:
+        workers = RunWorkers(
+            ray,
+            journal,
+            run,
+            settings=self._settings,
+            worker_job=lambda scorers: self._worker_job(run, scorers),
+            scorer_job=None if self._work.plan.scorer is None else lambda: self._scorer_job(run),
+            notify=notify,
+            on_log=lambda member, role: self._note_log(run, member, role),
+            on_report=lambda report, member: self._reported(run, report, member),
+        )
+        timer = self._deadline()
+        try:
+            await workers.until_over(self._stopping, on_look=self._look)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await workers.end(self._stopped or OVER)
+
+    async def _reported(self, run: Run, report: WorkerReport, member: FleetMember) -> None:
+        """A worker has something to say."""
+
+    @property
+    def _settings(self) -> ClusterSettings:
+        args = self._args
+        return ClusterSettings(
+            size=self._size,
+            worker=Resources(args.worker_cpus, args.worker_gpus),
+            scorers=args.score_workers,
+            scorer=Resources(0.0, args.score_gpus),
+            off_gpu_nodes=args.off_gpu_nodes,
+            grace=args.grace + LAST_SECONDS,
+            patience=args.patience,
+        )
+
+    def _look(self, now: RunProgress) -> None:
+        if not self._progress.total:
+            self._failed_before = now.failed
+        self._progress.look(now)
+        most, failed = self._args.max_failures, now.failed - self._failed_before
+        if most is not None and failed >= most and not now.is_over:
+            self.stop(f"{failed} failed for good: max_failures ({most}) is reached")
+
+    def _worker_job(self, run: Run, scorers: list[ScorerAddress]) -> ProcessJob:
+        args = self._args
+        path, name = split(args.rollout)
+        place = self._place(path)
+        changed = {
+            **self._changed(run),
+            "rollout": f"{place}:{name}" if name else place,
+            "scorer": self._scorer_reference(path),
+        }
+        job = WorkerJob(
+            options=worker_options(args, changed),
+            rollout=run.spec.rollout,
+            scorer=run.spec.scorer,
+            idle=IDLE_SECONDS,
+            is_training=self.is_training,
+            scorers=scorers,
+            secrets=[key] if (key := api_key(args)) else [],
+        )
+        arguments = ["-m", "holdfast", "run", place, "--tasks", "-", "--run", run.spec.name]
+        return self._job([*arguments, "--as-worker"], "worker", run, job)
+
+    def _job(self, arguments: list[str], role: str, run: Run, job: object) -> ProcessJob:
+        return ProcessJob(
+            arguments=arguments,
+            role=role,
+            run=run.spec.name,
+            journal=log_files.without_password(self._args.journal),
+            variables=self._variables(),
+            message=msgspec.json.encode(job).decode(),
+        )
+
+    def _changed(self, run: Run) -> dict[str, object]:
+        return {"run": run.spec.name, "model": self._model, "max_failures": None}
+
+    def _scorer_reference(self, path: Path) -> str | None:
+        if self._args.scorer is None:
+            return None
+        file, name = scorer_place(path, self._args.scorer)
+        return f"{self._place(file)}:{name}"
+
+    def _place(self, file: Path) -> str:
+        assert self.wants.folder is not None, "there is code of the user's"
+        return self.wants.folder.place(file)
+
+    def _scorer_job(self, run: Run) -> ProcessJob:
+        job = ScorerJob(secrets.token_urlsafe(32))
+        return self._job(["-m", "holdfast.cluster.scorer_process"], "scorer", run, job)
+
+    # --- the end
+
+    def _note_log(self, run: Run, member: FleetMember, role: str) -> None:
+        """So that `holdfast logs` finds what lies on another machine."""
+        if member.place is None or not member.log:
+            return
+        with self.log.open("a") as file:
+            line = f"a {role} on {member.place.host} took {member.cpu:.2f} s of CPU: {member.log}"
+            file.write(f"{line}\n")
+        folder = log_files.logs_of(run.spec.name, self._args.journal)
+        if not Path(member.log).exists():
+            log_files.note_elsewhere(folder, host=member.place.host, path=member.log, role=role)
+
+    def stop(self, reason: str) -> None:
+        self._stopped = self._stopped or reason
+        self._stopping.set()
+
+    def _deadline(self) -> asyncio.TimerHandle | None:
+        seconds = self._args.run_deadline
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(
+            seconds, self.stop, f"the run's deadline of {seconds:g} s is over"
+        )
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in CODES:
+            loop.add_signal_handler(number, self._handle, number)
+
+    def _handle(self, number: signal.Signals) -> None:
+        if self._received is not None:
+            # Ray ends the actors of a driver that is gone, and they their processes.
+            last_word(f"holdfast: stopped at once{self._resume}")
+            os._exit(CODES[number])
+        self._received = CODES[number]
+        notify(f"{number.name}: finishing what is in flight; again to stop at once")
+        self.stop(f"received {number.name}")

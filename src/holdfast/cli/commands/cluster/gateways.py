@@ -1,0 +1,217 @@
+"""`holdfast gateway --cluster`: one gateway on each node, over one run.
+
+Each listens at its node's address, is advertised by the machine's full name, and has a token of its
+own; agents on a node talk to theirs. Names that other nodes cannot resolve are found before the run
+is opened. Which gateways there are, with their tokens, is in a file that only its owner can read.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from holdfast import log_files
+from holdfast.cli.commands import run as running
+from holdfast.cli.commands.cluster import checks
+from holdfast.cli.commands.cluster.driver import Driver, worker_options
+from holdfast.cli.commands.cluster.worker import Working
+from holdfast.cli.setup.connect import api_key
+from holdfast.cli.setup.user_code import load_module, scorer_in, scorer_place
+from holdfast.cli.terminal.text import notify
+from holdfast.cluster.child import Child
+from holdfast.cluster.fleet import FleetSize
+from holdfast.cluster.host_actor import NODE_ADDRESS
+from holdfast.cluster.member import FleetMember, Resources
+from holdfast.cluster.messages import Place, ProcessJob, ScorerAddress, WorkerReport
+from holdfast.cluster.nodes import live_nodes, probe_nodes
+from holdfast.cluster.run_workers import ClusterSettings
+from holdfast.gateway import address
+from holdfast.gateway.address import Address
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.keys import load_or_create_secret
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
+from holdfast.rollout.processors.processor import fingerprinted
+
+MIB = 1024 * 1024
+HOST = "{host}"
+"""In `--advertise`: each machine's own name."""
+
+
+class GatewayJob(Struct, frozen=True):
+    """What a gateway's process is given."""
+
+    options: dict[str, object]
+    token: str
+    secret: str
+    """That signs the keys of agents, in hexadecimal: the same for all gateways of the run."""
+    scorer: str
+    scorers: list[ScorerAddress] = []
+    idle: float | None = None
+    is_training: bool = False
+    secrets: list[str] = []
+
+
+def check(args: argparse.Namespace) -> checks.ClusterPlan:
+    """Raises `UsageError` for what makes no sense together."""
+    if args.workers > 1:
+        raise UsageError("--workers with --cluster: there is one gateway on each node")
+    if args.token_env is not None:
+        raise UsageError(
+            "--token-env with --cluster: each gateway makes a token of its own, and the command "
+            "says in which file they are"
+        )
+    if args.tls_cert is not None or args.tls_key is not None:
+        raise UsageError(
+            "--tls-cert with --cluster: one certificate is no name of several machines; put a "
+            "proxy with https in front of each gateway, and name it with --advertise"
+        )
+    if args.advertise is not None:
+        address.check_advertised(args.advertise.replace(HOST, "host"))
+    return checks.check(args, scorer_place(Path(), args.scorer)[0] if args.scorer else None)
+
+
+class GatewayDriver(Driver):
+    """Opens the run, and keeps a gateway going on each node."""
+
+    def __init__(
+        self, args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan
+    ) -> None:
+        super().__init__(args, work, wants)
+        self._nodes = 1
+        self._listed: dict[str, dict[str, str]] = {}
+
+    async def _probe(self, ray: Any) -> list[Place]:
+        places = await super()._probe(ray)
+        hosts = {_advertised_host(self._args, place) for place in places}
+        await probe_nodes(ray, live_nodes(ray), modules=(), hosts=sorted(hosts))
+        self._nodes = len(places)
+        return places
+
+    @property
+    def _settings(self) -> ClusterSettings:
+        return msgspec.structs.replace(
+            super()._settings, worker=Resources(0.0), one_per_node=True, size=FleetSize(None)
+        )
+
+    def _worker_job(self, run: Run, scorers: list[ScorerAddress]) -> ProcessJob:
+        args = self._args
+        planned = min(args.concurrency, len(self._work.plan.tasks) * run.spec.samples)
+        changed = {
+            **self._changed(run),
+            "concurrency": max(1, math.ceil(planned / self._nodes)),
+            "scorer": None if args.scorer is None else self._scorer_reference(Path()),
+        }
+        job = GatewayJob(
+            options=worker_options(args, changed),
+            token=secrets.token_urlsafe(32),
+            secret=self._secret(run).hex(),
+            scorer=run.spec.scorer,
+            scorers=scorers,
+            secrets=[key] if (key := api_key(args)) else [],
+        )
+        arguments = ["-m", "holdfast", "gateway", "--tasks", "-", "--run", run.spec.name]
+        return self._job([*arguments, "--as-node"], "gateway", run, job)
+
+    def _secret(self, run: Run) -> bytes:
+        """Kept beside the run's logs: agents that outlive this command go on with their keys."""
+        folder = log_files.logs_of(run.spec.name, self._args.journal)
+        return load_or_create_secret(folder / "gateway-secret")
+
+    async def _reported(self, run: Run, report: WorkerReport, member: FleetMember) -> None:
+        if not report.url:
+            return
+        token = msgspec.json.decode(member.job.message, type=GatewayJob).token
+        assert member.place is not None, "it has reported"
+        self._listed[member.place.node] = {
+            "host": member.place.host, "url": report.url, "token": token,
+        }  # fmt: skip
+        path = log_files.logs_of(run.spec.name, self._args.journal) / "gateways.json"
+        _write_private(path, list(self._listed.values()))
+        notify(f"agents take trajectories at {report.url}/trajectories (its token is in {path})")
+
+
+def _write_private(path: Path, value: object) -> None:
+    """Whole or not at all, and for its owner alone."""
+    new = path.with_suffix(f".{os.getpid()}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        json.dump(value, file, indent=1)
+    os.replace(new, path)
+
+
+def _advertised_host(args: argparse.Namespace, place: Place) -> str:
+    if args.advertise is None:
+        return place.reachable
+    given = args.advertise.replace(HOST, place.host)
+    return urlsplit(given).hostname or "" if "://" in given else given
+
+
+def work_on_node(args: argparse.Namespace) -> int:
+    """The process of one gateway."""
+    child = Child(args.as_node)
+    return _NodeGateway(args, child, child.job(GatewayJob)).run()
+
+
+class _ReportingProcessor(ExternalRolloutProcessor):
+    child: Child
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.child.report(WorkerReport(url=self.url))
+
+
+class _NodeGateway(Working):
+    """A gateway's process: a worker whose trajectories wait for agents."""
+
+    job: GatewayJob
+
+    def _load(self) -> None:
+        args, job = self.args, self.job
+        host = os.environ[NODE_ADDRESS]
+        advertise = None if args.advertise is None else args.advertise.replace(HOST, _own_name())
+        sock = address.listen(host, args.port)
+        at = Address(host, args.port, job.token, None, advertise, sock)
+        self.processor = _ReportingProcessor(
+            at,
+            silence=args.silence,
+            rejoin=args.rejoin,
+            limits=GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
+            ignore=[name for listed in args.ignore or () for name in listed.split(",")],
+            on_refused=args.on_refused,
+        )
+        self.processor.child = self.child
+        self.scorer = None
+        if args.scorer is not None:
+            file, name = scorer_place(Path(), args.scorer)
+            module = load_module(file)
+            function = scorer_in(module, file, name)
+            self.compare("scorer", fingerprinted(function, module=module)[0], job.scorer)
+            self.scorer = self.make_scorer(function, file=file, name=name)
+
+    def _attach(self, journal: Journal, run: Run) -> None:
+        assert isinstance(self.processor, ExternalRolloutProcessor), "it was loaded"
+        self.processor.attach(journal, run, secret=bytes.fromhex(self.job.secret))
+
+
+def _own_name() -> str:
+    import socket
+
+    return socket.getfqdn()
+
+
+def run(args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan) -> int:
+    with contextlib.suppress(KeyboardInterrupt):
+        return asyncio.run(GatewayDriver(args, work, wants).run())
+    return 130

@@ -1,0 +1,110 @@
+"""`holdfast train --cluster`: rollouts on a cluster, beside a trainer in this process.
+
+The trainer admits tasks, trains and publishes weights as it would alone; workers on the nodes lease
+the groups, sample from the engines of `--policy`, and wait until those have a published version.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.commands import run as running
+from holdfast.cli.commands.cluster import checks
+from holdfast.cli.commands.cluster.driver import OVER, Driver
+from holdfast.cli.setup.user_code import split
+from holdfast.cluster.connection import connected
+from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.stop import Stop
+from holdfast.journal import opened_journal
+from holdfast.journal.journal import Journal, RunProgress
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.run import Run
+
+if TYPE_CHECKING:
+    from holdfast.training.run.train import Assembly
+
+LOOK_SECONDS = 0.2
+
+
+def check(args: argparse.Namespace) -> checks.ClusterPlan:
+    """Raises `UsageError`."""
+    if args.only == "rollouter":
+        raise UsageError("--only rollouter with --cluster: the cluster's workers roll out")
+    if args.is_async and args.only is None:
+        raise UsageError(
+            "--async with --cluster: add --only trainer; the cluster's workers are the rollouter"
+        )
+    if args.max_tokens_total is not None:
+        raise UsageError(
+            "--max-tokens-total with --cluster: the trainer cannot hold workers on other machines "
+            "to it; leave one of the two out"
+        )
+    return checks.check(args, split(args.rollout)[0])
+
+
+@asynccontextmanager
+async def rollouts(
+    args: argparse.Namespace, plan: RunPlan, stop: Stop, *, on_connected: Callable[[], None]
+) -> "AsyncIterator[Assembly | None]":
+    """Workers on the cluster while the block trains; None where there is no cluster."""
+    if args.cluster is None:
+        yield None
+        return
+    from holdfast.training.run.train import Assembly
+
+    driver = TrainingDriver(args, running.Work(plan), check(args))
+    async with connected(
+        args.cluster,
+        driver.wants.folder,
+        requirements=driver.wants.requirements,
+        log=driver.log,
+    ) as ray:
+        on_connected()
+        await driver.check_nodes(ray)
+        rolling = asyncio.create_task(driver.roll_out(ray, stop), name="rollouts on the cluster")
+        try:
+            yield Assembly(rolls_out=False)
+        finally:
+            driver.stop("the trainer has ended")
+            await asyncio.gather(rolling, return_exceptions=True)
+
+
+class TrainingDriver(Driver):
+    """Keeps workers going on a stream that the trainer fills."""
+
+    is_training = True
+
+    async def roll_out(self, ray: Any, stop: Stop) -> None:
+        """Until the run is sealed and settled, or the trainer has ended; what ends all workers
+        ends the training."""
+        ordered = asyncio.create_task(self._stop_with(stop), name="stop the workers")
+        try:
+            async with opened_journal(self._args.journal) as journal:
+                if (run := await self._opened(journal)) is not None:
+                    await self._supervise(ray, run, journal)
+        except HoldfastError as error:
+            stop.fail(error)
+        finally:
+            ordered.cancel()
+            await asyncio.gather(ordered, return_exceptions=True)
+
+    async def _opened(self, journal: Journal) -> Run | None:
+        """The run, which the trainer creates; None when it has ended before."""
+        while not self._stopping.is_set():
+            if (run := await journal.find_run(self._args.run)) is not None:
+                return run
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
+
+    async def _stop_with(self, stop: Stop) -> None:
+        await stop.event.wait()
+        self.stop(stop.reason or OVER)
+
+    def _changed(self, run: Run) -> dict[str, object]:
+        # --model is the folder that is trained; its engines serve it under a name of theirs.
+        return {"run": run.spec.name, "model": None, "max_failures": None}
+
+    def _look(self, now: RunProgress) -> None:
+        """The trainer shows how far it is."""

@@ -1,0 +1,221 @@
+"""One worker of a cluster: a process that works on a run that another one has opened.
+
+It is given the run's name and the options, and finds everything else in the journal. Code that is
+not the same here as where the run was opened is refused before anything is claimed.
+"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast import __version__
+from holdfast.cli.setup.connect import connect_command
+from holdfast.cli.setup.errors import code_of
+from holdfast.cli.setup.scorers import scorer_home
+from holdfast.cli.setup.user_code import (
+    load_module,
+    processor_of,
+    rollout_in,
+    scorer_in,
+    scorer_module,
+    scorer_place,
+    split,
+)
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.force_exit import Leaving
+from holdfast.cluster.child import Child
+from holdfast.cluster.messages import Order, ScorerAddress, WorkerReport
+from holdfast.engine.connect import Connection
+from holdfast.engine.engine import Ending
+from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
+from holdfast.engine.run_plan import RunPlan, check_supported
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.settings import settings_of
+from holdfast.engine.stop import Stop
+from holdfast.journal import opened_journal
+from holdfast.journal.find_run import run_named
+from holdfast.journal.journal import Journal
+from holdfast.records.encoding.redaction import hide, redact
+from holdfast.records.errors import HoldfastError, JournalError, PolicyError, UsageError
+from holdfast.records.run import Run
+from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
+
+
+class WorkerJob(Struct, frozen=True):
+    """What a worker is given."""
+
+    options: dict[str, object]
+    rollout: str
+    scorer: str
+    """Fingerprints of the code that the run was opened with."""
+    idle: float | None
+    """Seconds without work after which it goes."""
+    is_training: bool = False
+    """Whether a trainer gives its engines other weights, and calls the model by a name of its
+    own."""
+    scorers: list[ScorerAddress] = []
+    """None: it scores itself."""
+    secrets: list[str] = []
+    """Never to be shown."""
+
+
+def work(args: argparse.Namespace) -> int:
+    child = Child(args.as_worker)
+    return Working(args, child, child.job(WorkerJob)).run()
+
+
+class Working:
+    """One process."""
+
+    def __init__(self, args: argparse.Namespace, child: Child, job: Any):
+        self.args = args
+        self.child = child
+        self.job = job
+        self.processor: RolloutProcessor
+        self.scorer: Scorer | None = None
+        self._ordered = False
+        self._replace: Callable[[list[ScorerAddress]], None] | None = None
+        self._changes: set[asyncio.Task[None]] = set()
+
+    def run(self) -> int:
+        vars(self.args).update(self.job.options)
+        for secret in self.job.secrets:
+            hide(secret)
+        with fewer_collections():
+            return run_in_own_loop(self._run())
+
+    async def _run(self) -> int:
+        leaving = Leaving()
+        try:
+            code = await self._work()
+        except (UsageError, PolicyError) as error:
+            self.child.report(WorkerReport(refused=redact(str(error))))
+            code = code_of(error)
+        except HoldfastError as error:
+            self.child.report(_report_of(error))
+            code = code_of(error)
+        leaving.end_if_user_code_hangs(code)
+        return code
+
+    async def _work(self) -> int:
+        self._stop = Stop()
+        self.child.obey(self._obey)
+        self._load()
+        async with (
+            connect_command(self.args) as connection,
+            opened_journal(self.args.journal) as journal,
+        ):
+            run = await run_named(journal, self.args.run)
+            self._attach(journal, run)
+            plan = self._plan(run, connection)
+            return self._ended(await self._roll_out(plan, run, journal, connection))
+
+    async def _roll_out(
+        self, plan: RunPlan, run: Run, journal: Journal, connection: Connection
+    ) -> Ending:
+        joined = self.child.joined
+        if not self.job.is_training:
+            engine = plan.engine(run, journal, connection, stop=self._stop, on_joined=joined)
+            return await engine.work()
+        from holdfast.pipeline.rollouter import Rollouter
+
+        rollouter = Rollouter(
+            plan, journal=journal, connection=connection, stop=self._stop, on_joined=joined
+        )
+        return await rollouter.work(run)
+
+    def _obey(self, order: Order) -> None:
+        if order.stop:
+            self._ordered = True
+            self._stop.request(order.stop)
+        if order.scorers is not None and self._replace is not None:
+            self._replace(order.scorers)
+
+    def _load(self) -> None:
+        """The user's code, which has to be the one that the run was opened with."""
+        args = self.args
+        path, name = split(args.rollout)
+        module = load_module(path)
+        scorer = scorer_in(module, path, args.scorer)
+        rollout = rollout_in(module, path, name, scorer=scorer)
+        self.compare("rollout", fingerprinted(rollout, module=module)[0], self.job.rollout)
+        self.processor = processor_of(rollout, path)
+        if scorer is not None:
+            found = fingerprinted(scorer, module=scorer_module(path, args.scorer))[0]
+            self.compare("scorer", found, self.job.scorer)
+            file, function = scorer_place(path, args.scorer)
+            self.scorer = self.make_scorer(scorer, file=file, name=function)
+
+    def _attach(self, journal: Journal, run: Run) -> None:
+        """Before the run is planned: what the processor has to know of it."""
+
+    def compare(self, what: str, found: str, known: str) -> None:
+        if found != known:
+            raise UsageError(
+                f"the code of the {what} is not the same in {os.getcwd()} as where the run was "
+                f"opened ({found}, not {known}; Holdfast {__version__}): it imports modules that "
+                "do not travel with the folder, and that are others here"
+            )
+
+    def make_scorer(self, function: object, *, file: Path, name: str) -> Scorer:
+        """In this process, or those that listen elsewhere."""
+        if not self.args.score_workers:
+            return Scorer(function)  # type: ignore[arg-type]
+        from holdfast.engine.scoring.pool import ScorerAt, ScorerPool
+
+        # The file is at another place on another node: there, it is found from the same folder.
+        place = os.path.relpath(file)
+        pool = ScorerPool(
+            function,  # type: ignore[arg-type]
+            scorer_home(file, name, place=place, fingerprint=self.job.scorer),
+            seats=[ScorerAt(at.host, at.port, at.token) for at in self.job.scorers],
+            at_once=self.args.score_concurrency,
+        )
+
+        def replace(addresses: list[ScorerAddress]) -> None:
+            seats = [ScorerAt(at.host, at.port, at.token) for at in addresses]
+            task = asyncio.create_task(pool.replace(seats), name="other scorers")
+            self._changes.add(task)
+            task.add_done_callback(self._changes.discard)
+
+        self._replace = replace
+        return pool
+
+    def _plan(self, run: Run, connection: Connection) -> RunPlan:
+        plan = RunPlan(
+            spec=run.spec,
+            tasks=(),
+            processor=self.processor,
+            scorer=self.scorer,
+            settings=settings_of(vars(self.args), idle=self.job.idle),
+        )
+        if self.job.is_training:
+            check_supported(connection, run.spec.sampling)
+            return plan
+        plan = plan.bind(connection)
+        if differences := run.spec.differences(plan.spec):
+            raise UsageError(f"the run is another one here: {'; '.join(differences)}")
+        return plan
+
+    def _ended(self, ending: Ending) -> int:
+        if ending.fatal is not None:
+            self.child.report(_report_of(ending.fatal))
+            return Exit.STOPPED
+        if ending.stopped and not self._ordered:
+            # A budget of the run is spent: the others would go beyond it.
+            self.child.report(WorkerReport(fatal="Stopped", message=redact(ending.stopped)))
+            return Exit.STOPPED
+        return Exit.OK
+
+
+def _report_of(error: BaseException) -> WorkerReport:
+    return WorkerReport(
+        fatal=type(error).__name__,
+        message=redact(str(error)),
+        again=isinstance(error, JournalError),
+    )

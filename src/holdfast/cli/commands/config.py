@@ -1,0 +1,47 @@
+"""`holdfast config`: which file sets options here, and what it sets."""
+
+import argparse
+
+from holdfast.cli.options.parser import Parser
+from holdfast.cli.setup.config_file import FILE, PROJECT, Invocation
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import print_json, visible_name
+from holdfast.records.encoding.redaction import redact
+
+
+def config(args: argparse.Namespace) -> int:
+    invocation: Invocation = args.invocation
+    found, parser = invocation.config, invocation.parser
+    if args.json:
+        print_json(
+            {
+                "file": None if found.path is None else str(found.path),
+                "everywhere": found.everywhere,
+                "commands": found.commands,
+            }
+        )
+        return Exit.OK
+    if found.path is None:
+        print(f"no configuration file here: neither {FILE} nor [tool.holdfast] in {PROJECT}")
+        return Exit.OK
+    print(f"{found.path} sets:")
+    for key, value in found.everywhere.items():
+        print(f"  {_setting(key, value)}  ({', '.join(_takers(parser, key))})")
+    for name, table in found.commands.items():
+        for key, value in table.items():
+            print(f"  {_setting(key, value)}  ({name})")
+    return Exit.OK
+
+
+def _setting(key: str, value: object) -> str:
+    return visible_name(redact(f"{key} = {value!r}"))
+
+
+def _takers(parser: Parser, key: str) -> list[str]:
+    dest = key.replace("-", "_")
+    return [
+        name
+        for name, command in parser.commands.items()
+        for leaf in (command, *command.commands.values())
+        if any(action.dest == dest for action in leaf.actions)
+    ]

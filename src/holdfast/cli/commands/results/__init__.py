@@ -1,0 +1,9 @@
+"""Commands that take a run's data and numbers out of a journal.
+
+- `output_file`: the file that `--out` names: whether what is there may be replaced.
+- `export`: `holdfast export`: a run's data in a file that is either whole or not there.
+- `export_csv`: Exports as CSV.
+- `export_parquet`: Parquet schemas for exports.
+- `report`: `holdfast report`: a run in numbers, or as one HTML file.
+- `compare`: `holdfast compare`: two runs, task by task.
+"""

@@ -1,0 +1,50 @@
+"""`holdfast compare`: two runs, task by task. Each is in a journal, or a file of another tool."""
+
+import argparse
+from pathlib import Path
+
+from msgspec import structs
+
+from holdfast.cli.setup.journals import to_read
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import print_json, visible
+from holdfast.evaluation.extra import needed_by
+from holdfast.evaluation.stats.comparison import compare as compared
+from holdfast.evaluation.stats.comparison import format_comparison, questions_of
+from holdfast.evaluation.stats.results import Results, results_of
+from holdfast.journal import is_server
+from holdfast.journal.find_run import run_named
+from holdfast.records.errors import UsageError
+
+
+async def compare(args: argparse.Namespace) -> int:
+    a = await _results(args.run_a, args.journal)
+    b = await _results(args.run_b, args.journal_b or args.journal)
+    found = compared(a, b, metric=args.metric, by_id=args.by_id)
+    if args.json:
+        print_json(found)
+    else:
+        print(visible(format_comparison(found)))
+    return Exit.OK
+
+
+async def _results(name: str, where: str) -> Results:
+    """A run of the journal; else, where there is a file (or folder) of that name, what is in it."""
+    if Path(name).exists() and not await _has(where, name):
+        from holdfast.evaluation.importers.load import results_from
+
+        with needed_by(name):
+            return results_from(Path(name))
+    if "/" in name:  # No run's name has one.
+        raise UsageError(f"there is no file {name}")
+    async with to_read(where) as journal:
+        run = await run_named(journal, name)
+        results = await results_of(journal, run, source=where)
+        return structs.replace(results, questions=questions_of(await journal.tasks(run)))
+
+
+async def _has(where: str, name: str) -> bool:
+    if not is_server(where) and not Path(where).is_file():
+        return False
+    async with to_read(where) as journal:
+        return await journal.find_run(name) is not None

@@ -1,0 +1,317 @@
+"""`holdfast export`: a run's data in a file that is either whole or not there.
+
+The rows go to a temporary file beside the target, which takes its place when all are on disk. A
+kill leaves the old file, or none. Only standard output, which `-` stands for, is given them one by
+one. Without rows nothing is written, and the exit code says so.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from holdfast import crashpoint
+from holdfast.cli.commands.results.export_csv import FLAT, CsvFile
+from holdfast.cli.commands.results.output_file import check_export, check_source, output_file
+from holdfast.cli.setup.errors import say
+from holdfast.cli.setup.journals import to_read
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import print_json
+from holdfast.convert.lines import Format, FormatOptions, format_lines, mode_of
+from holdfast.convert.selection import Branches, MissingReward
+from holdfast.convert.sft import SftLayout
+from holdfast.engine.export.atomic_file import whole_file
+from holdfast.engine.export.export import Row, What, is_kept, rows
+from holdfast.engine.prices import chosen_prices
+from holdfast.engine.report import many
+from holdfast.journal.find_run import run_named
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
+from holdfast.records.samples.logprobs import Accepted, LogprobsMode
+
+_SINGULAR = {
+    What.SAMPLES: "sample",
+    What.ROWS: "row",
+    What.TRAJECTORIES: "trajectory",
+    What.FAILURES: "failure",
+    Format.SFT: "conversation",
+}
+_ENDINGS = {".parquet": "parquet", ".csv": "csv"}
+_FOREIGN = (".tsv", ".xlsx", ".xls", ".arrow", ".feather")
+_FIXED = (What.SAMPLES, Format.SLIME, Format.TRL)
+_ONE_ROW = (Format.TRL, Format.NEMO)
+_REWARDED = (Format.VERL, Format.SLIME, Format.NEMO)
+_TOKENS = (What.SAMPLES, *(form for form in Format if form is not Format.SFT))
+
+
+class Sink(Protocol):
+    def write(self, row: Row) -> None: ...
+    def close(self) -> None: ...
+
+
+async def export(args: argparse.Namespace) -> int:
+    what = What(args.what) if args.what in list(What) else Format(args.what)
+    _check_options(args, what)
+    target, modes = _target(args), Counter[str]()
+    was_there = target is not None and target.exists()
+    async with to_read(args.journal) as journal:
+        run = await run_named(journal, args.run)
+        if target is not None:
+            check_source(target, run, args)
+        found = _counted(_rows(journal, run, what, args), modes)
+        if target is None:
+            written = await _pour(found, _Lines(sys.stdout.buffer))
+        else:
+            written = await _write(found, target, what, run, args)
+        rows_now = await journal.trajectories(run)
+        unsettled = sum(not (row.settled or row.resting) for row in rows_now)
+    if args.json:
+        print_json(
+            {
+                "rows": written,
+                "written": bool(written),
+                "out": str(target),
+                "unsettled": unsettled,
+            }
+        )
+    elif target is not None and written:
+        print(f"wrote {many(written, _SINGULAR.get(what, 'row'))} of run {args.run} to {target}")
+    if unsettled:
+        say(_left_out(unsettled, what), Exit.OK)
+    if more := {mode: n for mode, n in modes.items() if mode != LogprobsMode.PROCESSED}:
+        say(_about_logprobs(more), Exit.OK)
+    if not written:
+        left = f"; {target} is as it was" if was_there else ""
+        why = _why_nothing(rows_now, run, what, args)
+        return say(f"nothing was written: {why}{left}", Exit.EMPTY)
+    return Exit.OK
+
+
+def _check_options(args: argparse.Namespace, what: What | Format) -> None:
+    goes_with = {
+        "fixed_groups": _FIXED,
+        "with_turn_traces": (What.ROWS,),
+        "logprobs": _TOKENS,
+        "branches": _ONE_ROW,
+        "missing_reward": _REWARDED,
+        "min_reward": (Format.SFT,),
+        "sft_layout": (Format.SFT,),
+    }
+    if _format(args) == "csv" and what not in FLAT:
+        raise UsageError(
+            f"--what {what} is nested, and CSV is not: use .jsonl or .parquet (CSV is for "
+            f"{', '.join(FLAT)})"
+        )
+    for name, known in goes_with.items():
+        value = getattr(args, name)
+        if value is not None and value is not False and what not in known:
+            raise UsageError(f"--{name.replace('_', '-')} goes with --what {' or '.join(known)}")
+
+
+def _rows(
+    journal: Journal, run: Run, what: What | Format, args: argparse.Namespace
+) -> AsyncIterator[Row]:
+    logprobs = Accepted(args.logprobs or Accepted.PROCESSED)
+    if isinstance(what, What):
+        return rows(
+            journal,
+            run,
+            what,
+            fixed_groups=args.fixed_groups,
+            turn_traces=args.with_turn_traces,
+            logprobs=logprobs,
+            prices=chosen_prices(args.price),
+        )
+    options = FormatOptions(
+        fixed_groups=args.fixed_groups,
+        logprobs=logprobs,
+        branches=Branches(args.branches or Branches.REFUSE),
+        missing_reward=MissingReward(args.missing_reward or MissingReward.REFUSE),
+        min_reward=args.min_reward,
+        layout=_layout(args),
+    )
+    return format_lines(journal, run, what, options)
+
+
+def _layout(args: argparse.Namespace) -> SftLayout:
+    return SftLayout(args.sft_layout or SftLayout.MESSAGES)
+
+
+async def _counted(found: AsyncIterator[Row], modes: "Counter[str]") -> AsyncIterator[Row]:
+    """The same, with the modes of their logprobs counted on the way."""
+    async for row in found:
+        modes.update(_modes(row))
+        yield row
+
+
+def _modes(row: Row) -> list[str]:
+    """Of a sample, or of all completions in a row."""
+    if (converted := mode_of(row)) is not None:
+        return [converted]
+    execution = row.get("execution_metadata")
+    extra = execution.get("extra", {}) if isinstance(execution, dict) else row
+    mode = extra.get("logprobs_mode")
+    return mode if isinstance(mode, list) else [] if mode is None else [str(mode)]
+
+
+def _about_logprobs(more: dict[str, int]) -> str:
+    numbers = ", ".join(f"{n} {mode}" for mode, n in sorted(more.items()))
+    return (
+        f"logprobs that are not known to be of the distribution that was sampled from: {numbers} "
+        "(each says so: logprobs_mode)"
+    )
+
+
+def _left_out(unsettled: int, what: What | Format) -> str:
+    are, groups = ("is", "its group is") if unsettled == 1 else ("are", "their groups are")
+    left_out = f"; {groups} not among the {what}" if what in (*_TOKENS, What.ROWS) else ""
+    return f"{many(unsettled, 'trajectory')} {are} not settled yet{left_out}"
+
+
+def _why_nothing(
+    listed: list[TrajectoryRow], run: Run, what: What | Format, args: argparse.Namespace
+) -> str:
+    members = [row for row in listed if not row.resting]
+    settled = [row for row in members if row.settled]
+    valid = [row for row in settled if row.status.is_outcome]
+    if what is What.FAILURES:
+        return "no failure is recorded"
+    if not settled:
+        return f"none of {many(len(members), 'trajectory')} is finished"
+    if not valid:
+        return f"of {many(len(settled), 'finished trajectory')} none has a valid outcome"
+    if what is Format.SFT:
+        earned = "" if args.min_reward is None else f" and a reward of {args.min_reward:g} or more"
+        return f"of {many(len(valid), 'valid outcome')} none has a reply{earned}"
+    leaves_out = what is Format.TINKER or args.missing_reward == MissingReward.LEAVE_OUT
+    if leaves_out and _has_kept_group(members, run):
+        return f"of {many(len(valid), 'valid outcome')} none in a whole, kept group has a reward"
+    return f"of {many(len(valid), 'valid outcome')} none is of a whole, kept group"
+
+
+def _has_kept_group(members: list[TrajectoryRow], run: Run) -> bool:
+    groups = (list(group) for _, group in groupby(members, key=lambda row: row.ordinal))
+    return any(is_kept(group, run) for group in groups)
+
+
+def _target(args: argparse.Namespace) -> Path | None:
+    """The file to write; None for standard output."""
+    if args.out != "-":
+        return output_file(args)
+    if sys.stdout is None:
+        raise UsageError("standard output is closed; name a file with --out")
+    if args.json:
+        raise UsageError("--json and --out - both want standard output; name a file with --out")
+    if _format(args) != "jsonl":
+        form = _format(args)
+        raise UsageError(f"{form} wants a file: name one with --out, or use --format jsonl")
+    return None
+
+
+def _format(args: argparse.Namespace) -> str:
+    ending = Path(args.out).suffix.lower()
+    if ending in _FOREIGN:
+        raise UsageError(f"{args.out}: exports are .jsonl, .parquet or .csv; name it so")
+    form: str = args.format or _ENDINGS.get(ending, "jsonl")
+    if ending == ".csv" and form != "csv":
+        raise UsageError(f"{args.out} is to hold {form}: leave --format out, or name it .{form}")
+    return form
+
+
+async def _write(
+    found: AsyncIterator[Row],
+    target: Path,
+    what: What | Format,
+    run: Run,
+    args: argparse.Namespace,
+) -> int:
+    first = await anext(found, None)
+    if first is None:
+        return 0
+    with whole_file(target) as part:
+        written = await _pour(_led_by(first, found), _sink(part, what, args))
+        check_export(target, part, run, args)
+    return written
+
+
+def _sink(part: Path, what: What | Format, args: argparse.Namespace) -> Sink:
+    form = _format(args)
+    if form == "csv":
+        return CsvFile(part)
+    return _Parquet(part, what, _layout(args)) if form == "parquet" else _LinesFile(part)
+
+
+async def _led_by(first: Row, rest: AsyncIterator[Row]) -> AsyncIterator[Row]:
+    yield first
+    async for row in rest:
+        yield row
+
+
+async def _pour(found: AsyncIterator[Row], sink: Sink) -> int:
+    written = 0
+    try:
+        async for row in found:
+            sink.write(row)
+            written += 1
+            crashpoint.reach("export.row")
+    finally:
+        sink.close()
+    return written
+
+
+class _Lines:
+    """One line of JSON for each row; the file stays open."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, row: Row) -> None:
+        self._file.write(self._encoder.encode(row) + b"\n")
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+class _LinesFile(_Lines):
+    """The same in a file of its own."""
+
+    def __init__(self, path: Path):
+        super().__init__(path.open("wb"))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Parquet:
+    """Row groups of a fixed size, with a schema that does not depend on the data."""
+
+    def __init__(self, path: Path, what: What | Format, layout: SftLayout):
+        from holdfast.cli.commands.results import export_parquet
+
+        self._schema = export_parquet.schema(what, layout)
+        self._writer = export_parquet.writer(path, self._schema)
+        self._encode = export_parquet.columns
+        self._rows_per_group = export_parquet.ROWS_PER_GROUP
+        self._what = what
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= self._rows_per_group:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._encode(self._rows, self._schema))
+            self._rows = []
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()

@@ -1,0 +1,38 @@
+"""Exports as CSV: one line per row; lists and objects are JSON text, null is an empty cell."""
+
+import csv
+from pathlib import Path
+
+import msgspec
+
+from holdfast.engine.export.export import Row, What
+
+FLAT = (What.SAMPLES, What.TRAJECTORIES, What.FAILURES)
+"""What can be one."""
+
+
+class CsvFile:
+    """Its columns are those of its first row."""
+
+    def __init__(self, path: Path):
+        # The byte order mark makes spreadsheets read it as UTF-8.
+        self._file = path.open("w", encoding="utf-8-sig", newline="")
+        self._writer = csv.writer(self._file)
+        self._columns: tuple[str, ...] | None = None
+
+    def write(self, row: Row) -> None:
+        if self._columns is None:
+            self._columns = tuple(row)
+            self._writer.writerow(self._columns)
+        unknown = row.keys() - set(self._columns)
+        assert not unknown, f"rows have the same columns, but {unknown}"
+        self._writer.writerow([_cell(row.get(name)) for name in self._columns])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cell(value: object) -> object:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()

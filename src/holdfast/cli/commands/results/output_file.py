@@ -1,0 +1,124 @@
+"""The file that `--out` names: whether what is there may be replaced.
+
+Nobody has said so who types a name that exists. What is there is replaced without a question only
+where nothing is lost by it: every row of an earlier export is in the new one; a report is made
+anew. Anything else needs `--force`; what the run itself was made of (its code, tasks, model,
+checkpoints, configuration) is never replaced, and neither is a journal.
+"""
+
+import argparse
+import contextlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from holdfast.cli.setup.config_file import Invocation
+from holdfast.cli.setup.journals import refuse_journal
+from holdfast.engine.export.atomic_file import target_of
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
+from holdfast.rollout.code.load import split
+
+_TITLE = b"\xc2\xb7 Holdfast</title>"
+"""What the first lines of a report have."""
+_FIRST_BYTES = 1 << 14
+_PARQUET = b"PAR1"
+_PIECE = 1 << 20
+"""Bytes of a line that are compared at once."""
+
+
+def output_file(args: argparse.Namespace) -> Path:
+    """The file that `--out` names. Raises `UsageError` for what cannot be written at all, before
+    anything is read."""
+    refuse_journal(Path(args.out), args.journal)
+    return target_of(Path(args.out))
+
+
+def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
+    """Raises `UsageError` where what is there is not to be replaced by a report."""
+    check_source(target, run, args)
+    if not is_there(target):
+        return
+    with target.open("rb") as file:
+        is_report = _TITLE in file.read(_FIRST_BYTES)
+    if not is_report:
+        _refuse_loss(target, "is there, and no report of ours", run, args)
+
+
+def check_export(target: Path, part: Path, run: Run, args: argparse.Namespace) -> None:
+    """Raises `UsageError` where what is there has more than `part`, which is to replace it."""
+    if is_there(target) and not has_all_rows(part, target):
+        lost = f"is there, with rows or columns that this export of {args.what} does not have"
+        _refuse_loss(target, lost, run, args)
+
+
+def is_there(target: Path) -> bool:
+    """Whether it holds anything."""
+    return target.exists() and bool(target.stat().st_size)
+
+
+def check_source(target: Path, run: Run, args: argparse.Namespace) -> None:
+    """Raises `UsageError` where it is what the run was made with."""
+    for path in _sources(run, args):
+        if target.exists() and target.samefile(path):
+            raise _never(target, path, run)
+
+
+def _refuse_loss(target: Path, what: str, run: Run, args: argparse.Namespace) -> None:
+    for path in _sources(run, args):
+        if path.is_dir() and target.resolve().is_relative_to(path.resolve()):
+            raise _never(target, path, run)
+    if not args.force:
+        raise UsageError(
+            f"{target} {what}; name another file with --out, or give --force to write over it"
+        )
+
+
+def _never(target: Path, path: Path, run: Run) -> UsageError:
+    return UsageError(
+        f"{target} is what run {run.spec.name!r} was made with ({path}), and is never "
+        "written over; name another file with --out"
+    )
+
+
+def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
+    """What the words of the run's command name, of what is still there; the configuration."""
+    invocation: Invocation | None = getattr(args, "invocation", None)
+    if invocation is not None and invocation.config.path is not None:
+        yield invocation.config.path
+    command = run.spec.command
+    if command is None:
+        return
+    for word in command.words[1:]:
+        for text in {word, word.partition("=")[2]} - {""}:
+            file = split(text)[0] if ".py" in text else Path(text.removeprefix("@"))
+            path = Path(command.folder) / file
+            with contextlib.suppress(OSError, ValueError):  # Too long for a path, or with a null.
+                if path.exists():
+                    yield path
+
+
+def has_all_rows(new: Path, old: Path) -> bool:
+    """Whether every row of `old` is in `new`, unchanged and in the same order. An export of a run
+    that went on since has more rows, also between those that it had."""
+    if _is_parquet(new) and _is_parquet(old):
+        from holdfast.cli.commands.results.export_parquet import rows_in
+
+        return _is_within(rows_in(old), rows_in(new))
+    return _is_within(_lines(old), _lines(new))
+
+
+def _is_within(old: Iterable[object], new: Iterable[object]) -> bool:
+    rest = iter(new)
+    return all(row in rest for row in old)  # Each look goes on behind the row that was found last.
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_PARQUET)) == _PARQUET
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Those that are too long for it in pieces."""
+    with path.open("rb") as file:
+        yield from iter(partial(file.readline, _PIECE), b"")

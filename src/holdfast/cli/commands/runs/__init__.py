@@ -1,0 +1,11 @@
+"""Commands about the runs of a journal.
+
+- `list_runs`: `holdfast runs`: what is in a journal.
+- `logs`: `holdfast logs`: what the processes of a run have written.
+- `show`: `holdfast show`.
+- `show_table`: the trajectories of a run, one line each.
+- `show_steps`: the steps of a trajectory, conversation by conversation.
+- `resume`: `holdfast resume`: the command that a run was last worked on with, again.
+- `names`: `holdfast rename` and `holdfast tag`: what a run is called.
+- `delete`: `holdfast rm` and `holdfast prune`.
+"""

@@ -1,0 +1,215 @@
+"""`holdfast runs`: what is in a journal, and how to go on with it.
+
+Evaluations stand under the training that they are of. Of a run's logs, only the last records are
+read, so that a listing takes little time.
+"""
+
+import argparse
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.setup.journals import to_read
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_name
+from holdfast.engine.open_run import TRAINED_MODEL, is_training
+from holdfast.engine.options import JOURNAL
+from holdfast.engine.report import many
+from holdfast.journal.find_run import run_named
+from holdfast.journal.journal import GroupEnd, Journal, RunRow, TrajectoryRow
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.step import Finished, Record, Scored
+from holdfast.records.trajectory import Status
+from holdfast.training.report import HELD_OUT
+
+Ends = dict[str, int]
+"""How many groups ended how, and how many steps were trained."""
+
+
+async def runs(args: argparse.Namespace) -> int:
+    async with to_read(args.journal) as journal:
+        found = await journal.runs()
+        if args.tag is not None:
+            found = [row for row in found if args.tag in await _tags(journal, row)]
+        if args.names:
+            print("".join(f"{visible_name(row.name)}\n" for row in found), end="")
+            return Exit.OK
+        listed = {row.name: await _read(journal, row) for row in found}
+    if args.json:
+        print_json([listed[row.name].as_fields() for row in found])
+        return Exit.OK
+    if not found:
+        tagged = "" if args.tag is None else f" with tag {args.tag!r}"
+        print(f"{redact(args.journal)} has no runs{tagged or ' yet'}")
+    names = {row.name for row in found}
+    for row in found:
+        if args.all or training_of(row.name, names) is None:
+            print("\n".join(_lines(listed[row.name], args.journal)))
+            if not args.all:
+                _print_evaluations(row, found)
+    return Exit.OK
+
+
+class _Listed(Struct, frozen=True):
+    """One run as it is listed."""
+
+    row: RunRow
+    run: Run
+    consumers: dict[str, Ends]
+    rewards: list[float]
+    is_training: bool
+
+    @property
+    def mean_reward(self) -> float | None:
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def is_over(self) -> bool:
+        return self.row.sealed and self.row.settled >= sum(self.row.by_status.values())
+
+    def as_fields(self) -> dict[str, object]:
+        """For scripts."""
+        spec = self.run.spec
+        fields: dict[str, object] = msgspec.to_builtins(self.row)
+        return fields | {
+            "consumers": self.consumers,
+            "model": spec.model,
+            "mean_reward": self.mean_reward,
+            "rewards": len(self.rewards),
+            "tags": list(spec.tags),
+            "command": msgspec.to_builtins(spec.command),
+            "over": self.is_over,
+        }
+
+
+async def _read(journal: Journal, row: RunRow) -> _Listed:
+    run = await run_named(journal, row.name)
+    rewards = await read_rewards(journal, run)
+    return _Listed(
+        row, run, await _consumers(journal, row), rewards, await is_training(journal, run)
+    )
+
+
+async def _tags(journal: Journal, row: RunRow) -> Sequence[str]:
+    return (await run_named(journal, row.name)).spec.tags
+
+
+async def read_rewards(journal: Journal, run: Run) -> list[float]:
+    """Of the settled trajectories that have one, as `History.reward`. It is in the end of a log;
+    where it is not, the whole log is read."""
+    last = await journal.last_records(run)
+    found = []
+    for row in await journal.trajectories(run):
+        if row.settled and not row.resting:
+            reward = await _reward(journal, row, last.get(row.id))
+            found += [] if reward is None else [reward]
+    return found
+
+
+async def _reward(journal: Journal, row: TrajectoryRow, last: Record | None) -> float | None:
+    if isinstance(last, Scored | Finished):
+        return last.reward if row.status.is_outcome else None
+    try:
+        return History(await journal.history(row.id)).reward
+    except JournalCorrupt:
+        return None  # `show` and `journal check` say more of it.
+
+
+async def _consumers(journal: Journal, row: RunRow) -> dict[str, Ends]:
+    run = await run_named(journal, row.name)
+    found = {}
+    for name in await journal.consumers(run):
+        entries = await journal.ledger(run, name)
+        ends = Counter(entry.end for entry in entries)
+        trained = [entry.step or 0 for entry in entries if entry.end is GroupEnd.TRAINED]
+        found[name] = {str(end): ends[end] for end in GroupEnd} | {"steps": max(trained, default=0)}
+    return found
+
+
+def training_of(name: str, names: "set[str]") -> str | None:
+    """The training that a run of this name evaluates, if it is among `names`."""
+    training = name.rpartition(HELD_OUT)[0]
+    return training if training in names else None
+
+
+def _lines(listed: _Listed, journal: str) -> list[str]:
+    row, spec = listed.row, listed.run.spec
+    total = sum(row.by_status.values())
+    counts = f" ({_counts(row)})" if total else ""
+    head = (
+        f"{visible_name(row.name)}: {date_text(row.created)} "
+        f"({age_text(time.time() - row.created)} ago), {many(row.tasks, 'task')} × "
+        f"{many(row.samples, 'sample')}, {row.settled} of {total} settled{counts}"
+    )
+    lines = [head if row.sealed else f"{head}, open for more tasks"]
+    lines.append(f"  {', '.join(_facts(listed))}")
+    names = listed.consumers.items()
+    lines += [f"  {visible_name(name)}: {_trained(ends)}" for name, ends in names]
+    lines += [f"  being worked on by {worker}" for worker in row.live_workers]
+    if not listed.is_over and not row.live_workers and spec.command is not None:
+        lines.append(f"  to go on: {resume_text(row.name, journal)}")
+    return lines
+
+
+def _facts(listed: _Listed) -> list[str]:
+    spec, mean = listed.run.spec, listed.mean_reward
+    facts = _model(listed)
+    if mean is not None:
+        facts.append(f"mean reward {mean:.4f} (n={len(listed.rewards)})")
+    else:
+        facts.append("no rewards")
+    return facts + ([f"tags {', '.join(map(visible_name, spec.tags))}"] if spec.tags else [])
+
+
+def _model(listed: _Listed) -> list[str]:
+    """Engines of a training call every version the same: its model is what its command names."""
+    spec = listed.run.spec
+    if not listed.is_training or spec.model != TRAINED_MODEL:
+        return [f"model {visible_name(spec.model)}"] if spec.model else []
+    words = () if spec.command is None else spec.command.words
+    named = [after for word, after in pairwise(words) if word == "--model"]
+    named += [word.partition("=")[2] for word in words if word.startswith("--model=")]
+    folder = Path(named[-1]).name if named else "the small model of ours"
+    return ["trains a model" if spec.command is None else f"trains {visible_name(folder)}"]
+
+
+def resume_text(name: str, journal: str) -> str:
+    """The command that goes on with a run."""
+    words = ["holdfast", "resume", name]
+    if journal != JOURNAL.default:
+        words += ["--journal", redact(journal)]
+    return shlex.join(words)
+
+
+def _trained(ends: Ends) -> str:
+    return (
+        f"{many(ends['steps'], 'step')} trained on {many(ends['trained'], 'group')}, "
+        f"{ends['dismissed']} dismissed, {ends['open']} open"
+    )
+
+
+def _print_evaluations(row: RunRow, found: Sequence[RunRow]) -> None:
+    mine = [each.name for each in found if training_of(each.name, {row.name})]
+    if mine:
+        between = ", … " if len(mine) > 2 else ", "
+        shown = mine[0] if len(mine) == 1 else f"{mine[0]}{between}{mine[-1]}"
+        print(f"  {many(len(mine), 'evaluation')} (--all): {visible_name(shown)}")
+
+
+def _counts(row: RunRow) -> str:
+    """What is recorded as running runs only while somebody is there to run it."""
+    left = "unfinished: nobody works on them"
+    running = Status.RUNNING.name if row.live_workers else left
+    names = {Status.RUNNING.name: running}
+    return ", ".join(
+        f"{total} {names.get(status, status)}" for status, total in row.by_status.items()
+    )

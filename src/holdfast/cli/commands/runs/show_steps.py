@@ -1,0 +1,146 @@
+"""The steps of a trajectory as text: the main conversation first, then those beside it.
+
+Whoever speaks is named: the policy is `assistant`, and another speaker goes by its model.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from holdfast.engine.report import many
+from holdfast.records.message import Message, Role
+from holdfast.records.step import (
+    EnvironmentStepped,
+    Generated,
+    Step,
+    ToolIntent,
+    ValueRecorded,
+)
+from holdfast.records.view import TrajectoryView
+
+
+def step_lines(view: TrajectoryView) -> list[str]:
+    """All steps, conversation by conversation."""
+    scopes: dict[str, list[Step]] = {}
+    for path, step in view.history.steps.items():
+        scopes.setdefault(path.rpartition(".")[0], []).append(step)
+    prompts = {turn.step.path: turn.prompt for turn in view.turns}
+    others = _other_speakers(view)
+    spoken = _spoken_elsewhere(view, others)
+    # Tools that are steps are listed with their results; those of an agent are only in its prompts.
+    has_tools = any(isinstance(step, ToolIntent) for step in view.history.steps.values())
+    lines: list[str] = []
+    for scope in sorted(scopes, key=lambda scope: scope != ""):
+        if scope and len(scopes) > 1:
+            lines += ["", _title(scope, scopes[scope], others)]
+        for step in scopes[scope]:
+            prompt = prompts.get(step.path, ())
+            lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
+            lines += _step(step, view, others=others)
+    return lines
+
+
+def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:
+    replies = [step for step in steps if isinstance(step, Generated)]
+    if not replies:
+        return f"inside of {scope}:"
+    speakers = ", ".join(dict.fromkeys(step.model for step in replies if step.path in others))
+    who = f"of another speaker, {speakers}" if speakers else "of the policy"
+    return f"conversation {scope}, {who}:"
+
+
+def _other_speakers(view: TrajectoryView) -> set[str]:
+    """The replies of somebody else than the policy, which leads the main conversation."""
+    generations = view.history.generations
+    main = [step for step in generations if "." not in step.path] or generations
+    return {
+        step.path
+        for step in generations
+        if step.model != main[0].model or (step.ids and not step.trainable)
+    }
+
+
+def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
+    """What other speakers said beside the main conversation, and who it was where; not what
+    several of them said alike."""
+    found = [step for step in view.history.generations if step.path in others and "." in step.path]
+    times = Counter(step.message.text for step in found)
+    return {
+        step.message.text: f"[{step.path}] {step.model}"
+        for step in found
+        if step.message.text and times[step.message.text] == 1
+    }
+
+
+def _prompt(
+    messages: Sequence[Message], *, tools_are_steps: bool, spoken: Mapping[str, str]
+) -> list[str]:
+    """What is new to the policy. To a branch, and after its history was rewritten, that is a
+    conversation: its replies come with their calls, and these with their results."""
+    lines = []
+    is_conversation = False
+    for message in messages:
+        if message.role is Role.TOOL and tools_are_steps and not is_conversation:
+            continue
+        is_conversation = is_conversation or message.role is Role.ASSISTANT
+        speaker = spoken.get(message.text, "") if message.role is Role.USER else ""
+        who = f"{message.role}, {speaker}" if speaker else f"{message.role}"
+        lines.append(f"{who}: {message.readable}")
+        lines += _calls(message)
+    return lines
+
+
+def _calls(message: Message) -> list[str]:
+    return [f"    calls {call.name}({call.arguments})" for call in message.tool_calls]
+
+
+def _step(step: Step, view: TrajectoryView, *, others: Collection[str]) -> list[str]:
+    path = step.path
+    match step:
+        case Generated():
+            broken = f", PREFIX BREAK: {step.prefix_break}" if step.prefix_break else ""
+            if step.seams:
+                broken = f", went on at token {', '.join(map(str, step.seams))}{broken}"
+            who = step.model if path in others else "assistant"
+            return [
+                (
+                    f"[{path}] {who} ({_tokens(step)}, {step.finish_reason}, {_versions(step)}, "
+                    f"{many(step.tries, 'try')}{broken}): {step.message.text}"
+                ),
+                *_calls(step.message),
+            ]
+        case ToolIntent():
+            result = view.history.results.get(path)
+            outcome = "no result yet" if result is None else result.error or "ok"
+            content = "" if result is None else result.content
+            return [f"[{path}] tool {step.name}({step.arguments}) {outcome}: {content}"]
+        case ValueRecorded():
+            return [f"[{path}] value {step.name}: {msgspec.msgpack.decode(step.value)!r}"]
+        case EnvironmentStepped() if step.is_opening:
+            return [f"[{path}] environment opened with seed {step.action}: {step.observation}"]
+        case EnvironmentStepped():
+            outcome = f"{step.error}: " if step.error else ""
+            ends = ", done" if step.done else ", truncated" if step.truncated else ""
+            answer = f"{outcome}{step.observation} (reward {step.reward:g}{ends})"
+            return [f"[{path}] environment {step.action!r}: {answer}"]
+
+
+def _tokens(step: Generated) -> str:
+    if not (step.ids or step.usage or step.trainable):
+        return "tokens not counted by the engine"
+    counted, used = step.counted, step.billed
+    cached = f" ({used.cached_tokens:,} cached)" if used.cached_tokens else ""
+    reasoning = f" ({used.reasoning_tokens:,} reasoning)" if used.reasoning_tokens else ""
+    return (
+        f"{many(counted.completion_tokens, 'token')}{reasoning} after a prompt of "
+        f"{counted.prompt_tokens:,}{cached}"
+    )
+
+
+def _versions(step: Generated) -> str:
+    if len(step.versions) == 1:
+        return f"version {step.versions[0].version or 'unknown'}"
+    return "versions " + ", ".join(
+        f"{span.version or 'unknown'} {span.start}–{span.end}" for span in step.versions
+    )

@@ -1,0 +1,131 @@
+"""Listing: the trajectories of a run, one line each, with what became of them.
+
+The journal's own listing knows neither rewards nor reasons: each history is read for them, and
+only one of them is in memory at a time.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.terminal.colours import paint
+from holdfast.cli.terminal.text import visible_name
+from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.report import many
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.failure import shortened
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status
+
+MAX_NAME_WIDTH = 40
+"""Longer names are wider than their column; they are not cut, since `show` takes them."""
+MAX_REASON_LENGTH = 80
+NOBODY = "nobody works on it"
+
+
+class Listed(Struct, frozen=True):
+    """One trajectory of a run, and how it ended."""
+
+    row: TrajectoryRow
+    reward: float | None
+    reason: str
+    """Why it was truncated or failed, or cannot be read; "" otherwise."""
+
+
+async def read_listed(journal: Journal, rows: Sequence[TrajectoryRow]) -> list[Listed]:
+    return [await _read(journal, row) for row in rows]
+
+
+async def _read(journal: Journal, row: TrajectoryRow) -> Listed:
+    if not row.status.is_over:
+        return Listed(row, None, "")
+    try:
+        history = History(await journal.history(row.id), settled=row.settled)
+    except JournalCorrupt:
+        return Listed(row, None, "corrupt")  # The report says more of it.
+    return Listed(row, history.reward, _reason(history))
+
+
+def _reason(history: History) -> str:
+    if history.finished is None:
+        return ""
+    failed = last_failure(history) if history.status is Status.FAILED else None
+    return history.finished.reason if failed is None else failed.line
+
+
+def as_fields(trajectory: Listed) -> dict[str, object]:
+    """For scripts: with the names that people know, not the journal's numbers."""
+    row: dict[str, object] = msgspec.to_builtins(trajectory.row)
+    return row | {
+        "status": trajectory.row.status.name,
+        "reward": trajectory.reward,
+        "reason": trajectory.reason,
+    }
+
+
+async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
+    """In columns; the names are those that `show` takes."""
+    columns = [
+        _column([short(trajectory.row) for trajectory in trajectories], at_most=MAX_NAME_WIDTH),
+        _column([trajectory.row.status.name for trajectory in trajectories]),
+        _column([_reward(trajectory) for trajectory in trajectories]),
+        _column([many(trajectory.row.records, "record") for trajectory in trajectories]),
+        await _remarks(journal, run, trajectories),
+    ]
+    columns[1] = [
+        paint(cell, trajectory.row.status.name)
+        for cell, trajectory in zip(columns[1], trajectories, strict=True)
+    ]
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
+def _column(texts: Sequence[str], *, at_most: int | None = None) -> list[str]:
+    """Padded to the same width on a terminal, where some characters take two cells."""
+    from rich.cells import cell_len
+
+    widths = [cell_len(text) for text in texts]
+    longest = max(widths, default=0)
+    wide = longest if at_most is None else min(longest, at_most)
+    return [text + " " * (wide - width) for text, width in zip(texts, widths, strict=True)]
+
+
+def _reward(trajectory: Listed) -> str:
+    if trajectory.reward is not None:
+        return f"reward {trajectory.reward:g}"
+    return "no reward" if trajectory.row.status.is_over else ""
+
+
+async def _remarks(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
+    is_open = any(not trajectory.row.settled for trajectory in trajectories)
+    live = await _live_workers(journal, run) if is_open else ()
+    return [_remark(trajectory, live) for trajectory in trajectories]
+
+
+async def _live_workers(journal: Journal, run: Run) -> Sequence[str]:
+    return next(
+        listed_run.live_workers
+        for listed_run in await journal.runs()
+        if listed_run.name == run.spec.name
+    )
+
+
+def _remark(trajectory: Listed, live: Sequence[str]) -> str:
+    """A worker that died left its name, which is not shown: nobody is to wait for it."""
+    row = trajectory.row
+    owner = row.owner if row.owner in live else ""
+    is_left = row.status is Status.RUNNING and not owner and not row.resting
+    remarks = [
+        "resting" if row.resting else "",
+        visible_name(shortened(trajectory.reason, MAX_REASON_LENGTH)),
+        visible_name(owner),
+        NOBODY if is_left else "",
+    ]
+    return ", ".join(remark for remark in remarks if remark)
+
+
+def short(row: TrajectoryRow) -> str:
+    """As it is listed: on one line."""
+    return f"{visible_name(row.key.task)}/{row.key.sample}"

@@ -1,0 +1,164 @@
+"""`holdfast gateway`: a run of agents that others start.
+
+The run is like any other: it is resumed by the same command, retried, scored and reported. Only
+that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
+bound, and everything else that can be wrong is checked, before the run is opened.
+"""
+
+import argparse
+import ssl
+from pathlib import Path
+
+from holdfast.addresses import is_loopback, secret_in
+from holdfast.cli.commands import run as running
+from holdfast.cli.commands.serving import gateway_workers
+from holdfast.cli.setup.scorers import make_scorer
+from holdfast.cli.setup.user_code import SCORE, load_module, scorer_in, split
+from holdfast.cli.terminal.gateway_log import log_to
+from holdfast.cli.terminal.text import notify
+from holdfast.engine.run_plan import NO_CODE
+from holdfast.gateway import address
+from holdfast.gateway.address import Address
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.strip_fields import IgnoredFields
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.keys import SECRET_BYTES, load_or_create_secret
+from holdfast.gateway.workers.supervisor import end_with_supervisor
+from holdfast.journal import MEMORY, is_server
+from holdfast.records.errors import UsageError
+from holdfast.rollout.processors.processor import fingerprinted
+
+MIB = 1024 * 1024
+ROLLOUT = "agents that others start"
+"""Part of the run's identity. What they are is not known here."""
+
+
+class _AnnouncingProcessor(ExternalRolloutProcessor):
+    """Says where agents find it."""
+
+    async def setup(self) -> None:
+        await super().setup()
+        notify(gateway_workers.found_at(self.url))
+
+
+class _WorkerProcessor(ExternalRolloutProcessor):
+    async def setup(self) -> None:
+        end_with_supervisor()
+        await super().setup()
+
+
+def gateway(args: argparse.Namespace) -> int:
+    if args.as_node is not None:
+        from holdfast.cli.commands.cluster.gateways import work_on_node
+
+        return work_on_node(args)
+    if args.cluster is not None:
+        return _on_cluster(args)
+    role = gateway_workers.role_of(args)
+    _check(args)
+    token = secret_in(args.token_env, option="--token-env")
+    address.check_usable(token, args.host)
+    tls = _tls(args)
+    with address.listen(args.host, args.port) if role is None else role.sock as sock:
+        at = Address(args.host, args.port, token, tls, args.advertise, sock)
+        kind = _AnnouncingProcessor if role is None else _WorkerProcessor
+        processor = kind(
+            at,
+            silence=args.silence,
+            rejoin=args.rejoin,
+            limits=GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
+            ignore=_ignored(args),
+            on_refused=args.on_refused,
+            place=None if role is None else role.place,
+        )
+        work = _work(args, processor, quiet=role is not None)
+        log_to(args.log, worker=None if role is None else role.place.index)
+        if args.workers > 1:
+            return gateway_workers.go(args, work, at)
+        return running.go(args, work)
+
+
+def _on_cluster(args: argparse.Namespace) -> int:
+    from holdfast.cli.commands.cluster import gateways
+
+    wants = gateways.check(args)
+    # What only `run` has options for.
+    vars(args).update(worker_cpus=0.0, worker_gpus=0.0, off_gpu_nodes=False)
+    processor = ExternalRolloutProcessor(ignore=_ignored(args), on_refused=args.on_refused)
+    return gateways.run(args, _work(args, processor, quiet=False), wants)
+
+
+def _work(
+    args: argparse.Namespace, processor: ExternalRolloutProcessor, *, quiet: bool
+) -> running.Work:
+    tasks = running.tasks_of(args)
+    scorer = None
+    if args.scorer is not None:
+        file, name = split(args.scorer)
+        scorer = scorer_in(load_module(file), file, name)
+    plan = running.plan_of(
+        args,
+        tasks=tasks,
+        processor=processor,
+        rollout=(_rollout(args), None),
+        scorer=None if scorer is None else make_scorer(args, scorer, file=file, name=name or SCORE),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer, module=load_module(file)),
+    )
+    return running.Work(
+        plan, lambda journal, run: processor.attach(journal, run, secret=_secret(args)), quiet
+    )
+
+
+def _rollout(args: argparse.Namespace) -> str:
+    without = "".join(f", without {name}" for name in sorted(_ignored(args)))
+    accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
+    return ROLLOUT + without + accepting
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.journal == MEMORY:
+        raise UsageError(
+            f"--journal {MEMORY}: agents must find their past again; name a file, like run.journal"
+        )
+    if not args.host or not args.host.isprintable():
+        raise UsageError("--host: name the address to listen at, like 127.0.0.1 or 0.0.0.0")
+    if args.advertise is not None:
+        address.check_advertised(args.advertise)
+    elif args.as_worker is None:
+        address.reachable_name(args.host)  # Or else it is refused, before the run is opened.
+    if args.concurrency < args.workers:
+        raise UsageError(
+            f"--workers {args.workers} with --concurrency {args.concurrency}: each worker has at "
+            "least one trajectory open; give fewer workers or more concurrency"
+        )
+    if not args.silence > 0:
+        raise UsageError("--silence must be more than 0 seconds")
+
+
+def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
+    return IgnoredFields(name for listed in args.ignore or () for name in listed.split(",")).names
+
+
+def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if args.tls_cert is None and args.tls_key is None:
+        if not is_loopback(args.host) and args.as_worker is None:
+            notify("without --tls-cert, the token and all keys cross the network readable to all")
+        return None
+    if args.tls_cert is None or args.tls_key is None:
+        present, missing = "--tls-cert", "--tls-key"
+        if args.tls_cert is None:
+            present, missing = missing, present
+        raise UsageError(f"{present} is of no use without {missing}")
+    return address.tls(Path(args.tls_cert), Path(args.tls_key))
+
+
+def _secret(args: argparse.Namespace) -> bytes:
+    """Beside the journal, or in it on a server: the right to resume the run is the right to resume
+    its agents."""
+    if is_server(args.journal):
+        from holdfast.journal.postgres.secret import load_or_make_secret
+
+        return load_or_make_secret(args.journal, "gateway", size=SECRET_BYTES)
+    path = Path(args.journal)
+    return load_or_create_secret(path.with_name(f"{path.name}.gateway-secret"))

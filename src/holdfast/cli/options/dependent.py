@@ -1,0 +1,45 @@
+"""Options that mean something only beside another one: typed alone, they are refused.
+
+A configuration file may set them all the same: they are there for the commands that use the other.
+"""
+
+import argparse
+from collections.abc import Collection
+
+from holdfast.engine.options import CLUSTER_CODE, CLUSTER_PROCESSES
+from holdfast.records.errors import UsageError
+
+_CLUSTER = (*CLUSTER_PROCESSES[1:], *CLUSTER_CODE)
+_BELONG_TO: dict[str, tuple[str, ...]] = {
+    "cluster": tuple(option.dest for option in _CLUSTER),
+    "score_workers": ("score_concurrency",),
+    "eval_tasks": ("eval_every", "eval_samples", "eval_deadline", "eval_max_tokens"),
+    "dynamic": ("max_draws",),
+    "overlong_length": ("overlong_margin", "overlong_penalty"),
+    "lora_rank": ("lora_alpha", "lora_targets"),
+    "out": ("tokenizer", "max_megabytes", "force"),
+}
+"""By the option that they belong to."""
+_INDEPENDENT = {("gateway", "workers")}
+"""Of the same name, and of another meaning."""
+
+
+def check_dependent(args: argparse.Namespace, typed: Collection[str]) -> None:
+    """`typed`: the options of the command line, by their names in Python."""
+    for other, names in _BELONG_TO.items():
+        for name in names:
+            if name not in typed or (args.command, name) in _INDEPENDENT or _is_on(args, other):
+                continue
+            raise UsageError(
+                f"{_option(name)} belongs to {_option(other)}, which is not given: give both, or "
+                "neither"
+            )
+
+
+def _is_on(args: argparse.Namespace, name: str) -> bool:
+    is_dapo = name == "dynamic" and getattr(args, "loss", "") == "dapo"  # It samples dynamically.
+    return is_dapo or not hasattr(args, name) or bool(getattr(args, name))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,269 @@
+"""The configuration file: options that are always the same, written down once.
+
+`holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`. A key is the name of an option and
+applies to every command that has it; a table with the name of a command applies to that one alone,
+and goes before. The command line wins over both. What does not exist is refused by its name.
+
+Looked for in the working folder, and in those above it up to the project's root, which has `.git`
+or `pyproject.toml`; where there is no project, nobody else's file above is used.
+"""
+
+import argparse
+import json
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.cli.options.parser import AppendAction, ExtendAction, Parser
+from holdfast.cli.options.suggestions import meant
+from holdfast.records.errors import UsageError
+
+FILE = "holdfast.toml"
+PROJECT = "pyproject.toml"
+VARIABLE = "HOLDFAST_CONFIG"
+_TYPED_EACH_TIME = frozenset(
+    {"yes", "new", "accept_changes", "join", "retry_failed", "repair", "help", "as_worker", "force"}
+)
+"""A file that answers these would answer what is asked to be sure."""
+PATHS = frozenset({"FILE", "PATH", "DIR", "SOURCE"})
+"""What options that take a path are shown with."""
+_POSITIONAL = frozenset({"rollout"})
+"""An argument without dashes that may be configured, too."""
+Table = Mapping[str, object]
+
+
+class Config(Struct, frozen=True):
+    """What a file sets, as it was written; nothing if there is none."""
+
+    path: Path | None = None
+    everywhere: Table = {}
+    commands: Mapping[str, Table] = {}
+
+    def of(self, command: str) -> Table:
+        return {**self.everywhere, **self.commands.get(command, {})}
+
+
+def find_config(folder: Path) -> Config:
+    """`UsageError` for a file that cannot be read; its keys are not looked at yet."""
+    named = os.environ.get(VARIABLE)
+    if named == "":
+        return Config()
+    if named is not None:
+        path = Path(named)
+        return _config(path, _tool_table(path) if path.name == PROJECT else _read(path))
+    for place in _folders(folder):
+        if (path := place / FILE).is_file():
+            return _config(path, _read(path))
+        if (path := place / PROJECT).is_file() and (table := _tool_table(path)) is not None:
+            return _config(path, table)
+    return Config()
+
+
+def _folders(folder: Path) -> list[Path]:
+    """From the folder up to the root of its project."""
+    above = [folder, *folder.parents]
+    roots = [
+        number
+        for number, place in enumerate(above)
+        if (place / ".git").exists() or (place / PROJECT).is_file()
+    ]
+    return above[: roots[0] + 1] if roots else above[:1]
+
+
+def _read(path: Path) -> dict[str, object]:
+    import tomllib  # Most folders have no such file.
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}, which {VARIABLE} names") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no UTF-8: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+
+
+def _tool_table(path: Path) -> dict[str, object] | None:
+    tools = _read(path).get("tool")
+    table = tools.get("holdfast") if isinstance(tools, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _config(path: Path, table: Table | None) -> Config:
+    found = dict(table or {})
+    # `journal` and `policy` are options and commands: a table is the command.
+    commands = {key: value for key, value in found.items() if _is_command(key, value)}
+    everywhere = {key: value for key, value in found.items() if key not in commands}
+    return Config(path, everywhere, commands)  # type: ignore[arg-type]
+
+
+def _is_command(key: str, value: object) -> bool:
+    return isinstance(value, dict) and key.replace("-", "_") not in (
+        "extra_body",
+        "chat_template_kwargs",
+    )
+
+
+class Invocation(Struct, frozen=True):
+    """How this process was called: for commands that call others, or say what they are."""
+
+    parser: Parser
+    words: tuple[str, ...]
+    config: Config
+    main: Callable[[Sequence[str]], int]
+
+
+# --- what it means for a command line
+
+
+class ConfiguredOption(Struct, frozen=True):
+    """One option of one command that the file sets."""
+
+    key: str
+    dest: str
+    value: object
+
+
+def prepare(parser: Parser, config: Config) -> None:
+    """Refuses what no command has; what the file sets need not be typed any more."""
+    if config.path is None:
+        return
+    known = {key for command in parser.commands.values() for key in _options(command)}
+    for key in config.everywhere:
+        _check_key(key, known, config, of="any command")
+    for name, table in config.commands.items():
+        if name not in parser.commands:
+            near = _near(name, parser.commands)
+            raise UsageError(f"{config.path}: there is no command {name!r} for a table{near}")
+        for key in table:
+            _check_key(key, set(_options(parser.commands[name])), config, of=f"`holdfast {name}`")
+    for name, command in parser.commands.items():
+        for setting in settings_of(command, config, name):
+            _relax(command, setting.dest)
+
+
+def _check_key(key: str, known: "set[str]", config: Config, *, of: str) -> None:
+    name = key.replace("-", "_")
+    if name in _TYPED_EACH_TIME:
+        raise UsageError(f"{config.path}: {key} is typed each time; take it out of the file")
+    if name not in known:
+        near = _near(name, {name.replace("_", "-"): name for name in known})
+        raise UsageError(f"{config.path}: {key} is no option of {of}{near}")
+
+
+def _near(word: str, known: Mapping[str, object]) -> str:
+    near = meant(f"--{word}", [f"--{name}" for name in known]) or meant(word, known)
+    if near is None:
+        return "; `holdfast COMMAND --help` lists them"
+    return f"; did you mean {near.removeprefix('--')}?"
+
+
+def _options(command: Parser) -> dict[str, argparse.Action]:
+    """By their keys, which are what is typed; those of a command's own commands, too."""
+    found = {
+        _key(action): action
+        for action in command.actions
+        if action.option_strings or action.dest in _POSITIONAL
+    }
+    for inner in command.commands.values():
+        found = _options(inner) | found
+    return found
+
+
+def _key(action: argparse.Action) -> str:
+    """As in Python: `max_tokens`."""
+    typed = [option.removeprefix("--") for option in action.option_strings if option[:2] == "--"]
+    return typed[0].replace("-", "_") if typed else action.dest
+
+
+def _relax(command: Parser, dest: str) -> None:
+    for parser in (command, *command.commands.values()):
+        for action in parser.actions:
+            if action.dest == dest:
+                action.required = False
+                if not action.option_strings:
+                    action.nargs = "?"
+
+
+def settings_of(command: Parser, config: Config, name: str) -> list[ConfiguredOption]:
+    """Those of the file that the command has, in its order."""
+    options = _options(command)
+    named = {key.replace("-", "_"): (key, value) for key, value in config.of(name).items()}
+    return [
+        ConfiguredOption(key, options[name].dest, _value(options[name], key, value, config))
+        for name, (key, value) in named.items()
+        if name in options
+    ]
+
+
+def _value(action: argparse.Action, key: str, value: object, config: Config) -> object:
+    try:
+        return _convert(action, value, config)
+    except (ArgumentTypeError, TypeError, ValueError) as error:
+        raise UsageError(f"{config.path}: {key} {error}") from None
+
+
+def _convert(action: argparse.Action, value: object, config: Config) -> object:
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ArgumentTypeError(f"is true or false, not {value!r}")
+        return value
+    if isinstance(action, AppendAction | ExtendAction):
+        values = value if isinstance(value, list) else [value]
+        found = [_one(action, each, config) for each in values]
+        if isinstance(action, ExtendAction):
+            return [inner for each in found for inner in each]  # type: ignore[attr-defined]
+        return found
+    return _one(action, value, config)
+
+
+def _one(action: argparse.Action, value: object, config: Config) -> object:
+    """As if its text had been typed."""
+    if isinstance(value, bool | list) or not isinstance(value, str | int | float | dict):
+        raise ArgumentTypeError(f"wants one text or number, not {value!r}")
+    if str(action.metavar or "") in PATHS and not isinstance(value, str):
+        raise ArgumentTypeError(f"wants a path, as text, not {value!r}")
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    if isinstance(value, str):
+        text = _from_here(action, value, config)
+    read = action.type if callable(action.type) else str
+    found: object = read(text)
+    if action.choices is not None and found not in action.choices:
+        raise ArgumentTypeError(f"is one of {', '.join(map(str, action.choices))}, not {text!r}")
+    return found
+
+
+def _from_here(action: argparse.Action, text: str, config: Config) -> str:
+    """A path in the file starts at the file's folder."""
+    metavar = str(action.metavar or "")
+    is_code = (".py" in metavar or metavar == "SOURCE") and ".py" in text
+    is_path = metavar in PATHS and ":" not in text.partition("/")[0]
+    if config.path is None or not (is_code or is_path) or Path(text).is_absolute():
+        return text
+    return os.path.relpath(config.path.absolute().parent / text)
+
+
+def fill(args: argparse.Namespace, parser: Parser, words: Sequence[str], config: Config) -> None:
+    """Sets what the file sets and the command line does not."""
+    if config.path is None or args.command not in parser.commands:
+        return
+    typed = set(typed_options(parser, words))
+    for setting in settings_of(parser.commands[args.command], config, args.command):
+        if setting.dest in typed or not hasattr(args, setting.dest):
+            continue
+        if setting.dest not in _POSITIONAL or getattr(args, setting.dest) is None:
+            setattr(args, setting.dest, setting.value)
+
+
+def typed_options(parser: Parser, words: Sequence[str]) -> Iterator[str]:
+    """The options of a command line, by their names in Python."""
+    leaf = parser.leaf(words)
+    names = {option: action.dest for action in leaf.actions for option in action.option_strings}
+    for name, _ in leaf.split(words):
+        if name:
+            yield names[name]

@@ -1,0 +1,75 @@
+"""The command of a run, recorded so that `holdfast resume` can give it again.
+
+Recorded is what was typed, less what belongs to one start alone, less the names of the run and of
+the journal (a run may be renamed, a journal moved), and less secrets.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from holdfast.cli.options.parser import Parser
+from holdfast.cli.setup.config_file import Invocation
+from holdfast.engine.run_plan import RunPlan
+from holdfast.records.encoding.redaction import REDACTED, redact
+from holdfast.records.errors import UsageError
+from holdfast.records.run import RecordedCommand, Run
+
+_ONCE = frozenset(
+    {
+        "--run", "--journal", "--new", "--accept-changes", "--join", "--retry-failed", "--json",
+        "--quiet", "--as-worker",
+    }
+)  # fmt: skip
+"""What belongs to one start, and what `resume` knows itself."""
+
+
+def command_of(args: argparse.Namespace) -> RecordedCommand | None:
+    """None where the command was not typed."""
+    invocation: Invocation | None = getattr(args, "invocation", None)
+    if invocation is None:
+        return None
+    parser, words = invocation.parser, invocation.words
+    kept = [words[0]]
+    for name, parts in parser.leaf(words).split(words[1:]):
+        if name not in _ONCE:
+            kept += map(redact, parts)
+    return RecordedCommand(tuple(kept), os.getcwd())
+
+
+def with_command(plan: RunPlan, args: argparse.Namespace) -> RunPlan:
+    spec = structs.replace(plan.spec, command=command_of(args))
+    return structs.replace(plan, spec=spec)
+
+
+def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] = ()) -> list[str]:
+    """The command that goes on with the run, with options of the user's `instead` of its own."""
+    command = run.spec.command
+    if command is None:
+        raise UsageError(
+            f"run {run.spec.name!r} has no recorded command: a program began it, or an older "
+            "version; give the command itself once, and it is recorded"
+        )
+    name, *rest = command.words
+    if name not in parser.commands:
+        raise UsageError(f"run {run.spec.name!r} was begun by `holdfast {name}`, unknown here")
+    leaf = parser.commands[name]
+    replaced = {_base(option) for option, _ in leaf.split(instead) if option}
+    kept = [name]
+    for option, parts in leaf.split(rest):
+        if option and _base(option) in replaced:
+            continue
+        if any(REDACTED in part for part in parts):
+            raise UsageError(
+                f"run {run.spec.name!r}: {option or 'an argument'} of its command had a secret in "
+                f"it, which is not recorded; give it anew: holdfast resume {run.spec.name} "
+                f"{option or ''} …"
+            )
+        kept += parts
+    return [*kept, "--run", run.spec.name, "--journal", journal, *instead]
+
+
+def _base(option: str) -> str:
+    return option.replace("--no-", "--", 1)

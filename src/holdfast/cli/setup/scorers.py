@@ -1,0 +1,42 @@
+"""The scorer of a command: in this process, or in processes of its own."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast import log_files
+from holdfast.cli.setup.user_code import load_module
+from holdfast.engine.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from holdfast.engine.scoring.wire import ScorerHome
+
+
+def make_scorer(
+    args: argparse.Namespace, function: object | None, *, file: Path, name: str
+) -> Scorer | None:
+    """`function` is what the file has under the name; None: nothing is scored."""
+    if function is None:
+        return None
+    if not args.score_workers:
+        return Scorer(function)  # type: ignore[arg-type]
+    from holdfast.engine.scoring.pool import LocalSeat, ScorerPool
+
+    logs = log_files.logs_of(args.run, args.journal)
+    return ScorerPool(
+        function,  # type: ignore[arg-type]
+        scorer_home(file, name),
+        seats=[LocalSeat(logs) for _ in range(args.score_workers)],
+        at_once=args.score_concurrency,
+    )
+
+
+def scorer_home(
+    file: Path, name: str, *, place: str | None = None, fingerprint: str = ""
+) -> "ScorerHome":
+    """`place`: how the file is called where the scorer runs, if not as it is here."""
+    from holdfast.engine.scoring.wire import ScorerHome
+    from holdfast.rollout.tools.isolated.wire import FunctionHome
+
+    home = FunctionHome(load_module(file).__name__, place or str(file.resolve()))
+    return ScorerHome(home=home, name=name, fingerprint=fingerprint)

@@ -1,0 +1,120 @@
+"""To a Ray cluster, with everything checked that can be wrong, before any work is begun."""
+
+import asyncio
+import contextlib
+import platform
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.cluster.extra import import_ray
+from holdfast.cluster.folder import TravelFolder
+from holdfast.records.errors import UsageError
+
+AUTO = "auto"
+REACH_SECONDS = 10.0
+CONNECT_SECONDS = 120.0
+_HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
+
+
+def check_cluster(address: str) -> None:
+    """Refuses what is no address, without asking anybody."""
+    if address != AUTO and not _HOST_PORT.match(address):
+        raise UsageError(
+            f"--cluster {address}: wants {AUTO}, or the HOST:PORT of the cluster's head (6379 "
+            "where `ray start --head` named no other); run the command on one of its nodes"
+        )
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    address: str, folder: TravelFolder | None, *, requirements: list[str], log: Path
+) -> AsyncIterator[Any]:
+    """Ray, connected; disconnected afterwards, which ends all actors of this command. What it has
+    to say goes to the file `log`."""
+    check_cluster(address)
+    ray = import_ray()
+    if address != AUTO:
+        await _reach(address)
+    _keep_from_terminal(log)
+    environment: dict[str, object] = {}
+    if folder is not None:
+        environment = {"working_dir": str(folder.root), "excludes": list(folder.excludes)}
+    if requirements:
+        environment["pip"] = requirements
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.to_thread(_init, ray, address, environment)
+    except TimeoutError:
+        raise UsageError(
+            f"--cluster {address}: Ray did not connect within {CONNECT_SECONDS:g} s"
+        ) from None
+    try:
+        yield ray
+    finally:
+        await asyncio.to_thread(ray.shutdown)
+
+
+async def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(REACH_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, OverflowError, TimeoutError) as error:
+        why = str(error) or f"no answer within {REACH_SECONDS:g} s"
+        raise UsageError(f"--cluster {address} names no cluster: {why}") from error
+    writer.close()
+
+
+def _keep_from_terminal(log: Path) -> None:
+    """Ray prints what it notices of nodes and processes, page by page, into standard output, which
+    is the report's. There is no option for that."""
+    from ray._private import worker
+
+    def write(data: dict[str, Any], *_: object, **__: object) -> None:
+        with log.open("a") as file:
+            file.writelines(f"{line}\n" for line in data.get("lines", ()))
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = write
+
+
+def _init(ray: Any, address: str, environment: dict[str, object]) -> None:
+    try:
+        ray.init(
+            address=address,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=True,
+            namespace="holdfast",
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise _refusal(ray, address, error) from error
+
+
+def _refusal(ray: Any, address: str, error: Exception) -> UsageError:
+    message = " ".join(str(error).split())
+    if "ersion mismatch" in message:
+        return UsageError(
+            f"--cluster {address} runs other versions than this command, which has Ray "
+            f"{ray.__version__} and Python {platform.python_version()}: {message}. Use the "
+            "cluster's versions here"
+        )
+    if isinstance(error, ConnectionError) and address == AUTO:
+        return UsageError(
+            "--cluster auto finds no Ray on this machine: start one with `ray start --head`, join "
+            "one with `ray start --address HEAD:6379`, or name the head's HOST:PORT"
+        )
+    return UsageError(f"--cluster {address} names no cluster that can be used: {message:.500}")
+
+
+def resolves(host: str) -> bool:
+    """Whether this machine knows an address for the name."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True

@@ -1,0 +1,215 @@
+"""The processes of one kind: as many as the queue wants, spread over the nodes, each replaced when
+it is gone.
+
+Which trajectory runs where is nobody's decision: each worker leases groups from the journal, and
+goes when it finds none for a while. The fleet only sees how much is open, and starts what is
+missing.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.cluster.member import FleetMember, HowEnded, MemberEnd, Resources
+from holdfast.cluster.messages import Order, Place, ProcessJob, WorkerReport
+from holdfast.cluster.nodes import Node, live_nodes
+from holdfast.records.errors import HoldfastError
+
+LOOK_SECONDS = 1.0
+RESTART_SECONDS = 0.5
+MAX_RESTART_SECONDS = 10.0
+MAX_LOSSES = 20
+"""Processes that may be lost in a row without any trajectory settled meanwhile, beside as many as
+there are workers."""
+
+
+class WorkerRefused(HoldfastError):
+    """A node cannot work on the run."""
+
+
+class WorkersLost(HoldfastError):
+    """Workers die again and again, and nothing gets done."""
+
+
+class WorkerStopped(HoldfastError):
+    """A worker met what all of them would meet."""
+
+
+class FleetSize(Struct, frozen=True):
+    """How many processes are wanted for how much that is open."""
+
+    most: int | None
+    """None: as many as the nodes have room for."""
+    each: int = 1
+    """Trajectories that one takes at once; only of use without a number."""
+
+    def wanted(self, open_: int, *, room: int) -> int:
+        if self.most is not None:
+            return min(self.most, max(1, open_))
+        return max(1, min(room, math.ceil(open_ / self.each)))
+
+
+class Fleet:
+    """Use it once. `keep` runs until `stop`, or until nothing is wanted any more."""
+
+    def __init__(
+        self,
+        ray: Any,
+        job: Callable[[], ProcessJob],
+        *,
+        what: str,
+        resources: Resources,
+        notify: Callable[[str], None],
+        on_gone: Callable[[FleetMember, MemberEnd], Awaitable[None]],
+        on_report: Callable[[WorkerReport, FleetMember], Awaitable[None]] | None = None,
+        off_gpu_nodes: bool = False,
+        one_per_node: bool = False,
+    ):
+        self._ray = ray
+        self._job = job
+        self._what = what
+        self._resources = resources
+        self._notify = notify
+        self._on_gone = on_gone
+        self._on_report = on_report
+        self._off_gpu_nodes = off_gpu_nodes
+        self._one_per_node = one_per_node
+        self._members: dict[asyncio.Task[None], FleetMember] = {}
+        self._losses = 0
+        self._not_before = 0.0
+        self._started = 0
+        self.is_stopping = False
+        self.error: HoldfastError | None = None
+
+    @property
+    def members(self) -> list[FleetMember]:
+        return list(self._members.values())
+
+    @property
+    def places(self) -> list[Place]:
+        return [member.place for member in self.members if member.place is not None]
+
+    def progressed(self) -> None:
+        """Something got done: what died before is forgiven."""
+        self._losses = 0
+
+    def room(self) -> int:
+        """How many processes fit onto the nodes that may have them."""
+        nodes = self._nodes()
+        cpus, gpus = self._resources.cpus, self._resources.gpus
+        by_cpu = sum(int(node.cpus // cpus) for node in nodes) if cpus else 2**31
+        by_gpu = sum(int(node.gpus // gpus) for node in nodes) if gpus else 2**31
+        return max(1, min(by_cpu, by_gpu))
+
+    def grow(self, wanted: int) -> None:
+        """Starts what is missing; those that are too many go by themselves."""
+        now = asyncio.get_running_loop().time()
+        if self.is_stopping or self.error is not None or now < self._not_before:
+            return
+        if self._one_per_node:
+            taken = [member.node for member in self.members]
+            for node in self._nodes():
+                if node.id not in taken:
+                    self._start(node.id)
+            return
+        for _ in range(wanted - len(self._members)):
+            place = self._emptiest() if self._off_gpu_nodes else ""
+            if place is None:
+                return  # Those that may be used are gone: Ray may bring others.
+            self._start(place)
+
+    def _start(self, node: str) -> None:
+        member = FleetMember(
+            self._ray,
+            self._job(),
+            resources=self._resources,
+            strategy=_strategy(node),
+            node=node,
+            on_report=self._on_report,
+        )
+        self._started += 1
+        task = asyncio.create_task(self._watch(member), name=f"{self._what} {self._started}")
+        self._members[task] = member
+        task.add_done_callback(self._members.pop)
+
+    async def stop(self, reason: str, *, grace: float) -> None:
+        """Lets all of them finish what is in flight; after so many seconds they are ended."""
+        self.is_stopping = True
+        await self.order(Order(stop=reason))
+        if self._members:
+            await asyncio.wait(list(self._members), timeout=grace)
+        self.kill()
+        if self._members:
+            await asyncio.wait(list(self._members), timeout=grace)
+
+    async def order(self, order: Order) -> None:
+        await asyncio.gather(*(member.send(order) for member in self.members))
+
+    def kill(self) -> None:
+        self.is_stopping = True
+        for member in self.members:
+            member.kill()
+
+    async def until_change(self, seconds: float = LOOK_SECONDS) -> None:
+        """Returns when a process has ended, or after a while."""
+        if self._members:
+            await asyncio.wait(
+                list(self._members), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        else:
+            await asyncio.sleep(min(seconds, RESTART_SECONDS))
+
+    async def _watch(self, member: FleetMember) -> None:
+        end = await member.work()
+        # What it held is given back before another one can look for it.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._on_gone(member, end)
+        self._judge(member, end)
+
+    def _judge(self, member: FleetMember, end: MemberEnd) -> None:
+        where = f" on {end.place.host}" if end.place is not None else ""
+        if self.is_stopping or end.how is HowEnded.DONE:
+            return
+        if end.how is HowEnded.REFUSED:
+            self.error = WorkerRefused(f"a {self._what}{where} cannot work: {end.message}")
+        elif end.how is HowEnded.STOPPED:
+            self.error = WorkerStopped(f"a {self._what}{where} stopped: {end.message}")
+        else:
+            self._lose(member, end, where)
+
+    def _lose(self, member: FleetMember, end: MemberEnd, where: str) -> None:
+        self._losses += 1
+        if self._losses > MAX_LOSSES + len(self._members):
+            self.error = WorkersLost(
+                f"{self._losses} of the {self._what}s were lost in a row, and nothing got done "
+                f"meanwhile; the last{where}: {end.message}"
+            )
+            return
+        self._notify(f"a {self._what}{where} is gone ({end.message}); it is replaced")
+        pause = min(MAX_RESTART_SECONDS, RESTART_SECONDS * 2 ** max(0, self._losses - 3))
+        if self._losses > 3:
+            self._not_before = asyncio.get_running_loop().time() + pause
+
+    def _nodes(self) -> list[Node]:
+        nodes = live_nodes(self._ray)
+        if not self._off_gpu_nodes:
+            return nodes
+        return [node for node in nodes if not node.gpus]
+
+    def _emptiest(self) -> str | None:
+        taken = [member.node for member in self.members]
+        nodes = sorted((taken.count(node.id), node.id) for node in self._nodes())
+        return nodes[0][1] if nodes else None
+
+
+def _strategy(node: str) -> object:
+    """On a node, or spread over all of them."""
+    if not node:
+        return "SPREAD"
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)

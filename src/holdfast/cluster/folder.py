@@ -1,0 +1,83 @@
+"""The folder with the user's code, which travels to the nodes by Ray's own means.
+
+It is the folder that the command is given in, if the rollout's file is inside of it; else that of
+the file. What lies in it is measured before anything is begun: a data set or a checkpoint that
+would travel to each node is named, and refused.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.records.errors import UsageError
+
+MAX_BYTES = 100 * 1024 * 1024
+LEFT_OUT = (
+    ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
+    ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".ipynb_checkpoints",
+)  # fmt: skip
+"""Folders that hold no code of the user's."""
+JOURNALS = ("*.db", "*.db-wal", "*.db-shm", "*.db-witness", "*.gateway-secret")
+
+
+class TravelFolder(Struct, frozen=True):
+    root: Path
+    excludes: tuple[str, ...]
+    """In the words of a .gitignore."""
+
+    def place(self, file: Path) -> str:
+        """How a file in it is called on a node."""
+        return str(file.resolve().relative_to(self.root))
+
+
+def travel_folder(
+    file: Path, *, exclude: tuple[str, ...] = (), most: int = MAX_BYTES
+) -> TravelFolder:
+    """The folder that has `file`; `UsageError` where it is too large to travel."""
+    here = Path.cwd().resolve()
+    root = here if here in file.resolve().parents else file.resolve().parent
+    excludes = (*(f"{name}/" for name in LEFT_OUT), *JOURNALS, *exclude)
+    sizes = _sizes(root, exclude)
+    total = sum(sizes.values())
+    if total > most:
+        name, size = max(sizes.items(), key=lambda item: item[1])
+        raise UsageError(
+            f"folder {root} is too large to travel to the nodes: {_mib(total)} MiB, most of it in "
+            f"{name} ({_mib(size)} MiB), and {_mib(most)} MiB may; leave what is no code out with "
+            f"--cluster-exclude {name}, or begin the command in another folder"
+        )
+    return TravelFolder(root, excludes)
+
+
+def _sizes(root: Path, exclude: tuple[str, ...]) -> dict[str, int]:
+    """Bytes of each entry of the folder, without what is left out."""
+    found: dict[str, int] = {}
+    for path in _files(root, {name.strip("/") for name in exclude}):
+        first = path.relative_to(root).parts[0]
+        found[first] = found.get(first, 0) + path.stat(follow_symlinks=False).st_size
+    return found
+
+
+def _files(root: Path, exclude: set[str]) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        inside = Path(folder)
+        folders[:] = [
+            name
+            for name in folders
+            if name not in LEFT_OUT and not _is_left_out(inside / name, root, exclude)
+        ]
+        for name in files:
+            path = inside / name
+            is_journal = any(path.match(pattern) for pattern in JOURNALS)
+            if not is_journal and not _is_left_out(path, root, exclude):
+                yield path
+
+
+def _is_left_out(path: Path, root: Path, exclude: set[str]) -> bool:
+    return str(path.relative_to(root)) in exclude or path.name in exclude
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1024 * 1024):,.0f}"

@@ -1,0 +1,173 @@
+"""One process of the fleet, from its start to its end, seen from the driver.
+
+It is replaced by the fleet, never by itself. Who knows that it is gone (its actor's node, its own
+machine, Ray's control plane) ends its lease in the journal at once; nobody else does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.cluster.host_actor import ProcessHost
+from holdfast.cluster.messages import ChildEnd, Order, Place, ProcessJob, WorkerReport, line
+from holdfast.journal.journal import Worker
+
+WAIT_SECONDS = 30.0
+AGAIN_SECONDS = 0.5
+
+
+class HowEnded(StrEnum):
+    DONE = "done"
+    """By itself, with nothing left to do."""
+    REFUSED = "refused"
+    """It cannot work, and the next one could not either."""
+    STOPPED = "stopped"
+    """Something ended it that the others will meet as well."""
+    LOST = "lost"
+    """It died, or lost the journal: another one takes its place."""
+
+
+class MemberEnd(Struct, frozen=True):
+    how: HowEnded
+    message: str = ""
+    place: Place | None = None
+    code: int | None = None
+
+
+class Resources(Struct, frozen=True):
+    """What one process takes of its node."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class FleetMember:
+    """One process."""
+
+    def __init__(
+        self,
+        ray: Any,
+        job: ProcessJob,
+        *,
+        resources: Resources,
+        strategy: object,
+        node: str = "",
+        on_report: Callable[[WorkerReport, "FleetMember"], Awaitable[None]] | None = None,
+    ):
+        self._ray = ray
+        self.job = job
+        self._on_report = on_report
+        self.node = node
+        """Ray's id of the node that it is meant for; "" for any."""
+        self.place: Place | None = None
+        self.worker: Worker | None = None
+        self.listens: WorkerReport | None = None
+        self.pid = 0
+        self.log = ""
+        self.cpu = 0.0
+        self._refused = ""
+        self._fatal: WorkerReport | None = None
+        self._seen = 0
+        self._actor = (
+            ray.remote(ProcessHost)
+            .options(
+                num_cpus=resources.cpus,
+                num_gpus=resources.gpus,
+                max_restarts=0,
+                max_concurrency=8,
+                scheduling_strategy=strategy,
+            )
+            .remote()
+        )
+
+    async def work(self) -> MemberEnd:
+        """Starts the process and watches it; how it ended. Its actor is gone then."""
+        try:
+            self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)
+            self.pid = await self._actor.start.remote(msgspec.json.encode(self.job))
+            reading = asyncio.create_task(self._read_reports(), name="reports of a process")
+            try:
+                end = await self._wait()
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+            await self._read_last()
+            return self._judged(end)
+        except self._ray.exceptions.RayError as error:
+            return MemberEnd(HowEnded.LOST, _first_line(error), self.place)
+        finally:
+            self.kill()
+
+    async def send(self, order: Order) -> None:
+        """A process that is gone gets no orders; its end is noticed elsewhere."""
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            await self._actor.send.remote(line(order))
+
+    def kill(self) -> None:
+        """Ends the actor at once, and its process with it."""
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor)
+
+    async def _wait(self) -> ChildEnd:
+        while True:
+            try:
+                if found := await self._actor.wait.remote(WAIT_SECONDS):
+                    return msgspec.json.decode(found, type=ChildEnd)
+            except self._ray.exceptions.ActorUnavailableError:
+                # Not known to be gone: the network may be back, or Ray will find it dead.
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _read_reports(self) -> None:
+        while True:
+            try:
+                await self._take(await self._actor.reports.remote(self._seen))
+            except self._ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            except self._ray.exceptions.RayError:
+                return
+
+    async def _read_last(self) -> None:
+        await self._take(await self._actor.reports.remote(self._seen))
+
+    async def _take(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            self._seen += 1
+            report = msgspec.json.decode(body, type=WorkerReport)
+            self._refused = report.refused or self._refused
+            if report.fatal:
+                self._fatal = report
+            if report.port or report.url:
+                self.listens = report
+            if report.worker is not None:
+                self.worker = report.worker
+                # What it holds can be given back from now on: it may begin.
+                await self.send(Order(go=True))
+            if self._on_report is not None:
+                await self._on_report(report, self)
+
+    def _judged(self, end: ChildEnd) -> MemberEnd:
+        self.log, self.cpu = end.log, end.cpu
+        if self._refused:
+            return MemberEnd(HowEnded.REFUSED, self._refused, self.place, end.code)
+        if end.code == 0:
+            return MemberEnd(HowEnded.DONE, "", self.place, 0)
+        if self._fatal is not None and not self._fatal.again:
+            return MemberEnd(HowEnded.STOPPED, self._fatal.message, self.place, end.code)
+        why = self._fatal.message if self._fatal is not None else _last_line(end)
+        return MemberEnd(HowEnded.LOST, why, self.place, end.code)
+
+
+def _last_line(end: ChildEnd) -> str:
+    lines = [text for text in end.tail.splitlines() if text.strip()]
+    how = f"exit code {end.code}" if end.code >= 0 else f"signal {-end.code}"
+    return f"{how}{f': {lines[-1]:.300}' if lines else ''}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
+    return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__

@@ -1,0 +1,122 @@
+"""What a trainer would train wrongly, refused before it does."""
+
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from holdfast.records.encoding.bounds import MAX_FLOAT32
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.samples.sample import Sample
+from holdfast.records.view import TrajectoryView
+
+Item = TypeVar("Item")
+
+
+def samples_for(function: str, given: Iterable[Sample]) -> list[Sample]:
+    """What a converter of samples was given; raises `UsageError` where it is anything else."""
+    wants = f"{function} wants a list of Samples ([s async for s in holdfast.samples(…)])"
+    return listed(given, wants, lambda item: isinstance(item, Sample))
+
+
+def check_sample(function: str, given: Sample) -> None:
+    """The same for one alone."""
+    if not isinstance(given, Sample):
+        raise UsageError(f"{function} wants one Sample, not {describe(given)}")
+
+
+def views_for(function: str, given: Iterable[TrajectoryView]) -> list[TrajectoryView]:
+    """The same for trajectories."""
+    read = "[t async for t in holdfast.trajectories(…)]"
+    wants = f"{function} wants a list of TrajectoryViews ({read})"
+    return listed(given, wants, lambda item: isinstance(item, TrajectoryView))
+
+
+def rows_for(function: str, given: Iterable[Item]) -> list[Item]:
+    """The same for EvaluationRows, which may be dicts."""
+    wants = f"{function} wants a list of EvaluationRows, or of dicts (json.loads of each line)"
+    return listed(
+        given, wants, lambda item: isinstance(item, Mapping) or hasattr(item, "model_dump")
+    )
+
+
+@contextmanager
+def read_back(wants: str, what: str) -> Iterator[None]:
+    """Reads `what` of a format: one line for what is no data of it. `wants`: what would be."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(f"{wants}; {what} has no {error}") from error
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UsageError(f"{wants}; the fields of {what} do not fit: {error}") from error
+
+
+def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) -> list[Item]:
+    """What a converter was given, item by item; raises `UsageError` where it is anything else."""
+    if isinstance(given, AsyncIterable):
+        raise UsageError(f"{wants}, not an async generator")
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise UsageError(f"{wants}, not {describe(given)}")
+    found = list(given)
+    for number, item in enumerate(found):
+        if not is_one(item):
+            raise UsageError(f"{wants}; item {number} of the list is {describe(item)}")
+    return found
+
+
+def describe(value: object) -> str:
+    """A text as it is; of anything else, which may be long, its type."""
+    return f"{value!r:.100}" if isinstance(value, str) else f"of type {type(value).__name__}"
+
+
+def narrowed(value: float, sample: Sample, *, trainer: str, what: str = "reward") -> float:
+    """A reward or an advantage, which the trainer has in float32. Raises where it would be
+    infinite there."""
+    if abs(value) > MAX_FLOAT32:
+        raise NotTrainable(
+            f"task {sample.task!r}, sample {sample.sample}: its {what} {value:g} does not fit "
+            f"float32, in which {trainer} has it; let the scorer return a smaller number"
+        )
+    return value
+
+
+def check_temperature(samples: Iterable[Sample], temperature: float) -> None:
+    """Raises where the trainer would compute logprobs at another temperature than the engine's."""
+    for sample in samples:
+        for turn in sample.turns:
+            if turn.trained and turn.temperature != temperature:
+                raise NotTrainable(
+                    f"task {sample.task!r}, sample {sample.sample}: sampled at temperature "
+                    f"{turn.temperature:g}, and the trainer computes logprobs at {temperature:g}: "
+                    "give both the same temperature"
+                )
+
+
+def check_logprobs(samples: Iterable[Sample]) -> None:
+    """Raises where logprobs are known not to be of the distribution that was sampled from."""
+    for sample in samples:
+        if sample.logprobs_mode.is_known_to_differ:
+            raise NotTrainable(
+                f"task {sample.task!r}, sample {sample.sample}: its logprobs are "
+                f"{sample.logprobs_mode}, not those of the distribution that was sampled from; "
+                "start vLLM with --logprobs-mode processed_logprobs, or sample at temperature 1 "
+                "and top_p 1"
+            )
+
+
+def check_vocabulary(samples: Iterable[Sample], size: int) -> None:
+    """Raises where a token is none of the trainer's model."""
+    for sample in samples:
+        if sample.token_ids and (highest := max(sample.token_ids)) >= size:
+            raise NotTrainable(
+                f"task {sample.task!r}, sample {sample.sample}: it has the token {highest}, and "
+                f"the trainer's model knows {size}: the rollouts were sampled with another "
+                "tokenizer; give the engine and the trainer the same model"
+            )
+
+
+def check_divisible(rows: Sequence[object], by: int, *, trainer: str, of: str) -> None:
+    if len(rows) % by:
+        raise UsageError(
+            f"{len(rows)} rows cannot be divided by {by}, as {trainer} wants ({of}): take another "
+            "number of groups, or samples, for a step"
+        )

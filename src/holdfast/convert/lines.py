@@ -1,0 +1,146 @@
+"""A run in one of the formats, line by line, for files: group after group, whole groups alone."""
+
+from collections.abc import AsyncIterator, Iterable
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.convert import tinker
+from holdfast.convert.nemo import to_nemo
+from holdfast.convert.provenance import KEY, Fields
+from holdfast.convert.selection import Branches, MissingReward, groups_of, rewarded_members
+from holdfast.convert.sft import SftLayout, sft_row
+from holdfast.convert.slime import to_slime
+from holdfast.convert.trl import to_trl
+from holdfast.convert.verl import to_agent_loop_output
+from holdfast.engine.export.export import group_samples, history_of
+from holdfast.engine.export.export import groups_of as task_groups
+from holdfast.journal.journal import Journal
+from holdfast.records.run import Run
+from holdfast.records.samples.logprobs import Accepted
+from holdfast.records.samples.sample import Sample
+from holdfast.records.samples.version import WeightVersion
+from holdfast.records.view import TrajectoryView
+
+
+class Format(StrEnum):
+    """Whose data it is written as."""
+
+    VERL = "verl"
+    SLIME = "slime"
+    TRL = "trl"
+    NEMO = "nemo"
+    TINKER = "tinker"
+    SFT = "sft"
+
+
+class FormatOptions(Struct, frozen=True, kw_only=True):
+    """What becomes of what a format cannot hold."""
+
+    fixed_groups: bool = False
+    logprobs: Accepted = Accepted.PROCESSED
+    branches: Branches = Branches.REFUSE
+    missing_reward: MissingReward = MissingReward.REFUSE
+    min_reward: float | None = None
+    layout: SftLayout = SftLayout.MESSAGES
+
+
+async def format_lines(
+    journal: Journal, run: Run, form: Format, options: FormatOptions
+) -> AsyncIterator[Fields]:
+    """In the order of tasks and samples. Raises `NotTrainable` for what the format cannot hold."""
+    if form is Format.SFT:
+        async for row in _conversations(journal, run, options):
+            yield row
+        return
+    versions = await journal.versions(run)
+    place = _Place()
+    for _, members in await task_groups(journal, run):
+        samples = [
+            sample
+            async for sample in group_samples(
+                journal, run, members, fixed=options.fixed_groups, logprobs=options.logprobs
+            )
+        ]
+        for row in _converted(samples, form, options, versions, place):
+            yield row
+
+
+async def _conversations(
+    journal: Journal, run: Run, options: FormatOptions
+) -> AsyncIterator[Fields]:
+    for task, members in await task_groups(journal, run):
+        for member in members:
+            if not (member.settled and member.status.is_outcome):
+                continue
+            view = TrajectoryView(member.key, task, await history_of(journal, member))
+            row = sft_row(view, layout=options.layout, min_reward=options.min_reward)
+            if row is not None:
+                yield row
+
+
+class _Place:
+    """How many groups and trajectories were written before."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.trajectories = 0
+
+
+def _converted(
+    samples: list[Sample],
+    form: Format,
+    options: FormatOptions,
+    versions: list[WeightVersion],
+    place: _Place,
+) -> Iterable[Fields]:
+    if not samples:
+        return []
+    if form is Format.VERL:
+        return _verl(samples, options, versions)
+    if form is Format.SLIME:
+        return _slime(samples, options, place)
+    if form is Format.TRL:
+        columns = to_trl(samples, branches=options.branches).columns
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if form is Format.NEMO:
+        return to_nemo(samples, branches=options.branches, missing_reward=options.missing_reward)
+    return [tinker.line(datum) for datum in tinker.to_tinker(samples)]
+
+
+def _verl(
+    samples: list[Sample], options: FormatOptions, versions: list[WeightVersion]
+) -> Iterable[Fields]:
+    for group in groups_of(samples):
+        for member in rewarded_members(group, options.missing_reward, trainer="verl"):
+            for sample in member.samples:
+                output = to_agent_loop_output(sample, versions=versions)
+                yield {"uid": sample.group, **output}
+
+
+def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iterable[Fields]:
+    leaves_out = options.missing_reward is MissingReward.LEAVE_OUT
+    if leaves_out and all(sample.remove_sample or sample.reward is None for sample in samples):
+        return  # Placeholders alone are nothing to train on.
+    groups = to_slime(
+        samples,
+        placeholders=options.fixed_groups,
+        fan_out=True,
+        missing_reward=options.missing_reward,
+        first_group=place.groups,
+        first_index=place.trajectories,
+    )
+    for group in groups:
+        place.groups += 1
+        place.trajectories += len(group)
+        for member in group:
+            yield from member if isinstance(member, list) else [member]
+
+
+def mode_of(row: Fields) -> str | None:
+    """What its logprobs are of, as its sample said."""
+    for holder in (row, row.get("metadata"), row.get("extra_fields"), row.get("extra_env_info")):
+        provenance = holder.get(KEY) if isinstance(holder, dict) else None
+        if isinstance(provenance, dict):
+            return str(provenance["logprobs_mode"])
+    return None

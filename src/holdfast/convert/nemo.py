@@ -1,0 +1,170 @@
+"""NeMo-RL's message logs. Written for NeMo-RL's main of August 2026.
+
+A log is the messages of one branch, each with its `token_ids`; NeMo trains those of assistants that
+have `generation_logprobs`. Tokens are laid end to end, so a sample's turns have to make up its
+stream exactly. What is sampled but trained in another branch has no logprobs here, and comes back
+without. NeMo has no row that is outside of the baseline: placeholders are left out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.convert.checks import listed, narrowed, read_back, samples_for
+from holdfast.convert.provenance import KEY, Fields, provenance_of, restored
+from holdfast.convert.selection import (
+    Branches,
+    MissingReward,
+    chosen,
+    groups_of,
+    response_start,
+    rewarded_members,
+    single_branch,
+)
+from holdfast.records.errors import NotTrainable
+from holdfast.records.samples.sample import Sample
+
+Decode = Callable[[Sequence[int]], str]
+_TRAINER = "NeMo-RL"
+
+
+def to_nemo(
+    samples: Iterable[Sample],
+    *,
+    decode: Decode | None = None,
+    mask_truncated: bool = False,
+    missing_reward: str = MissingReward.REFUSE,
+    branches: str = Branches.REFUSE,
+    tensors: bool = False,
+) -> list[Fields]:
+    """One row for each trajectory: `message_log`, `length` (of its prompt, by which NeMo finds the
+    group that a row belongs to), `loss_multiplier`, `idx`, the reward, and in `extra_env_info` our
+    provenance.
+
+    `mask_truncated`: truncated trajectories get a `loss_multiplier` of 0, and still count in the
+    baseline, as NeMo's own filter of overlong ones does it. `tensors`: ids and logprobs as torch
+    tensors, which NeMo's own code takes, instead of lists. `decode` gives messages their content.
+    """
+    missing = chosen(MissingReward, "missing_reward", missing_reward)
+    kept = chosen(Branches, "branches", branches)
+    rows: list[Fields] = []
+    for group in groups_of(samples_for("to_nemo", samples)):
+        for member in rewarded_members(group, missing, trainer=_TRAINER):
+            sample, _ = single_branch(member, kept, trainer=_TRAINER)
+            assert sample.reward is not None, "members without one are left out"
+            rows.append(
+                {
+                    "message_log": message_log(sample, decode=decode, tensors=tensors),
+                    "length": response_start(sample),
+                    "loss_multiplier": 0.0 if mask_truncated and sample.truncated else 1.0,
+                    "idx": len(rows),
+                    "task_name": sample.task,
+                    "total_reward": narrowed(sample.reward, sample, trainer=_TRAINER),
+                    "truncated": sample.truncated,
+                    "extra_env_info": {KEY: provenance_of(sample)},
+                }
+            )
+    return rows
+
+
+def message_log(
+    sample: Sample, *, decode: Decode | None = None, tensors: bool = False
+) -> list[Fields]:
+    """The messages of one branch; laid end to end, their ids are its tokens."""
+    log: list[Fields] = []
+    for start, end, is_sampled in _segments(sample):
+        ids = sample.token_ids[start:end]
+        message: Fields = {
+            "role": "assistant" if is_sampled else "user" if not log else "environment",
+            "content": "" if decode is None else decode(ids),
+            "token_ids": ids,
+        }
+        if is_sampled and sample.loss_mask[start]:
+            message["generation_logprobs"] = sample.logprobs[start:end]
+        log.append(message)
+    return [_as_tensors(message) for message in log] if tensors else log
+
+
+def _segments(sample: Sample) -> list[tuple[int, int, bool]]:
+    """Tokens from, tokens to, and whether they were sampled; together they are the stream."""
+    found: list[tuple[int, int, bool]] = []
+    place = 0
+    for start, end in _sampled_spans(sample):
+        if start < place:
+            raise _not_contiguous(sample, f"a turn begins at token {start}, inside of another")
+        if start > place:
+            found.append((place, start, False))
+        if len(set(sample.loss_mask[start:end])) > 1:
+            raise _not_contiguous(sample, f"the turn at token {start} is trained in part")
+        if end > start:
+            found.append((start, end, True))
+        place = end
+    if place < len(sample.token_ids):
+        found.append((place, len(sample.token_ids), False))
+    covered = [
+        trained for start, end, is_sampled in found for trained in [is_sampled] * (end - start)
+    ]
+    if any(mask and not sampled for mask, sampled in zip(sample.loss_mask, covered, strict=True)):
+        raise _not_contiguous(sample, "tokens outside of its turns are trained")
+    return found
+
+
+def _sampled_spans(sample: Sample) -> list[tuple[int, int]]:
+    if sample.turns:
+        return [(turn.start, turn.end) for turn in sample.turns]
+    response_start(sample)  # Raises where there is no prompt.
+    spans: list[tuple[int, int]] = []
+    for place, trained in enumerate(sample.loss_mask):
+        if trained and spans and spans[-1][1] == place:
+            spans[-1] = (spans[-1][0], place + 1)
+        elif trained:
+            spans.append((place, place + 1))
+    return spans
+
+
+def _not_contiguous(sample: Sample, why: str) -> NotTrainable:
+    return NotTrainable(
+        f"task {sample.task!r}, sample {sample.sample}: its turns do not make up its tokens "
+        f"({why}), and NeMo-RL lays messages end to end"
+    )
+
+
+def _as_tensors(message: Fields) -> Fields:
+    import torch
+
+    found: dict[str, Any] = dict(message)
+    found["token_ids"] = torch.tensor(found["token_ids"], dtype=torch.int64)
+    if "generation_logprobs" in found:
+        logprobs = torch.tensor(found["generation_logprobs"], dtype=torch.float32)
+        found["generation_logprobs"] = logprobs
+    return found
+
+
+def from_nemo(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """What `to_nemo` made them of; logprobs of tokens that are trained elsewhere are 0."""
+    wants = "from_nemo wants the rows of to_nemo, as dicts (of an export, json.loads of each line)"
+    found = []
+    for number, row in enumerate(listed(rows, wants, lambda item: isinstance(item, Mapping))):
+        with read_back(wants, f"row {number}"):
+            found.append(_read(row))
+    return found
+
+
+def _read(row: Mapping[str, Any]) -> Sample:
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    for message in row["message_log"]:
+        tokens = _listed(message["token_ids"])
+        sampled = _listed(message.get("generation_logprobs"))
+        is_trained = message["role"] == "assistant" and sampled is not None
+        ids += tokens or []
+        mask += [int(is_trained)] * len(tokens or [])
+        logprobs += sampled if is_trained and sampled is not None else [0.0] * len(tokens or [])
+    provenance = row["extra_env_info"].get(KEY)
+    reward = row["total_reward"]
+    return restored(provenance, token_ids=ids, loss_mask=mask, logprobs=logprobs, reward=reward)
+
+
+def _listed(values: Any) -> list[Any] | None:
+    found: list[Any] | None = values.tolist() if hasattr(values, "tolist") else values
+    return found

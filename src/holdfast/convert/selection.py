@@ -1,0 +1,208 @@
+"""Samples as groups of trajectories, and what of them goes to a trainer.
+
+A group is all samples of one task. Some trainers have one row for a trajectory, some count every
+row in the baseline, some need n rows whatever happened: what each cannot hold is decided here, by
+name, and never in silence.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.samples.sample import Sample, TurnSpan, placeholder
+
+
+class Branches(StrEnum):
+    """What becomes of a trajectory with several branches where a format has one row for it."""
+
+    REFUSE = "refuse"
+    LONGEST = "longest"
+    """Its longest branch alone; what is left out is counted."""
+
+
+class MissingReward(StrEnum):
+    """What becomes of a trajectory without a reward where a format has no place for none."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave_out"
+    """Its group gets smaller; where groups have a fixed size, a placeholder stands for it."""
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def chosen(words: type[Word], name: str, value: str) -> Word:
+    """What a user chose for `name`, as Python or as the command line spells it ("leave-out").
+    Raises `UsageError`."""
+    try:
+        return words(str(value).replace("-", "_"))
+    except ValueError:
+        raise UsageError(f"{name} is one of {', '.join(words)}, not {value!r:.100}") from None
+
+
+class GroupMember(Struct, frozen=True):
+    """One trajectory of a group: its branches, or its placeholder."""
+
+    samples: tuple[Sample, ...]
+
+    @property
+    def first(self) -> Sample:
+        return self.samples[0]
+
+    @property
+    def is_placeholder(self) -> bool:
+        return self.first.remove_sample
+
+    @property
+    def reward(self) -> float | None:
+        return self.first.reward
+
+    @property
+    def name(self) -> str:
+        return f"task {self.first.task!r}, sample {self.first.sample}"
+
+    def aborted(self) -> "GroupMember":
+        """The placeholder that stands for it."""
+        first = self.first
+        stand_in = placeholder(task=first.task, group=first.group, sample=first.sample)
+        return GroupMember((stand_in,))
+
+
+Group = tuple[GroupMember, ...]
+
+
+def groups_of(samples: Iterable[Sample]) -> list[Group]:
+    """In the order in which they come; what is of one trajectory belongs together."""
+    found: dict[str, dict[int, list[Sample]]] = {}
+    for sample in samples:
+        found.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
+    return [
+        tuple(GroupMember(tuple(branches)) for branches in members.values())
+        for members in found.values()
+    ]
+
+
+def real_members(group: Group) -> Group:
+    """Without placeholders: the group is smaller where a trainer cannot leave them out."""
+    return tuple(member for member in group if not member.is_placeholder)
+
+
+def rewarded_members(
+    group: Group, missing: MissingReward, *, trainer: str, placeholders: bool = False
+) -> Group:
+    """All with a reward, and without placeholders. With `placeholders`, these stay, and stand for
+    what has no reward, too: the group keeps its size."""
+    found = []
+    for member in group:
+        if member.is_placeholder:
+            found += [member] if placeholders else []
+        elif member.reward is not None:
+            found.append(member)
+        elif missing is MissingReward.REFUSE:
+            raise NotTrainable(
+                f"{member.name}: its reward is None, for which {trainer} has no place; score it, "
+                "or leave such trajectories out (missing_reward='leave_out'; of an export, "
+                "--missing-reward leave-out)"
+            )
+        elif placeholders:
+            found.append(member.aborted())
+    return tuple(found)
+
+
+def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
+    """The sample that stands for the trajectory, and how many are left out."""
+    if len(member.samples) == 1:
+        return member.first, 0
+    if branches is not Branches.LONGEST:
+        raise NotTrainable(
+            f"{member.name}: it has {len(member.samples)} branches, and {trainer} has one row for "
+            "a rollout; keep the longest one (branches='longest'; of an export, --branches "
+            "longest), or train with what has a row for each (verl, slime, Tinker)"
+        )
+    longest = max(member.samples, key=lambda sample: len(sample.token_ids))
+    return _unshared(longest, member.samples), len(member.samples) - 1
+
+
+def _unshared(chosen: Sample, siblings: Sequence[Sample]) -> Sample:
+    """Tokens that it shares with a branch that is left out are trained in it: they would be trained
+    nowhere else."""
+    mask, steps = list(chosen.loss_mask), list(chosen.step_rewards)
+    for sibling in siblings:
+        if sibling is chosen:
+            continue
+        shared = _common(chosen.token_ids, sibling.token_ids)
+        for place in range(shared):
+            mask[place] |= sibling.loss_mask[place]
+        steps += [step for step in sibling.step_rewards if step.place <= shared]
+    turns = [_trained_as(turn, mask) for turn in chosen.turns]
+    steps.sort(key=lambda step: step.place)
+    return structs.replace(chosen, loss_mask=mask, turns=turns, step_rewards=steps)
+
+
+def _trained_as(turn: TurnSpan, mask: Sequence[int]) -> TurnSpan:
+    return structs.replace(turn, trained=bool(mask[turn.start]) if turn.start < turn.end else False)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
+    return next(place for place in range(length) if one[place] != other[place])
+
+
+def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
+    """With `size` members: those that are missing are placeholders, where the trainer can leave
+    them out of its baseline (`allowed`)."""
+    if len(group) > size:
+        raise UsageError(
+            f"group {group[0].first.group!r} has {len(group)} trajectories, and {trainer} expects "
+            f"{size}: give the same number to both"
+        )
+    present = {member.first.sample for member in group}
+    missing = [number for number in range(size) if number not in present]
+    missing = missing[: size - len(group)]
+    if (missing or any(member.is_placeholder for member in group)) and not allowed:
+        raise NotTrainable(
+            f"group {group[0].first.group!r} has {len(real_members(group))} valid trajectories of "
+            f"{size}, and {trainer} cannot leave a placeholder out of its baseline: let Holdfast "
+            "refill the group (GroupPolicy), or drop it"
+        )
+    task, name = group[0].first.task, group[0].first.group
+    stand_ins = [
+        GroupMember((placeholder(task=task, group=name, sample=number),)) for number in missing
+    ]
+    return tuple(sorted((*group, *stand_ins), key=lambda member: member.first.sample))
+
+
+def response_start(sample: Sample) -> int:
+    """Where the first sampled token is: what is before it is the prompt."""
+    start = sample.turns[0].start if sample.turns else _first_trained(sample)
+    if not start and not sample.remove_sample:
+        raise NotTrainable(
+            f"task {sample.task!r}, sample {sample.sample}: it has no prompt, and no model gives "
+            "its first token a logprob; begin the conversation with a message"
+        )
+    return start
+
+
+def _first_trained(sample: Sample) -> int:
+    return sample.loss_mask.index(1) if 1 in sample.loss_mask else len(sample.loss_mask)
+
+
+def placed_rewards(sample: Sample, start: int) -> list[tuple[int, float]]:
+    """Each reward with its place in the response: those of steps on the last token before them, the
+    rest on the last one."""
+    if sample.reward is None:
+        return []
+    found: dict[int, float] = {}
+    rest = sample.reward
+    for step in sample.step_rewards:
+        place = max(step.place - 1, start) - start
+        found[place] = found.get(place, 0.0) + step.reward
+        rest -= step.reward
+    last = len(sample.token_ids) - 1 - start
+    found[last] = found.get(last, 0.0) + rest
+    return sorted(found.items())

@@ -1,0 +1,92 @@
+"""Messages, or prompt and completion, for supervised fine-tuning.
+
+Of valid outcomes alone: what a failure of the infrastructure left behind is nothing to learn from.
+Both shapes are those of TRL's `SFTTrainer`, and of Hugging Face datasets in general.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.convert.checks import views_for
+from holdfast.convert.provenance import Fields
+from holdfast.convert.selection import chosen
+from holdfast.records.message import Message, Role
+from holdfast.records.view import TrajectoryView
+
+
+class SftLayout(StrEnum):
+    """How a conversation is written."""
+
+    MESSAGES = "messages"
+    """The whole conversation."""
+    PROMPT_COMPLETION = "prompt_completion"
+    """What was there before the first reply, and the rest."""
+
+
+def to_sft(
+    trajectories: Iterable[TrajectoryView],
+    *,
+    layout: str = SftLayout.MESSAGES,
+    min_reward: float | None = None,
+) -> list[Fields]:
+    """Those that completed or were truncated, and, with `min_reward`, earned as much."""
+    written = chosen(SftLayout, "layout", layout)
+    views = views_for("to_sft", trajectories)
+    rows = (sft_row(view, layout=written, min_reward=min_reward) for view in views)
+    return [row for row in rows if row is not None]
+
+
+def sft_row(
+    view: TrajectoryView, *, layout: SftLayout, min_reward: float | None = None
+) -> Fields | None:
+    """None where there is nothing to learn from."""
+    if not view.status.is_outcome:
+        return None
+    if min_reward is not None and (view.reward is None or view.reward < min_reward):
+        return None
+    messages = [_fields(message) for message in view.messages]
+    first = next((n for n, m in enumerate(view.messages) if m.role is Role.ASSISTANT), None)
+    if first is None:
+        return None
+    row: Fields = {"messages": messages}
+    if layout is SftLayout.PROMPT_COMPLETION:
+        row = {"prompt": messages[:first], "completion": messages[first:]}
+    if view.tools:
+        row["tools"] = view.tools
+    return row | {"task": view.key.task, "sample": view.key.sample, "reward": view.reward}
+
+
+def _fields(message: Message) -> Fields:
+    fields: Fields = {"role": message.role.value, "content": _content(message)}
+    if message.reasoning is not None:
+        fields["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        fields["name"] = message.name
+    return fields
+
+
+def _content(message: Message) -> object:
+    """Templates take a text that is empty, and few take none."""
+    return "" if message.content is None else message.content
+
+
+def _arguments(text: str) -> object:
+    """As a mapping, which templates write themselves; what the model wrote wrongly, as it is."""
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return found if isinstance(found, dict) else text

@@ -1,0 +1,177 @@
+"""Tinker's `Datum`. Written for tinker 0.36.
+
+A datum is one branch: the model's input without its last token, targets shifted by one, logprobs
+and advantages of the targets. There is no mask: tokens that are not trained have an advantage (or a
+weight) of 0. Provenance spans say which of our turns each token comes from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.convert.checks import listed, narrowed, samples_for
+from holdfast.convert.provenance import KEY, Fields, provenance_of, restored
+from holdfast.convert.selection import Group, groups_of, real_members, response_start
+from holdfast.records.errors import UsageError
+from holdfast.records.samples.sample import Sample
+from holdfast.training.advantages import ESTIMATORS, Estimator, estimate
+
+CENTRED = ESTIMATORS["dr_grpo"]
+"""Rewards less the mean of their group: what Tinker's own recipes take."""
+
+
+class TinkerSpan(Struct, frozen=True):
+    """A run of tokens that one turn sampled, or that was in its prompt."""
+
+    is_sampled: bool
+    sequence_id: str
+    offset: int
+    length: int
+
+
+class TinkerDatum(Struct, frozen=True):
+    """One branch, as plain values. `datum` makes the real thing of it."""
+
+    model_input: list[int]
+    target_tokens: list[int]
+    logprobs: list[float]
+    advantages: list[float]
+    mask: list[int]
+    """What is trained; for reading back, and for `weights`."""
+    spans: list[TinkerSpan]
+    """Of the whole branch; `datum` cuts them to the input and to the targets."""
+    reward: float | None
+    provenance: Fields
+
+    def datum(self, *, weights: bool = False) -> Any:
+        """A `tinker.Datum` for `importance_sampling`, `ppo`, `cispo`; with `weights`, for
+        `cross_entropy`."""
+        import tinker
+
+        inputs = {"target_tokens": self.target_tokens}
+        if weights:
+            inputs["weights"] = self.mask
+        else:
+            inputs |= {"logprobs": self.logprobs, "advantages": self.advantages}  # type: ignore[dict-item]
+        datum = tinker.Datum(
+            model_input=tinker.ModelInput.from_ints(self.model_input), loss_fn_inputs=inputs
+        )
+        total = len(self.model_input)
+        return datum.with_provenance(
+            model_input=[_real(span) for span in _cut(self.spans, 0, total)],
+            loss_fn_inputs=[_real(span) for span in _cut(self.spans, 1, total + 1)],
+        )
+
+
+def to_tinker(
+    samples: Iterable[Sample],
+    *,
+    estimator: Estimator = CENTRED,
+    advantages: Mapping[str, float] | None = None,
+) -> list[TinkerDatum]:
+    """A datum for each branch of each trajectory with a reward; what has none is left out, as it
+    is in no baseline. `advantages` by trajectory (`task/sample`) go before those of `estimator`."""
+    found = []
+    for group in groups_of(samples_for("to_tinker", samples)):
+        for sample, advantage in _with_advantages(group, estimator, advantages):
+            found.append(_datum(sample, advantage))
+    return found
+
+
+def _with_advantages(
+    group: Group, estimator: Estimator, given: Mapping[str, float] | None
+) -> Iterable[tuple[Sample, float]]:
+    members = real_members(group)
+    (estimated,) = estimate([[member.reward for member in members]], estimator)
+    for member, value in zip(members, estimated, strict=True):
+        advantage = value
+        if given is not None:
+            name = member.first.trajectory
+            if name not in given:
+                raise UsageError(f"advantages have none for the trajectory {name!r}")
+            advantage = given[name]
+        if advantage is not None:
+            yield from ((sample, advantage) for sample in member.samples)
+
+
+def _datum(sample: Sample, advantage: float) -> TinkerDatum:
+    response_start(sample)  # Raises where there is no prompt.
+    narrowed(advantage, sample, trainer="Tinker", what="advantage")
+    mask = sample.loss_mask[1:]
+    return TinkerDatum(
+        model_input=sample.token_ids[:-1],
+        target_tokens=sample.token_ids[1:],
+        logprobs=sample.logprobs[1:],
+        advantages=[advantage if trained else 0.0 for trained in mask],
+        mask=mask,
+        spans=_spans(sample),
+        reward=sample.reward,
+        provenance=provenance_of(sample),
+    )
+
+
+def _spans(sample: Sample) -> list[TinkerSpan]:
+    """Each turn's tokens, and before them those of its prompt that no turn has yet."""
+    found: list[TinkerSpan] = []
+    place = 0
+    for number, turn in enumerate(sample.turns):
+        name = f"{sample.trajectory}#{sample.branch}/{number}"
+        if turn.start > place:
+            found.append(TinkerSpan(False, name, place, turn.start - place))
+        found.append(TinkerSpan(True, name, 0, turn.end - turn.start))
+        place = turn.end
+    if place < len(sample.token_ids):
+        name = f"{sample.trajectory}#{sample.branch}/{len(sample.turns)}"
+        found.append(TinkerSpan(False, name, place, len(sample.token_ids) - place))
+    return found
+
+
+def _cut(spans: Sequence[TinkerSpan], start: int, end: int) -> list[TinkerSpan]:
+    """The parts of them between two tokens."""
+    found = []
+    place = 0
+    for span in spans:
+        first, last = max(place, start), min(place + span.length, end)
+        if last > first:
+            offset = span.offset + first - place
+            found.append(TinkerSpan(span.is_sampled, span.sequence_id, offset, last - first))
+        place += span.length
+    return found
+
+
+def _real(span: TinkerSpan) -> Any:
+    import tinker
+
+    kind = tinker.SampledProvenanceSpan if span.is_sampled else tinker.PromptProvenanceSpan
+    return kind(sequence_id=span.sequence_id, offset=span.offset, length=span.length)
+
+
+def from_tinker(data: Iterable[TinkerDatum]) -> list[Sample]:
+    """What `to_tinker` made them of."""
+    wants = "from_tinker wants the TinkerDatums of to_tinker"
+    return [
+        restored(
+            datum.provenance,
+            token_ids=[*datum.model_input, datum.target_tokens[-1]],
+            loss_mask=[0, *datum.mask],
+            logprobs=[0.0, *datum.logprobs],
+            reward=datum.reward,
+        )
+        for datum in listed(data, wants, lambda item: isinstance(item, TinkerDatum))
+    ]
+
+
+def line(datum: TinkerDatum) -> Fields:
+    """As a line of a file."""
+    return {
+        "model_input": datum.model_input,
+        "loss_fn_inputs": {
+            "target_tokens": datum.target_tokens,
+            "logprobs": datum.logprobs,
+            "advantages": datum.advantages,
+        },
+        "mask": datum.mask,
+        "reward": datum.reward,
+        KEY: datum.provenance,
+    }

@@ -1,0 +1,34 @@
+"""Weight versions of a run, read from the journal, and the steps of the weights in a sample."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from holdfast.convert.checks import listed
+from holdfast.engine.export.read import opened_to_read
+from holdfast.journal.find_run import run_named
+from holdfast.journal.journal import Journal
+from holdfast.records.samples.sample import Sample
+from holdfast.records.samples.version import WeightVersion
+
+
+async def load_versions(journal: Journal | str | Path, run: str) -> list[WeightVersion]:
+    """Those that the trainer of a run has published, in their order."""
+    async with opened_to_read(journal) as opened:
+        return await opened.versions(await run_named(opened, run))
+
+
+def steps_of(function: str, versions: Iterable[WeightVersion]) -> Mapping[str, int]:
+    """The step of each version; `UsageError` where a converter was given anything else."""
+    wants = f"{function} wants the versions of the run (await holdfast.convert.load_versions(…))"
+    found = listed(versions, wants, lambda item: isinstance(item, WeightVersion))
+    return {version.name: version.step for version in found}
+
+
+def global_steps(sample: Sample, known: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """The steps of the oldest and the newest weights in it; None where one is not `known`: a step
+    is never guessed."""
+    steps = [known.get(span.version) for span in sample.version_spans]
+    found = [step for step in steps if step is not None]
+    if not found or len(found) < len(steps):
+        return None, None
+    return min(found), max(found)

@@ -1,0 +1,34 @@
+"""A `Delivery` as an `IterableDataset` of PyTorch."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from holdfast.delivery.delivery import DeliveredBatch, Delivery
+from holdfast.records.errors import UsageError
+
+
+class DeliveryDataset(IterableDataset[Any]):
+    """Every item is one step's batch, as `convert` makes it (`holdfast.convert.to_verl`, say).
+
+    For a `DataLoader` with `batch_size=None` and `num_workers=0`: batches are made by the ledger,
+    and a second process would be a second consumer. `step` is that of the last item.
+    """
+
+    def __init__(
+        self, delivery: Delivery, convert: Callable[[DeliveredBatch], Any] = lambda batch: batch
+    ):
+        self._delivery = delivery
+        self._convert = convert
+        self.step: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info() is not None:
+            raise UsageError(
+                "a DeliveryDataset is read in the process that commits: give its DataLoader "
+                "num_workers=0"
+            )
+        for step, batch in self._delivery:
+            self.step = step
+            yield self._convert(batch)

@@ -1,0 +1,37 @@
+"""Which version of a framework is here, and which ones were tested. Imports none of them,
+and little else: a plug-in without its framework is an error at once."""
+
+import importlib.util
+import warnings
+
+from holdfast.records.errors import UsageError
+
+
+class FrameworkMissing(UsageError, ImportError):
+    """The framework that a plug-in is for is not installed."""
+
+
+def require(package: str, *, tested: str, module: str, remedy: str) -> None:
+    """Raises `FrameworkMissing` in one line; warns where another version than `tested` is here."""
+    if not _is_here(package):
+        raise FrameworkMissing(
+            f"{module} needs {package}, which is not installed (tested with {tested}): {remedy}"
+        )
+    import importlib.metadata  # Half of the time that the error takes.
+
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return  # A clone on the path has no version.
+    if found.split(".")[:2] != tested.split(".")[:2]:
+        warnings.warn(
+            f"{module} was tested with {package} {tested}, and {found} is installed",
+            stacklevel=3,
+        )
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:
+        return False  # It was taken out of sys.modules.

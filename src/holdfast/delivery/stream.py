@@ -1,0 +1,383 @@
+"""A run that a trainer asks for rollouts, step by step: what plug-ins stand on.
+
+The trainer says which tasks a step has. They are admitted, rolled out, scored and reserved for the
+step in the ledger. A step that is asked for again is answered from the journal: nothing of it is
+generated twice, and what was under way when the process died goes on from its last durable turn.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from holdfast import crashpoint
+from holdfast.convert.experts import load_experts
+from holdfast.engine.connect import Connection
+from holdfast.engine.export.export import history_of
+from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.open_run import RunChanged
+from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import (
+    Batch,
+    Consumer,
+    GroupEnd,
+    Journal,
+    LedgerEntry,
+    TrajectoryRow,
+)
+from holdfast.journal.process import this_process
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.group import Dismissal
+from holdfast.records.run import Run
+from holdfast.records.samples.sample import Sample, placeholder
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
+from holdfast.training.run.batches import load_group
+
+SUPERSEDED = "superseded: the trainer asked for other tasks in this step"
+LOOK_SECONDS = 1.0
+"""After which a change by another process is noticed; those of this one wake who waits at once."""
+
+
+class NothingToTrain(HoldfastError):
+    """No member of any group of a step is valid."""
+
+
+class StepGroup(Struct, frozen=True):
+    """What was sampled for one task of a step."""
+
+    task: Task
+    samples: tuple[Sample, ...]
+    """Of its valid members, in their order; each may have branches."""
+    size: int
+    experts: Any = msgspec.field(default_factory=dict)
+    """The routed experts of its samples, where the run asks for them (`load_experts`)."""
+
+    def filled(self) -> list[Sample]:
+        """With a placeholder for each member that failed."""
+        present = {sample.sample for sample in self.samples}
+        missing = [number for number in range(self.size) if number not in present]
+        stand_ins = [
+            placeholder(task=self.task.id, group=self.task.id, sample=number) for number in missing
+        ]
+        return sorted((*self.samples, *stand_ins), key=lambda sample: sample.sample)
+
+
+Trained = Sequence[tuple[str, int]]
+"""Groups by their task, each with the step that it was trained in."""
+Connect = Callable[[Journal, Consumer | None], AbstractAsyncContextManager[Connection]]
+"""Makes the policy available: called when the run is open, and before anything is sampled."""
+
+
+class RolloutStream:
+    """One run, one consumer. `open`, then `roll_out` for each step, and `close`."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        connect: Connect,
+        *,
+        journal: Callable[[], Journal],
+        consumer: str | None,
+    ):
+        """Without a consumer, steps are not reserved: several processes may share the run, and
+        what is trained is the trainer's own bookkeeping."""
+        self._plan = plan
+        self._connect = connect
+        self._open_journal = journal
+        self._name = consumer
+        self._stop: Stop
+        self._stack = AsyncExitStack()
+        self._ordinals: dict[str, int] = {}
+        self._rolling: asyncio.Task[Any] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self.journal: Journal
+        self.run: Run
+        self._consumer: Consumer | None = None
+        self._committed = 0
+
+    # --- opening and closing
+
+    async def open(self, done: int | None, *, trained: Trained = (), begins: bool = False) -> None:
+        """`done`: the step that the trainer's checkpoint holds, counted from 1; 0: none; None: the
+        last one that was committed. The ledger is brought to it, forward, too, when a kill came
+        between the checkpoint and its commit. `trained`: of groups that were taken before their
+        step was known, those that the checkpoint holds. `begins`: the trainer goes on from no
+        checkpoint; then a run that has one is another training's, and is left as it is."""
+        try:
+            self.journal = self._open_journal()
+            self._stack.push_async_callback(self.journal.close)
+            self.run = await self._find_run(done or 0)
+            if self._name is not None:
+                await self._subscribe(self._name, done, trained, begins=begins)
+            tasks = await self.journal.tasks(self.run)
+            self._ordinals = {task.id: number for number, task in enumerate(tasks)}
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _subscribe(
+        self, name: str, done: int | None, trained: Trained, *, begins: bool
+    ) -> None:
+        consumer = await self.journal.subscribe(
+            self.run, name, this_process(), lease_seconds=self._plan.settings.lease_seconds
+        )
+        self._consumer = consumer
+        self._stack.push_async_callback(self.journal.unsubscribe, consumer)
+        self._committed = consumer.committed or 0
+        if begins:
+            self._check_new()
+        step = self._committed if done is None else done
+        await self.journal.rewind(consumer, step, trained=dict(trained))
+        self._committed = step
+        self._renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
+
+    def _check_new(self) -> None:
+        if self._committed:
+            raise UsageError(
+                f"run {self._plan.spec.name!r} of this journal was trained up to step "
+                f"{self._committed}, and the trainer begins anew, with other weights: resume from "
+                "the checkpoint, or give another run, or another journal"
+            )
+
+    @property
+    def consumer(self) -> Consumer:
+        assert self._consumer is not None, "it was opened with a consumer"
+        return self._consumer
+
+    async def _find_run(self, done: int) -> Run:
+        spec = self._plan.spec
+        run = await self.journal.find_run(spec.name)
+        if run is None and done:
+            raise UsageError(
+                f"the trainer's checkpoint holds step {done} of run {spec.name!r}, which this "
+                "journal does not know: give the journal that it was trained with"
+            )
+        if run is None:
+            return await self._create_run()
+        if (await self.journal.progress(run)).sealed:
+            raise UsageError(
+                f"run {spec.name!r} of this journal is over: it takes no more tasks; give another "
+                "run, or another journal"
+            )
+        # Its tasks come from the trainer, one step after the other.
+        if differences := run.spec.differences(structs.replace(spec, tasks=run.spec.tasks)):
+            raise RunChanged(
+                spec.name,
+                differences,
+                objections="a training goes on as it began; give another run, or another journal",
+            )
+        return run
+
+    async def _create_run(self) -> Run:
+        try:
+            return await self.journal.create_run(self._plan.spec, (), sealed=False)
+        except UsageError:
+            # Another process of the same trainer was faster.
+            run = await self.journal.find_run(self._plan.spec.name)
+            if run is None:
+                raise
+            return run
+
+    async def start(self) -> None:
+        """Connects to the policy and begins to roll out. Once; later calls do nothing."""
+        if self._rolling is not None:
+            return
+        self._stop = Stop()
+        connection = await self._stack.enter_async_context(
+            self._connect(self.journal, self._consumer)
+        )
+        engine = self._plan.engine(self.run, self.journal, connection, stop=self._stop)
+        self._rolling = asyncio.create_task(engine.work(), name="rollouts")
+        self._stack.push_async_callback(self._end_rollouts)
+
+    async def close(self) -> None:
+        """Ends everything, and gives the leases back. What is under way goes on next time."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def _end_rollouts(self) -> None:
+        assert self._rolling is not None, "it was started"
+        self._stop.request("the trainer has ended")
+        await asyncio.wait({self._rolling})
+        self._rolling = None
+
+    async def _renew(self, consumer: Consumer) -> None:
+        while True:
+            await asyncio.sleep(consumer.lease_seconds / 3)
+            await self.journal.renew(consumer)
+
+    # --- steps
+
+    async def is_recorded(self, tasks: Sequence[Task]) -> bool:
+        """Whether all of them are settled, so that no policy is needed."""
+        if any(task.id not in self._ordinals for task in tasks):
+            return False
+        return not await self._under_way([self._ordinals[task.id] for task in tasks])
+
+    async def sampled_by(self, tasks: Sequence[Task]) -> set[str]:
+        """The names of the weights that sampled what is recorded of these tasks, finished or
+        not."""
+        known = [self._ordinals[task.id] for task in tasks if task.id in self._ordinals]
+        rows = [row for members in await self._rows(known) for row in members] if known else []
+        histories = await asyncio.gather(*(history_of(self.journal, row) for row in rows))
+        found: set[str] = set()
+        for history in histories:
+            sampled = [turn.versions for turn in history.generations]
+            sampled += [draft.versions for draft in history.drafts.values()]
+            found |= {span.version for spans in sampled for span in spans}
+        return found
+
+    async def roll_out(self, step: int | None, tasks: Sequence[Task]) -> list[StepGroup]:
+        """The groups of these tasks, in their order, reserved for `step`; with None (an
+        evaluation), for none."""
+        await self.admit(tasks)
+        ordinals = [self._ordinals[task.id] for task in tasks]
+        if await self._under_way(ordinals):
+            await self.start()
+            await self._settled(ordinals)
+        crashpoint.reach("stream.settled")
+        if step is None:
+            rows = await self._rows(ordinals)
+        else:
+            rows = await self._reserve(step, tasks, ordinals)
+        crashpoint.reach("stream.reserved")
+        size = self.run.spec.samples
+        found = {members[0].key.task: members for members in rows}
+        groups = []
+        for task in tasks:
+            members = found.get(task.id)
+            loaded = None if members is None else await load_group(self.journal, members)
+            samples = [s for t in loaded.trajectories for s in t.samples] if loaded else []
+            experts = await self._experts(members or ())
+            groups.append(StepGroup(task, tuple(samples), size, experts))
+        if not any(group.samples for group in groups):
+            names = f"task {tasks[0].id!r}" if len(tasks) == 1 else f"{len(tasks)} tasks"
+            which = f"of {names if step is None else f'step {step}'}"
+            raise await self.nothing_to_train(which, tasks=tasks)
+        return groups
+
+    async def _experts(self, members: Sequence[TrajectoryRow]) -> Any:
+        spec = self.run.spec
+        if not spec.sampling.routed_experts:
+            return {}
+        return await load_experts(self.journal, spec.name, members=members)
+
+    async def commit(self, step: int, *, trained: Trained = ()) -> None:
+        """The trainer's checkpoint holds everything up to `step`, and these groups of `take`."""
+        crashpoint.reach("stream.commit")
+        steps: dict[int, list[str]] = {}
+        for task, at in trained:
+            steps.setdefault(at, []).append(task)
+        for at in sorted(steps):
+            await self.journal.commit(self.consumer, at, groups=steps[at])
+        if step > 0:
+            await self.journal.commit(self.consumer, step)
+            self._committed = max(self._committed, step)
+        crashpoint.reach("stream.committed")
+
+    async def rewind(self, step: int) -> int:
+        """The trainer went back to a checkpoint: what came after `step` comes again."""
+        if not step:
+            self._check_new()
+        returned = await self.journal.rewind(self.consumer, step)
+        self._committed = step
+        return returned
+
+    async def ledger(self, *, since: int = 0) -> list[LedgerEntry]:
+        return await self.journal.ledger(self.run, self.consumer.name, since=since)
+
+    async def failed_groups(self, *, since: int) -> int:
+        """How many groups, from ordinal `since` on, ended with too few valid members. One that
+        waits for a member has not ended."""
+        entries = await self.ledger(since=since)
+        return sum(entry.reason == Dismissal.TOO_FEW_VALID for entry in entries)
+
+    async def admit(self, tasks: Sequence[Task]) -> None:
+        """They are rolled out once `start` was called. Repeating it changes nothing."""
+        run = self.run
+        await self.journal.admit(run, tasks)
+        # Whoever was cancelled in here has admitted tasks that are not known yet, too.
+        total = (await self.journal.progress(run)).planned // run.spec.samples
+        numbers = range(len(self._ordinals), total)
+        if numbers:
+            found = await self.journal.tasks(run, ordinals=numbers)
+            self._ordinals |= {task.id: n for n, task in zip(numbers, found, strict=True)}
+        crashpoint.reach("stream.admitted")
+
+    async def _under_way(self, ordinals: Sequence[int]) -> bool:
+        wanted = set(ordinals)
+        entries = await self.journal.ledger(self.run, self._name or "nobody", since=min(wanted))
+        return any(
+            entry.ordinal in wanted and entry.end is GroupEnd.OPEN and entry.reason == "rolling out"
+            for entry in entries
+        )
+
+    async def _settled(self, ordinals: Sequence[int]) -> None:
+        while True:
+            seen = self.journal.changes.count
+            if not await self._under_way(ordinals):
+                return
+            await self.check_alive()
+            await self.journal.changes.wait(seen, timeout=LOOK_SECONDS)
+
+    async def check_alive(self) -> None:
+        """Raises what ended the rollouts, or took the lease."""
+        if self._renewing is not None and self._renewing.done():
+            self._renewing.result()
+        if self._rolling is not None and self._rolling.done():
+            ending = self._rolling.result()
+            raise ending.fatal or HoldfastError(f"the rollouts have ended: {ending.stopped}")
+
+    async def _reserve(
+        self, step: int, tasks: Sequence[Task], ordinals: Sequence[int]
+    ) -> Sequence[tuple[TrajectoryRow, ...]]:
+        """The settled groups that the run keeps, of these tasks alone. What an earlier life of the
+        trainer reserved for this step under other prompts is dismissed."""
+        names = {task.id for task in tasks}
+        wanted = len(tasks)
+        while wanted:
+            batch: Batch = await self.journal.next_batch(
+                self.consumer, step, groups=wanted, before=max(ordinals) + 1
+            )
+            if not batch.groups:
+                wanted -= batch.missing
+                continue
+            found = [members[0].key.task for members in batch.groups]
+            if others := [name for name in found if name not in names]:
+                await self.journal.dismiss(self.consumer, others, reason=SUPERSEDED)
+                continue
+            return batch.groups
+        return ()
+
+    async def _rows(self, ordinals: Sequence[int]) -> Sequence[tuple[TrajectoryRow, ...]]:
+        found: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
+        for row in await self.journal.trajectories(self.run):
+            if row.ordinal in found:
+                found[row.ordinal].append(row)
+        return [tuple(members) for members in found.values()]
+
+    async def nothing_to_train(
+        self, which: str, *, tasks: Sequence[Task] | None = None
+    ) -> NothingToTrain:
+        """The error for trajectories that all failed, with the last reason, of these tasks where
+        they are named."""
+        rows = await self.journal.trajectories(self.run)
+        if tasks is not None:
+            names = {task.id for task in tasks}
+            rows = [row for row in rows if row.key.task in names]
+        last = next((row for row in reversed(rows) if row.status is Status.FAILED), None)
+        failure = None if last is None else last_failure(await history_of(self.journal, last))
+        why = "" if failure is None else f", the last one by: {failure.line}"
+        name = self.run.spec.name
+        return NothingToTrain(
+            f"run {name!r}: every trajectory {which} failed{why}; `holdfast report {name}` says "
+            "more"
+        )

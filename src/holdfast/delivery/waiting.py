@@ -1,0 +1,122 @@
+"""What a consumer is told where there is nothing to deliver: who would have to do what, and why.
+
+A run goes on while somebody works on it. Where nobody does, a consumer would wait for ever: that is
+logged, with the command that goes on, and said again at long intervals; a bound ends the wait.
+"""
+
+import logging
+import shlex
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.engine.export.export import history_of
+from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.report import many
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.records.errors import DeliveryTimeout
+from holdfast.records.group import Dismissal
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status
+
+ASK_SECONDS = 5.0
+"""How long the journal is asked for groups at once."""
+LOOK_SECONDS = 60.0
+"""Between two looks at who works on the run."""
+REPEAT_SECONDS = 600.0
+"""Between two lines that say that nobody does."""
+_log = logging.getLogger("holdfast.delivery")
+
+
+class GroupWait:
+    """One wait for groups, of at most `limit` seconds; None: for as long as it takes."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        run: Run,
+        *,
+        address: str | None,
+        limit: float | None,
+        clock: Clock | None = None,
+    ):
+        """`address`: of the journal, as anyone may see it; None where nobody knows it."""
+        self._journal = journal
+        self._run = run
+        self._address = address
+        self._limit = limit
+        self._clock = clock or SystemClock()
+        self._began = self._next_look = self._clock.elapsed()
+
+    @property
+    def ask_seconds(self) -> float:
+        """How long to ask the journal next."""
+        if self._limit is None:
+            return ASK_SECONDS
+        return max(0.0, min(ASK_SECONDS, self._began + self._limit - self._clock.elapsed()))
+
+    async def go_on(self) -> None:
+        """After a request that found too little. Raises `DeliveryTimeout` at the limit."""
+        now = self._clock.elapsed()
+        if self._limit is not None and now >= self._began + self._limit:
+            raise DeliveryTimeout(
+                f"no batch within wait={self._limit:g} seconds: {await self._describe()}"
+            )
+        if now < self._next_look:
+            return
+        if await self._workers():
+            self._next_look = now + LOOK_SECONDS
+        else:
+            self._next_look = now + REPEAT_SECONDS
+            _log.warning("waiting for groups: %s", await self._describe())
+
+    async def _workers(self) -> tuple[str, ...]:
+        name = self._run.spec.name
+        return next(row.live_workers for row in await self._journal.runs() if row.name == name)
+
+    async def _describe(self) -> str:
+        progress = await self._journal.progress(self._run)
+        far = f"{progress.settled} of {many(progress.planned, 'trajectory')} settled"
+        if not progress.sealed:
+            far += ", and it is open for more tasks"
+        workers = await self._workers()
+        who = f"{', '.join(workers)} works on it" if workers else f"nobody works on it; {self._how}"
+        return f"run {self._run.spec.name!r}: {far}; {who}"
+
+    @property
+    def _how(self) -> str:
+        """What somebody would have to do."""
+        if self._run.spec.command is None:
+            return "start the program again that rolls it out"
+        words = ["holdfast", "resume", self._run.spec.name]
+        words += [] if self._address is None else ["--journal", self._address]
+        return f"to go on: {shlex.join(words)}"
+
+
+async def log_undelivered(journal: Journal, consumer: Consumer) -> None:
+    """At the end of a run: groups that nobody was given, as too few of their members are valid."""
+    run = consumer.run
+    ledger = await journal.ledger(run, consumer.name)
+    short = [entry for entry in ledger if entry.reason == Dismissal.TOO_FEW_VALID]
+    if not short:
+        return
+    progress = await journal.progress(run)
+    _log.warning(
+        "run %r is over, and %s of %s %s not delivered (%s): %s of %s failed for good%s; "
+        "`holdfast show %s` lists them",
+        run.spec.name,
+        len(short),
+        many(len(ledger), "group"),
+        "was" if len(short) == 1 else "were",
+        Dismissal.TOO_FEW_VALID,
+        progress.failed,
+        many(progress.planned, "trajectory"),
+        await _for_instance(journal, run),
+        shlex.quote(run.spec.name),
+    )
+
+
+async def _for_instance(journal: Journal, run: Run) -> str:
+    for row in await journal.trajectories(run):
+        if row.settled and row.status is Status.FAILED and not row.resting:
+            failure = last_failure(await history_of(journal, row))
+            return "" if failure is None else f", for instance {row.key} ({failure.line})"
+    return ""

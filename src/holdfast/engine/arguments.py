@@ -1,0 +1,183 @@
+"""The arguments of `holdfast.run` as people write them: dicts, addresses and paths become values.
+
+Each mistake is one line that names the argument, before anything is asked or recorded.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TypeGuard
+
+from holdfast.engine.connect import EngineAddress
+from holdfast.engine.options import API_KEY
+from holdfast.engine.settings import Settings
+from holdfast.journal import check_address
+from holdfast.policy.policy import Policy
+from holdfast.policy.providers import PROVIDERS, key_of, meant_provider, names_of, provider_of
+from holdfast.records.encoding.declared import as_declared, check_names
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.sampling import Sampling
+from holdfast.rollout.validate import sampling_of
+
+
+def sampling_from(value: "Sampling | Mapping[str, object] | None") -> Sampling | None:
+    """A `Sampling`, or a dict of its fields as `t.generate` takes them."""
+    if value is None or isinstance(value, Sampling):
+        return value
+    if not isinstance(value, Mapping):
+        raise UsageError(f"sampling is a Sampling(…) or a dict, not {value!r:.100}")
+    check_names(value, Sampling.__struct_fields__, "sampling has no")
+    return sampling_of(Sampling(), **value)
+
+
+def settings_from(
+    value: "Settings | Mapping[str, object] | None", *, name: str = "settings"
+) -> Settings | None:
+    """A `Settings`, or a dict of its fields."""
+    found: Settings | None = as_declared(name, value, Settings | None)
+    return found
+
+
+def group_from(value: "GroupPolicy | Mapping[str, object] | None") -> GroupPolicy | None:
+    """A `GroupPolicy`, or a dict of its fields."""
+    found: GroupPolicy | None = as_declared("group", value, GroupPolicy | None)
+    return found
+
+
+# --- the policy and the journal
+
+
+def is_policy(value: object) -> TypeGuard[Policy]:
+    """Whether it is one already, and no address."""
+    return _has(value, "check", "sample")
+
+
+def address_of(
+    policy: object,
+    *,
+    model: "str | PurePath | None" = None,
+    api_key: str | None = None,
+    needs_key: bool = True,
+) -> EngineAddress:
+    """Where a policy is that is named by its address, by those of its replicas, or not at all: then
+    the embedded engine serves `model`, a folder, or its own. `needs_key`: whether that of a
+    provider is wanted already."""
+    if model is not None and not isinstance(model, str | PurePath):
+        raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
+    name = None if model is None else str(model)
+    if policy is None and (name is None or not is_hosted(name)):
+        check_folder(name)
+        return EngineAddress(folder=name)
+    hosted = next((text for text in (policy, name) if is_hosted(text)), None)
+    if hosted is not None and (policy is None or policy == hosted):
+        return hosted_address(
+            str(hosted), api_key=api_key, environment=os.environ, needs_key=needs_key
+        )
+    urls = _urls(policy)
+    return EngineAddress(
+        urls=urls,
+        models=(name,) if name else (),
+        api_key=api_key or os.environ.get(API_KEY),
+        remedy="name one with model=",
+    )
+
+
+def is_hosted(model: object) -> bool:
+    """Whether it is the name of a provider's model (`openai/gpt-4o`), and no folder here."""
+    return isinstance(model, str) and provider_of(model) is not None and not Path(model).is_dir()
+
+
+def check_folder(model: str | None) -> None:
+    """Raises `UsageError` for what was to be a provider's model, and is no folder either."""
+    if model is not None and not Path(model).exists() and (meant := meant_provider(model)):
+        raise UsageError(f"model {model!r} is no folder, and no provider's model{meant}")
+
+
+def hosted_address(
+    model: str,
+    *,
+    api_key: str | None,
+    environment: Mapping[str, str],
+    instead: str = "",
+    needs_key: bool = True,
+) -> EngineAddress:
+    """The engine of a provider's model. Without a key, that of the provider's own variable."""
+    instead = instead or "name another engine with policy=URL"
+    key = api_key
+    if not key and needs_key:
+        key = key_of(model, environment, instead=instead)
+    return EngineAddress(
+        urls=(PROVIDERS[str(provider_of(model))].url,),
+        models=names_of(model),
+        api_key=key,
+        source=f"the model's prefix {provider_of(model)}/",
+        remedy="give another name behind the provider's",
+    )
+
+
+def _urls(policy: object) -> tuple[str, ...]:
+    listed = [policy] if isinstance(policy, str) else policy
+    if not isinstance(listed, Sequence) or not listed:
+        raise UsageError(
+            f"policy is of type {type(policy).__name__}, and no policy; give the engine's address "
+            '("http://127.0.0.1:8000"), a holdfast.EnginePolicy(URL, MODEL), or nothing for the '
+            "embedded engine"
+        )
+    for url in listed:
+        if not isinstance(url, str):
+            raise UsageError(f"policy: an address is a text, not {url!r:.100}")
+        if not url.strip():
+            raise UsageError(
+                'policy is empty; give the engine\'s address ("http://127.0.0.1:8000")'
+            )
+        if Path(url).is_dir():
+            raise UsageError(
+                f"policy {url} is a folder; for the embedded engine, give model={url!r}"
+            )
+    return tuple(listed)
+
+
+def check_journal(journal: object) -> None:
+    """Raises `UsageError` for what is neither a journal nor the address of one."""
+    if isinstance(journal, str | Path):
+        check_address(journal)
+        if Path(journal).is_dir():
+            raise UsageError(f"journal {journal} is a folder; name a file")
+    elif not _has(journal, "find_run", "create_run"):
+        raise UsageError(
+            f"journal is of type {type(journal).__name__}, and no journal; give the path of a "
+            "file, or holdfast.open_journal(PATH)"
+        )
+
+
+def _has(value: object, *methods: str) -> bool:
+    return all(callable(getattr(value, method, None)) for method in methods)
+
+
+# --- the name
+
+
+def name_from(name: str | None, rollout: object, tasks: object) -> str:
+    """The run's name; where none is given, that of the rollout and of the file or function that
+    its tasks come from: the same call has the same name, and goes on with the same run."""
+    if name is not None:
+        return name
+    parts = [_called(rollout)]
+    if isinstance(tasks, str | PurePath):
+        parts.append(_stem(str(tasks)))
+    elif callable(tasks):
+        parts.append(_called(tasks))
+    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")[:200] or "run"
+
+
+def _called(value: object) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _stem(source: str) -> str:
+    file, _, function = source.rpartition(".py:")
+    if file:
+        return f"{Path(file).name}-{function}"
+    return source if source.startswith("hf:") else Path(source).stem

@@ -1,0 +1,67 @@
+"""Messages in one shape, whatever they hold: for columns of tables, which have one type.
+
+A content is a text or, where it has parts, null, and the parts are in `parts`; what a part holds
+beside text and image is in `others`, as JSON text. `holdfast.tasks.files` reads it back.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.engine.export.row_tokens import Fields
+
+OTHER_FIELDS = "others"
+"""For what no schema can know: JSON text."""
+_MESSAGE = (
+    *("role", "content", "parts", "reasoning_content", "name", "tool_call_id", "tool_calls"),
+)
+
+
+def nested_message(message: Mapping[str, object]) -> Fields:
+    """A message of a chat API with every member, null where it is absent."""
+    content = message.get("content")
+    has_parts = isinstance(content, list)
+    fields: Fields = {name: message.get(name) for name in _MESSAGE}
+    fields["content"] = None if has_parts else content
+    fields["parts"] = [_part(part) for part in content] if isinstance(content, list) else None
+    if "reasoning" in message:
+        fields["reasoning_content"] = message["reasoning"]
+    calls = message.get("tool_calls")
+    fields["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else None
+    others = {
+        name: value
+        for name, value in message.items()
+        if name not in (*_MESSAGE, "reasoning") and value is not None
+    }
+    fields[OTHER_FIELDS] = as_json(others) if others else None
+    return fields
+
+
+def _part(part: object) -> Fields:
+    if not isinstance(part, Mapping):
+        return {"type": None, "text": None, "image_url": None, OTHER_FIELDS: as_json(part)}
+    image = part.get("image_url")
+    url = image if isinstance(image, Mapping) else {"url": image} if image else None
+    known = ("type", "text", "image_url")
+    others = {name: value for name, value in part.items() if name not in known}
+    return {
+        "type": part.get("type"),
+        "text": part.get("text"),
+        "image_url": url and {"url": url.get("url"), "detail": url.get("detail")},
+        OTHER_FIELDS: as_json(others) if others else None,
+    }
+
+
+def _call(call: object) -> Fields:
+    fields = call if isinstance(call, Mapping) else {}
+    function = fields.get("function")
+    named = function if isinstance(function, Mapping) else {}
+    return {
+        "id": fields.get("id"),
+        "type": fields.get("type", "function"),
+        "function": {"name": named.get("name"), "arguments": named.get("arguments")},
+    }
+
+
+def as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

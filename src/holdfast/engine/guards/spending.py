@@ -1,0 +1,140 @@
+"""Spending: what a run has used so far, and the limits at which it stops.
+
+What was spent is the sum over the run's records, also those of other processes and of what is no
+part of the data. Each record that becomes durable here is added at once; what workers of other
+processes spent is read from the journal now and then.
+"""
+
+import asyncio
+import contextlib
+
+from holdfast.engine.prices import money
+from holdfast.engine.settings import Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import HoldfastError, JournalCorrupt, UsageError
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.step import Drafted, Generated, Record, Scored
+from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage, total_usage
+
+READ_SECONDS = 5.0
+"""Between two looks at what other workers spent."""
+
+
+class SpendingLimitReached(HoldfastError):
+    """A limit on what is spent stopped the run, which is not finished."""
+
+
+class Spending:
+    """The sum, and whether it is over a limit."""
+
+    def __init__(self, settings: Settings, stop: Stop, *, is_shared: bool):
+        """`is_shared`: whether other workers may spend, too."""
+        self._settings = settings
+        self._stop = stop
+        self._is_shared = is_shared
+        self._read: dict[int, tuple[int, UsageByModel]] = {}
+        """Of each trajectory: how many of its records were read, and what they say."""
+        self._recorded: UsageByModel = {}
+        """The sum of these."""
+        self._since: UsageByModel = {}
+        """What became durable here after the journal was read."""
+
+    @property
+    def is_limited(self) -> bool:
+        return self._settings.max_cost is not None or self._settings.max_tokens_total is not None
+
+    @property
+    def used(self) -> UsageByModel:
+        return add_usages(self._recorded, self._since)
+
+    async def read(self, journal: Journal, run: Run) -> None:
+        """Reads what is recorded, if there is a limit, and stops the run if it is reached."""
+        if not self.is_limited:
+            return
+        self._since = {}  # What is durable by now is in the journal.
+        for row in await journal.trajectories(run):
+            if row.records != self._read.get(row.id, (0, {}))[0]:
+                # A torn log is cut and counted when its trajectory goes on.
+                with contextlib.suppress(JournalCorrupt):
+                    used = History(await journal.history(row.id)).used
+                    self._read[row.id] = (row.records, used)
+        self._recorded = {}
+        for _, used in self._read.values():
+            self._recorded = add_usages(self._recorded, used)
+        self.check()
+
+    async def watch(self, journal: Journal, run: Run) -> None:
+        """Looks at what other workers spend, for as long as it runs."""
+        while self.is_limited and self._is_shared and not self._stop.requested:
+            await asyncio.sleep(READ_SECONDS)
+            await self.read(journal, run)
+
+    def take(self, record: Record) -> None:
+        """Adds what became durable here."""
+        if not self.is_limited:
+            return
+        if isinstance(record, Generated):
+            used = record.billed + Usage(completion_tokens=-record.drafted)
+            self._since = add_usages(self._since, {record.model: used})
+            self._check_counted(record)
+        elif isinstance(record, Drafted):
+            used = Usage(completion_tokens=len(record.ids) // 4)
+            self._since = add_usages(self._since, {record.model: used})
+        elif isinstance(record, Scored):
+            self._since = add_usages(self._since, judge_usage(record.details))
+        else:
+            return
+        self.check()
+
+    def _check_counted(self, record: Generated) -> None:
+        if not (record.ids or record.usage or record.trainable):
+            self._stop.fail(
+                UsageError(
+                    f"the engine of model {record.model!r} does not say how many tokens it "
+                    "sampled, so that no limit on what is spent can be held: leave --max-cost and "
+                    "--max-tokens-total out"
+                )
+            )
+
+    def check(self) -> None:
+        """Stops the run where a limit is reached."""
+        used, settings = self.used, self._settings
+        most, tokens = settings.max_tokens_total, total_usage(used).total_tokens
+        if most is not None and tokens >= most:
+            self._stop.request(
+                f"{tokens:,} tokens are used: max-tokens-total ({most:,}) is reached; the same "
+                "command with a higher one goes on",
+                spent=True,
+            )
+        if settings.max_cost is not None:
+            self._check_cost(settings.max_cost, used)
+
+    def _check_cost(self, most: float, used: UsageByModel) -> None:
+        prices = self._settings.price_table
+        assert prices is not None, "settings have prices where they have a limit on cost"
+        cost = prices.cost_of(used)
+        if cost.unpriced:
+            self._stop.fail(UsageError(no_price(cost.unpriced[0])))
+        if cost.amount >= most:
+            spent = f"{money(cost.amount)} {cost.currency}"
+            self._stop.request(
+                f"{spent} are spent: max-cost ({money(most)}) is reached; the same command with a "
+                "higher one goes on",
+                spent=True,
+            )
+
+
+def check_price(settings: Settings, model: str) -> None:
+    """Raises `UsageError` where a limit on the cost cannot be held."""
+    prices = settings.price_table
+    if settings.max_cost is not None and prices is not None and prices.price_of(model) is None:
+        raise UsageError(no_price(model))
+
+
+def no_price(model: str) -> str:
+    return (
+        f"model {model!r} has no price, so that --max-cost cannot be held: give it one in the "
+        "table of --price FILE (in pytest: --holdfast-price FILE; from Python: Settings(prices=…))"
+    )

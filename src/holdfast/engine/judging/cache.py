@@ -1,0 +1,80 @@
+"""Verdicts by what was asked: in memory, or in a file that later runs use, too.
+
+A score is a record, and is not asked for again. The cache is for what no record has: the same
+question of another run, of a second scorer, or of a process that was killed between the verdict and
+its record. It holds answers of judges, no keys and no conversations.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message
+from holdfast.records.sampling import Sampling
+
+_TABLE = "CREATE TABLE IF NOT EXISTS verdicts(digest BLOB PRIMARY KEY, answer TEXT NOT NULL)"
+BUSY_SECONDS = 30.0
+
+
+def digest_of_question(model: str, sampling: Sampling, messages: tuple[Message, ...]) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode((model, sampling, messages))).digest()
+
+
+class VerdictCache:
+    """`path`: a file of its own; None: in memory, for as long as the judge is there."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+        self._known: dict[bytes, str] = {}
+        self._connection: sqlite3.Connection | None = None
+
+    def get(self, digest: bytes) -> str | None:
+        if digest in self._known or self._path is None:
+            return self._known.get(digest)
+        with self._usable() as connection:
+            found = connection.execute("SELECT answer FROM verdicts WHERE digest = ?", (digest,))
+            row = found.fetchone()
+        return None if row is None else str(row[0])
+
+    def put(self, digest: bytes, answer: str) -> None:
+        self._known[digest] = answer
+        if self._path is not None:
+            with self._usable() as connection:
+                connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (digest, answer))
+
+    def check(self) -> None:
+        """Raises `UsageError` for a file that cannot be read and written."""
+        if self._path is not None:
+            with self._usable() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            self.close()  # Opened again by whoever uses it.
+
+    @contextmanager
+    def _usable(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._open()
+        except sqlite3.Error as error:
+            raise UsageError(
+                f"the judge's cache {self._path} cannot be used: {error}; name another file with "
+                "cache=, or leave it out"
+            ) from None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                str(self._path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            connection.execute(_TABLE)
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,433 @@
+"""Judge: a model that scores finished trajectories by a rubric.
+
+Used as a scorer, its verdicts are recorded like any other score: after a kill, what is recorded is
+not judged again. An answer that cannot be read is asked for again, a few times; a judge that cannot
+judge gives no score (None), never a 0. An engine that is down is waited for; one that cannot be
+used stops the run, to go on later, and fails nothing. What can be known before a run (its engine
+does not answer or take the key, its cache cannot be written, there are too many to compare) is
+refused before it.
+"""
+
+import asyncio
+import hashlib
+import json
+from array import array
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import structs
+
+from holdfast.engine.arguments import is_policy, sampling_from
+from holdfast.engine.connect import Connection, connect_policy
+from holdfast.engine.judging.arguments import (
+    address_from,
+    cache_from,
+    check_key,
+    check_names,
+    check_open_policy,
+    check_switch,
+    rubric_from,
+)
+from holdfast.engine.judging.cache import VerdictCache, digest_of_question
+from holdfast.engine.judging.connection import JudgeConnection
+from holdfast.engine.judging.prompt import (
+    SINGLE,
+    Candidate,
+    messages_for,
+    messages_to_compare,
+    repair,
+)
+from holdfast.engine.judging.verdict import JudgeVerdict, NoVerdict, read_verdict
+from holdfast.engine.open_policy import connected
+from holdfast.engine.options import PATIENCE
+from holdfast.engine.scoring.engine_use import EngineUse, engine_use
+from holdfast.engine.scoring.scorer import GROUP_MARK, Score, shown
+from holdfast.policy.policy import Policy, Request
+from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.encoding.tokens import TYPE_IDS, unpack_ids
+from holdfast.records.errors import (
+    EndpointDown,
+    HoldfastError,
+    PolicyError,
+    PolicyRefused,
+    UsageError,
+)
+from holdfast.records.message import Message, as_message, assistant
+from holdfast.records.sampling import Sampling
+from holdfast.records.usage import JUDGE, NOTHING, Usage
+from holdfast.records.view import TrajectoryView
+
+SAMPLING = Sampling(max_tokens=1024, temperature=0.0)
+_WHOSE = "the judge: "
+_KEY = (
+    "it takes its key from Judge(…, api_key=…), else from HOLDFAST_API_KEY, or, for a provider's "
+    "model, from the provider's own variable"
+)
+_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Judge:
+    """A scorer: `Judge("Is the answer correct and polite?", policy="openai/gpt-4o-mini")`.
+
+    The reward is the score on a scale from 0 to 1; metrics hold it as it was given, reasons why.
+    With a dict of criteria each is a metric, and the reward is their mean. With `compare=True` it
+    is a group scorer: all samples of a task are shown together, and judged against each other.
+    """
+
+    IS_ITS_IDENTITY = True
+    """A judge is another scorer by its `identity` alone, whatever else is in its file."""
+
+    def __new__(cls, *given: object, **named: object) -> "Judge":
+        # A class of the user's has arguments of its own; nothing is given where one is copied.
+        if cls.__init__ is Judge.__init__ and (given or named):
+            check_names(cls.__init__, given, named)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        rubric: "str | Mapping[str, str]",
+        *,
+        policy: "Policy | str | Sequence[str]",
+        model: str | None = None,
+        api_key: str | None = None,
+        scale: tuple[float, float] = (0, 10),
+        compare: bool = False,
+        target: bool = True,
+        sampling: "Sampling | Mapping[str, object] | None" = None,
+        repairs: int = 2,
+        cache: "Path | str | None" = None,
+    ):
+        """`policy`: an engine's address, a provider's model (`openai/…`), or one that is open.
+        `api_key`: of the engine; None: that of the provider's variable, or HOLDFAST_API_KEY.
+        `target`: whether the judge sees the task's ground truth. `repairs`: how often an answer
+        that cannot be read is asked for again. `cache`: a file that verdicts are kept in."""
+        self.rubric = rubric_from(rubric, scale)
+        check_key(api_key)
+        check_open_policy(policy, model, api_key)
+        check_switch("compare", compare)
+        check_switch("target", target)
+        self._policy = policy
+        self._find_address = partial(address_from, policy, model, api_key)
+        # A provider's key is wanted when it is asked: a file is to import without it.
+        self._address = None if is_policy(policy) else self._find_address(needs_key=False)
+        self._sampling = sampling_from(sampling) or SAMPLING
+        check_whole("repairs", repairs, least=0)
+        self._repairs = repairs
+        self._target = target
+        self._compares = compare
+        self._cache = VerdictCache(cache_from(cache))
+        self._shared: WeakKeyDictionary[asyncio.AbstractEventLoop, JudgeConnection] = (
+            WeakKeyDictionary()
+        )
+        self.usage: Usage = NOTHING
+        """What its answers have cost so far, in tokens. Cached ones cost nothing."""
+        if compare:
+            setattr(self, GROUP_MARK, True)
+
+    @property
+    def _engine(self) -> str:
+        """Where it is, for messages."""
+        if self._address is not None and self._address.urls:
+            return redact(self._address.urls[0])
+        return f"the engine of {self._policy.model!r}" if is_policy(self._policy) else "its engine"
+
+    @property
+    def identity(self) -> str:
+        """Part of a run's identity: another rubric, scale or model is another scorer. Where the
+        engine is, is none; a model that only the engine knows is recorded once it is asked."""
+        model: object = self._policy.model if is_policy(self._policy) else ()
+        if self._address is not None:
+            model = self._address.models
+        asked = msgspec.json.encode((self.rubric, self._sampling, self._compares, self._target))
+        return hashlib.sha256(asked + repr(model).encode()).hexdigest()[:16]
+
+    async def __call__(self, judged: object) -> "Score | list[Score]":
+        """Of a trajectory, or of a row of an evaluation; with `compare`, of a list of them."""
+        if self._compares:
+            if not isinstance(judged, list | tuple) or not judged:
+                raise UsageError(
+                    "this judge compares, and takes a list of several trajectories or rows, not "
+                    f"{shown(judged)}; to judge one by itself, compare=False"
+                )
+            return await self._compare([self._candidate(each) for each in judged])
+        if isinstance(judged, list | tuple):
+            raise UsageError("this judge takes one at a time; to compare several, compare=True")
+        return await self.judge(self._candidate(judged))
+
+    async def judge(self, candidate: Candidate) -> Score:
+        if not isinstance(candidate, Candidate):
+            raise UsageError(f"judge() takes a Candidate, not {shown(candidate)}: call the judge")
+        names = tuple(self.rubric.criteria)
+        answer = await self._ask(messages_for(self.rubric, candidate), names)
+        if answer.verdict is None:
+            return answer.score(None)
+        scores = answer.verdict.scores
+        known = [score for score in scores.values() if score is not None]
+        whole = len(known) == len(scores)
+        reward = sum(map(self._scaled, known)) / len(known) if whole else None
+        metrics = {name: score for name, score in scores.items() if score is not None}
+        reasons = {name: why for name, why in answer.verdict.reasons.items() if why}
+        return answer.score(reward, metrics, reasons)
+
+    async def _compare(self, candidates: list[Candidate]) -> list[Score]:
+        _check_number(len(candidates))
+        order = _order(candidates)
+        shown = {_LABELS[at]: candidates[number] for at, number in enumerate(order)}
+        answer = await self._ask(messages_to_compare(self.rubric, shown), tuple(shown))
+        label_of = {number: _LABELS[at] for at, number in enumerate(order)}
+        whole = answer.usage
+        scores = []
+        for number in range(len(candidates)):
+            answer.usage = whole.share(number, of=len(candidates))  # All are paid for together.
+            scores.append(self._compared(answer, label_of[number]))
+        return scores
+
+    def _compared(self, answer: "_Answer", label: str) -> Score:
+        if answer.verdict is None or (score := answer.verdict.scores[label]) is None:
+            why = answer.verdict.reasons[label] if answer.verdict else ""
+            return answer.score(None, reasons={SINGLE: why} if why else {})
+        reasons = {SINGLE: answer.verdict.reasons[label]}
+        return answer.score(self._scaled(score), {SINGLE: score}, reasons)
+
+    def _scaled(self, score: float) -> float:
+        return (score - self.rubric.low) / (self.rubric.high - self.rubric.low)
+
+    def _candidate(self, judged: Any) -> Candidate:
+        if isinstance(judged, Candidate):
+            return judged
+        messages = getattr(judged, "messages", None)
+        if not isinstance(messages, list | tuple):
+            raise UsageError(
+                "a judge takes a finished trajectory, or a row: something with messages, not "
+                f"{shown(judged)}"
+            )
+        task = judged.task if isinstance(judged, TrajectoryView) else judged
+        target = getattr(task, "ground_truth", None) if self._target else None
+        text = "\n\n".join(_as_text(message) for message in messages)
+        return Candidate(text, None if target is None else _plain(target))
+
+    async def check_before_run(self, *, samples: int = 1) -> str:
+        """Raises what is wrong with its engine, its key, its cache, or the number of samples that
+        it is to compare; returns its model. A run calls it before anything is sampled."""
+        if self._compares:
+            _check_number(samples)
+        self._cache.check()
+        try:
+            async with self._open(PATIENCE.default) as connection:
+                await _check_key(connection.policy)
+                return connection.policy.model
+        except (PolicyError, UsageError) as error:
+            _name_judge(error)
+            raise
+
+    # --- asking
+
+    async def _ask(self, messages: tuple[Message, ...], names: tuple[str, ...]) -> "_Answer":
+        """Raises `EndpointDown` or `PolicyRefused` where its engine cannot be used: nothing that it
+        judges is to blame, and a run stops, to go on later."""
+        use = engine_use()
+        try:
+            async with self._connected(use) as connection:
+                return await self._ask_engine(connection, messages, names)
+        except (EndpointDown, PolicyRefused) as error:
+            _name_judge(error)
+            if use is not None:
+                use.unusable = error
+            raise
+
+    async def _ask_engine(
+        self, connection: Connection, messages: tuple[Message, ...], names: tuple[str, ...]
+    ) -> "_Answer":
+        model = connection.policy.model
+        digest = digest_of_question(model, self._sampling, messages)
+        if (kept := self._cache.get(digest)) is not None:
+            return _Answer(model, read_verdict(kept, self.rubric, names), tries=0)
+        answer = await self._ask_anew(connection, messages, names)
+        if answer.verdict is not None:
+            self._cache.put(digest, answer.text)
+        return answer
+
+    async def _ask_anew(
+        self, connection: Connection, messages: tuple[Message, ...], names: tuple[str, ...]
+    ) -> "_Answer":
+        answer = _Answer(connection.policy.model)
+        for tries in range(1, self._repairs + 2):
+            text, usage = await _sample(connection, messages, self._sampling)
+            answer.tries, answer.text, answer.usage = tries, text, answer.usage + usage
+            self.usage += usage
+            if (use := engine_use()) is not None:
+                use.add(answer.model, usage)
+            try:
+                answer.verdict = read_verdict(text, self.rubric, names)
+            except NoVerdict as error:
+                answer.wrong = str(error)
+                messages = (*messages, assistant(text or "(nothing)"), repair(answer.wrong))
+            else:
+                return answer
+        return answer
+
+    @asynccontextmanager
+    async def _connected(self, use: EngineUse | None) -> AsyncIterator[Connection]:
+        """The connection that all share which are open at once: its scorer, blocks and calls."""
+        shared = self._enter()
+        try:
+            if use is not None:
+                use.count(shared)
+            patience = PATIENCE.default if use is None else use.patience
+            try:
+                connection = await shared.get(patience)
+            except UsageError as error:  # As after a 401: the same question will never work.
+                raise PolicyRefused(str(error)) from error
+            yield connection
+        finally:
+            await self._leave(shared)
+
+    @asynccontextmanager
+    async def _open(self, patience: float) -> AsyncIterator[Connection]:
+        if self._address is None:
+            assert is_policy(self._policy), "it has no address"
+            yield await connect_policy(self._policy)
+            return
+        address = structs.replace(self._find_address(), patience=patience)
+        async with connected(address) as connection:
+            yield connection
+
+    async def __aenter__(self) -> "Judge":
+        """Keeps its connection until the end of the block, or of the last of those that are open
+        at once: an evaluation has one for each row. A run does so by itself."""
+        self._enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if (shared := self._shared.get(asyncio.get_running_loop())) is not None:
+            await self._leave(shared)
+
+    def _enter(self) -> JudgeConnection:
+        made = JudgeConnection(self._engine, self._open)
+        shared = self._shared.setdefault(asyncio.get_running_loop(), made)
+        shared.users += 1
+        return shared
+
+    async def _leave(self, shared: JudgeConnection) -> None:
+        shared.users -= 1
+        if shared.users == 0 and self._shared.get(asyncio.get_running_loop()) is shared:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes what is open in this event loop, whoever still uses it."""
+        shared = self._shared.pop(asyncio.get_running_loop(), None)
+        self._cache.close()
+        if shared is not None:
+            await shared.aclose()
+
+
+class _Answer:
+    """What came of a question: a verdict, or none after all repairs."""
+
+    def __init__(self, model: str, verdict: JudgeVerdict | None = None, tries: int = 0):
+        self.model = model
+        self.verdict = verdict
+        self.tries = tries
+        self.text = ""
+        self.wrong = ""
+        self.usage = NOTHING
+
+    def score(
+        self,
+        reward: float | None,
+        metrics: Mapping[str, float] | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> Score:
+        details = {"model": self.model, "tries": self.tries, "usage": self.usage.as_fields()}
+        why = dict(reasons or {})
+        if self.verdict is None:
+            why = {"judge": f"no verdict after {self.tries} answers: {self.wrong}"}
+        return Score(reward, metrics or {}, why, {JUDGE: details})
+
+
+async def _sample(
+    connection: Connection, messages: tuple[Message, ...], sampling: Sampling
+) -> tuple[str, Usage]:
+    renderer = connection.renderer
+    ids: array[int] = array(TYPE_IDS, renderer.render(messages, ()))
+    completion = await connection.policy.sample(
+        Request(
+            ids,
+            sampling,
+            None,
+            "judge",
+            stop_token_ids=renderer.stop_token_ids,
+            decode=renderer.decode,
+            messages=messages,
+        )
+    )
+    message = completion.message
+    if message is None:
+        message = renderer.parse(unpack_ids(completion.ids), prompt=ids)
+    return message.text, completion.usage or NOTHING
+
+
+async def _check_key(policy: Policy) -> None:
+    """Some engines list their models to everybody: only where they sample do they want a key."""
+    from holdfast.policy.client.discovery import check_dialect  # Bad input is reported without it.
+    from holdfast.policy.client.replicas import EnginePolicy
+
+    if isinstance(policy, EnginePolicy):
+        await check_dialect([each for each in policy.endpoints if each.introduce is None])
+
+
+def _name_judge(error: HoldfastError) -> None:
+    """As the policy's own error, but for whose it is, and how it gets its key."""
+    from holdfast.policy.client.endpoint import Denied  # Bad input is reported without it.
+
+    if str(error).startswith(_WHOSE):
+        return
+    text = str(error)
+    if isinstance(error, Denied) and error.status in (401, 403):
+        text = f"{error.answered}; {_KEY}"
+    error.args = (f"{_WHOSE}{text}",)
+
+
+def _check_number(candidates: int) -> None:
+    if candidates > len(_LABELS):
+        raise UsageError(
+            f"a judge compares at most {len(_LABELS)} samples of a task, not {candidates}; take "
+            "fewer, or judge each by itself (compare=False)"
+        )
+
+
+def _order(candidates: Sequence[Candidate]) -> list[int]:
+    """An order that depends on what they said alone: judges prefer what they see first, and the
+    number of a sample must not decide."""
+
+    def key(number: int) -> tuple[bytes, int]:
+        text = candidates[number].conversation.encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).digest(), number
+
+    return sorted(range(len(candidates)), key=key)
+
+
+def _as_text(message: Any) -> str:
+    if isinstance(message, Mapping):
+        message = as_message(message, where="a message that is judged")
+    role, text = str(getattr(message, "role", "")), getattr(message, "readable", None)
+    if text is None:
+        content = getattr(message, "content", "")
+        text = content if isinstance(content, str) else _plain(content)
+    calls = [_call(call) for call in getattr(message, "tool_calls", None) or ()]
+    return "\n".join([f"[{role}]", text, *calls]).rstrip()
+
+
+def _call(call: Any) -> str:
+    function = getattr(call, "function", call)
+    return f"calls {function.name}({function.arguments})"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

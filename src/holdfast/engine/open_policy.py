@@ -1,0 +1,52 @@
+"""A policy by its address, or the embedded engine, for as long as a block lasts.
+
+Lines for people (a replica is down, or back) go to the logger `holdfast`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePath
+
+from holdfast.engine.arguments import address_of
+from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.declared import checks_arguments
+
+LOG = logging.getLogger("holdfast")
+
+
+@checks_arguments(own="where model")
+@asynccontextmanager
+async def open_policy(
+    where: "str | Sequence[str] | None" = None,
+    *,
+    model: "str | PurePath | None" = None,
+    api_key: str | None = None,
+) -> AsyncIterator[Policy]:
+    """A policy that several runs may share, closed at the end of the block.
+
+    `where`: the address of an engine, or those of its replicas; none: the embedded engine, started
+    here and stopped at the end. `model` and `api_key` are as in `holdfast.run`.
+    """
+    async with connected(address_of(where, model=model, api_key=api_key)) as connection:
+        yield connection.policy
+
+
+@asynccontextmanager
+async def connected(
+    address: EngineAddress, renderer: Renderer | None = None
+) -> AsyncIterator[Connection]:
+    """`connect`, with an embedded engine that lasts as long as the block."""
+    engines = EmbeddedEngines(LOG.warning, quiet=True)
+    if not address.urls:
+        LOG.info("no policy is named: starting the embedded engine")
+    try:
+        async with connect(
+            address, engines=engines, notify=LOG.warning, renderer=renderer
+        ) as connection:
+            yield connection
+    finally:
+        await asyncio.to_thread(engines.close)

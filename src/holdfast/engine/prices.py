@@ -1,0 +1,143 @@
+"""Prices: what tokens cost, by model, from a table of the user's.
+
+Money is never recorded: it is a table's word on recorded tokens, so that a corrected table corrects
+every figure.
+"""
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.records.encoding.declared import check_fields
+from holdfast.records.errors import UsageError
+from holdfast.records.usage import Usage
+
+VARIABLE = "HOLDFAST_PRICES"
+"""The environment variable that names the table where no option does."""
+ANY_MODEL = "*"
+_MILLION = 1_000_000
+_EXAMPLE = '[models."NAME"] with prompt = 0.15 and completion = 0.60, for a million tokens'
+
+
+class Price(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a million tokens of each kind."""
+
+    prompt: float
+    completion: float
+    cached: float | None = None
+    """Of those of the prompt that were cached; None: as the others."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def of(self, usage: Usage) -> float:
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        spent = (
+            (usage.prompt_tokens - cached) * self.prompt
+            + cached * (self.prompt if self.cached is None else self.cached)
+            + usage.completion_tokens * self.completion
+        )
+        return spent / _MILLION
+
+
+class Cost(Struct, frozen=True):
+    """What usages cost by a table."""
+
+    amount: float
+    currency: str
+    unpriced: tuple[str, ...] = ()
+    """Models that were used and have no price: nothing of them is in the amount."""
+
+    def __str__(self) -> str:
+        missing = f", without {', '.join(self.unpriced)}: no price" if self.unpriced else ""
+        return f"{money(self.amount)} {self.currency}{missing}"
+
+
+class Prices(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of prices."""
+
+    models: dict[str, Price] = {}
+    """`*` is every model that is not named."""
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, price in self.models.items():
+            for kind in ("prompt", "completion", "cached"):
+                value = getattr(price, kind)
+                if value is not None and not (math.isfinite(value) and value >= 0):
+                    raise UsageError(f"the price of {name!r}: {kind} must be 0 or more")
+
+    def price_of(self, model: str) -> Price | None:
+        return self.models.get(model) or self.models.get(ANY_MODEL)
+
+    def cost_of(self, used: Mapping[str, Usage]) -> Cost:
+        """Of all models together."""
+        amounts, unpriced = [], []
+        for model, usage in used.items():
+            price = self.price_of(model)
+            if price is not None:
+                amounts.append(price.of(usage))
+            elif usage.total_tokens:
+                unpriced.append(model)
+        return Cost(math.fsum(amounts), self.currency, tuple(sorted(unpriced)))
+
+
+def money(amount: float) -> str:
+    """Whole cents of large amounts; of small ones, as much as says something."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.6f}".rstrip("0").ljust(4, "0")
+
+
+def as_prices(found: object) -> Prices:
+    """From Python: a table, the file of one, or its entries by model. Raises `UsageError`."""
+    if isinstance(found, Prices):
+        return found
+    if isinstance(found, str | os.PathLike):
+        return read_prices(Path(found))
+    if isinstance(found, Mapping):
+        fields = found if "models" in found else {"models": found}
+        return _convert(fields, "prices")
+    raise UsageError(f"prices are a file, or a dict by model, not {found!r:.100}")
+
+
+def chosen_prices(path: str | None) -> Prices | None:
+    """The table of an option; without it, what the environment names."""
+    return default_prices() if path is None else read_prices(Path(path))
+
+
+def default_prices() -> Prices | None:
+    """The table that the environment names."""
+    path = os.environ.get(VARIABLE)
+    return read_prices(Path(path), source=f"{path} (of {VARIABLE})") if path else None
+
+
+def read_prices(path: Path, *, source: str = "") -> Prices:
+    """A TOML or JSON file. Raises `UsageError` that names it."""
+    source = source or str(path)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"prices {source} cannot be read: {why}") from error
+    try:
+        fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"prices {source}: no {kind}: {error}; it wants {_EXAMPLE}") from error
+    return _convert(fields, f"prices {source}")
+
+
+def _convert(fields: object, source: str) -> Prices:
+    try:
+        found = msgspec.convert(fields, Prices)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{source}: {error}; it wants {_EXAMPLE}") from error
+    if not found.models:
+        raise UsageError(f"{source} has no models; it wants {_EXAMPLE}")
+    return found

@@ -1,0 +1,214 @@
+"""Progress: what a run has done, counted as records become durable."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from holdfast.engine.progress.clustered import RewardMean
+from holdfast.engine.progress.recent import RecentRate
+from holdfast.journal.journal import RunProgress, TrajectoryRow
+from holdfast.records.encoding.tokens import count
+from holdfast.records.history import History
+from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled
+from holdfast.records.trajectory import Status
+
+
+class ProgressSnapshot(Struct, frozen=True, kw_only=True):
+    """How far a run is, at one moment."""
+
+    done: int
+    """Trajectories that are settled, also those of earlier processes."""
+    total: int
+    running: int
+    retried: int
+    refilled: int
+    failed: int
+    """For good."""
+    truncated: int
+    turns: int
+    """Of this process; so are the tokens."""
+    tokens: int
+    tokens_per_second: float
+    """In the last minute."""
+    mean_reward: float | None
+    """Of all that is settled and has one."""
+    reward_error: float | None
+    """The standard error of the mean, clustered by task; None with fewer than two tasks."""
+    seconds: float
+    """Since something was begun."""
+    seconds_left: float | None
+    """None while there is nothing to tell it from. The engine's outages do not count."""
+
+
+class Progress:
+    """Plain counters; a display reads them when it likes."""
+
+    is_transient = False
+    """Whether the display goes away at the end: other lines have said it all."""
+    shows_rewards = False
+    """Whether somebody looks at the mean reward, so that earlier rewards are worth reading."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.done_before = 0
+        self.done = 0
+        self.running = 0
+        self.retried = 0
+        self.refilled = 0
+        self.failed_before = 0
+        self.failed = 0
+        self.truncated = 0
+        self.turns = 0
+        self.tokens = 0
+        self.began = time.monotonic()
+        self.rewards = RewardMean()
+        self.seconds_down: Callable[[], float] = lambda: 0.0
+        """For how long the engine has been down so far."""
+        self._down_before = 0.0
+        self._has_begun = False
+        self._recent = RecentRate(self.began)
+
+    def record(self, record: Record) -> None:
+        match record:
+            case Generated():
+                self.turns += 1
+                self._sampled(record.counted.completion_tokens - record.drafted)
+            case Drafted():
+                self._sampled(count(record.ids))
+            case AttemptFailed():
+                self.retried += 1
+            case Refilled():
+                self.refilled += 1
+            case Finished() if record.status is Status.FAILED:
+                self.retried -= 1  # Its last failure was not followed by another try.
+
+    def _sampled(self, tokens: int) -> None:
+        self.tokens += tokens
+        self._recent.add(tokens, time.monotonic())
+
+    def started(self) -> None:
+        self.running += 1
+        if not self._has_begun:
+            # What came before, an engine's start perhaps, says nothing about what is left.
+            self._has_begun, self.began = True, time.monotonic()
+            self._down_before = self.seconds_down()
+            self._recent = RecentRate(self.began)
+
+    def rewarded(self, task: str, reward: float | None) -> None:
+        """A trajectory of the task is settled with this reward, here or in an earlier process."""
+        if reward is not None:
+            self.rewards.add(task, reward)
+
+    def stopped(self) -> None:
+        self.running -= 1
+
+    def settled(self, histories: Sequence[History]) -> None:
+        for history in histories:
+            self.running -= 1
+            self.done += 1
+            if history.status is Status.FAILED:
+                self.failed += 1
+            elif history.status is Status.TRUNCATED:
+                self.truncated += 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is something to show. Nothing is of a run that is refused."""
+        return bool(self.total)
+
+    @property
+    def bar(self) -> tuple[int, int]:
+        """How many are done, of how many."""
+        return self.done_before + self.done, self.total
+
+    @property
+    def tokens_per_second(self) -> float:
+        """In the last minute."""
+        return self._recent.per_second(time.monotonic())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An extrapolation from the time in which the engine was up; None while there is nothing
+        to extrapolate from."""
+        if self.done == 0:
+            return None
+        left = self.total - self.done_before - self.done
+        down = self.seconds_down() - self._down_before
+        return left * max(0.0, time.monotonic() - self.began - down) / self.done
+
+    def snapshot(self) -> ProgressSnapshot:
+        return ProgressSnapshot(
+            done=self.done_before + self.done,
+            total=self.total,
+            running=self.running,
+            retried=self.retried,
+            refilled=self.refilled,
+            failed=self.failed_before + self.failed,
+            truncated=self.truncated,
+            turns=self.turns,
+            tokens=self.tokens,
+            tokens_per_second=self.tokens_per_second,
+            mean_reward=self.rewards.mean,
+            reward_error=self.rewards.error,
+            seconds=time.monotonic() - self.began,
+            seconds_left=self.seconds_left,
+        )
+
+    def line(self) -> str:
+        parts = [
+            f"{self.done_before + self.done}/{self.total} done",
+            f"{self.running} running",
+            *self._counted(),
+        ]
+        if self.seconds_left is not None:
+            parts.append(f"{_duration(self.seconds_left)} left")
+        return ", ".join(parts)
+
+    def _counted(self) -> list[str]:
+        return [
+            f"{self.retried} retried",
+            f"{self.failed_before + self.failed} failed",
+            *self._reward(),
+            f"{self.turns:,} {'turn' if self.turns == 1 else 'turns'}",
+            f"{self.tokens_per_second:,.0f} tokens/s",
+        ]
+
+    def _reward(self) -> list[str]:
+        mean, error = self.rewards.mean, self.rewards.error
+        if mean is None:
+            return []
+        return [f"reward {mean:.3f}" if error is None else f"reward {mean:.3f} ± {error:.3f}"]
+
+
+class WatchedProgress(Progress):
+    """The progress of a run that other processes work on, from the journal's list, which has no
+    retries and tokens."""
+
+    def seen(self, rows: Sequence[TrajectoryRow]) -> None:
+        rows = [row for row in rows if not row.resting]
+        over = sum(row.settled for row in rows)
+        if not self.total:
+            self.done_before = over
+        self.total = len(rows)
+        self.done = over - self.done_before
+        self.running = sum(bool(row.owner) and not row.settled for row in rows)
+        self.failed = sum(row.settled and row.status is Status.FAILED for row in rows)
+
+    def look(self, now: RunProgress) -> None:
+        """The same from the journal's counts, which cost the same in a run of any size."""
+        if not self.total:
+            self.done_before = now.settled
+        self.total, self.done = now.planned, now.settled - self.done_before
+        self.running, self.failed = now.planned - now.settled, now.failed
+
+    def _counted(self) -> list[str]:
+        return [f"{self.failed} failed"]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

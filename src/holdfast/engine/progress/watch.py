@@ -1,0 +1,121 @@
+"""Progress for programs: a function of theirs is called now and then, and once at the end.
+
+In a notebook, where nobody asked for anything else, a line is kept up to date under the cell.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from typing import Any
+
+from holdfast.engine.progress.counters import Progress, ProgressSnapshot
+from holdfast.records.errors import UsageError
+from holdfast.rollout.threads.contain import in_background
+
+CALL_SECONDS = 1.0
+LINE_SECONDS = 10.0
+OnProgress = Callable[[ProgressSnapshot], object] | bool | None
+"""A function; True: a line on standard error now and then, or in the notebook; None: in a notebook
+alone; False: nothing."""
+_log = logging.getLogger("holdfast")
+
+
+def check_on_progress(found: object) -> None:
+    """Raises `UsageError` for what cannot be called with progress."""
+    if found is None or isinstance(found, bool):
+        return
+    if not callable(found):
+        raise UsageError(f"on_progress is a function of one argument, not {found!r:.100}")
+    if inspect.iscoroutinefunction(found):
+        raise UsageError("on_progress is called, and not awaited: write `def`, not `async def`")
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError as error:
+        raise UsageError(f"on_progress is a function of one argument: {error}") from error
+    except ValueError:  # Some built-in callables have no signature.
+        return
+
+
+@contextlib.asynccontextmanager
+async def watched(progress: Progress, on_progress: OnProgress) -> AsyncIterator[None]:
+    """Shows `progress` to whoever wants it while the body runs."""
+    shown = _receiver(progress, on_progress)
+    if shown is None:
+        yield
+        return
+    show, every = shown
+    progress.shows_rewards = True
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(every)
+            show()
+
+    try:
+        async with in_background(repeat(), name="progress"):
+            yield
+    finally:
+        show()
+
+
+def _receiver(
+    progress: Progress, on_progress: OnProgress
+) -> tuple[Callable[[], None], float] | None:
+    """What to call, and how often; None: nobody wants to know."""
+    if callable(on_progress):
+        return _Caller(progress, on_progress), CALL_SECONDS
+    if on_progress is False:
+        return None
+    if (display := _notebook_display()) is not None:
+        return _NotebookLine(progress, display), CALL_SECONDS
+    return (_print_line(progress), LINE_SECONDS) if on_progress else None
+
+
+class _Caller:
+    """Calls a function of the user's. One that raises is called no more: it is no reason to stop a
+    run."""
+
+    def __init__(self, progress: Progress, function: Callable[[ProgressSnapshot], object]):
+        self._progress = progress
+        self._function: Callable[[ProgressSnapshot], object] | None = function
+
+    def __call__(self) -> None:
+        if self._function is None:
+            return
+        try:
+            self._function(self._progress.snapshot())
+        except Exception:
+            self._function = None
+            _log.exception("on_progress raised, and is called no more; the run goes on")
+
+
+def _print_line(progress: Progress) -> Callable[[], None]:
+    def show() -> None:
+        with contextlib.suppress(OSError):  # Nobody reads it any more.
+            print(f"holdfast: {progress.line()}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return show
+
+
+def _notebook_display() -> Any:
+    """IPython's `display`, in the process of a notebook; None elsewhere."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    if getattr(shell, "kernel", None) is None:
+        return None
+    return import_module("IPython.display").display
+
+
+class _NotebookLine:
+    """One line under the cell, written anew in its place."""
+
+    def __init__(self, progress: Progress, display: Any):
+        self._progress = progress
+        self._handle = display({"text/plain": progress.line()}, raw=True, display_id=True)
+
+    def __call__(self) -> None:
+        self._handle.update({"text/plain": self._progress.line()}, raw=True)

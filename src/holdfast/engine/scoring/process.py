@@ -1,0 +1,208 @@
+"""The process of a scorer: loads it once, then scores what it is sent, several at once.
+
+Started with a connection that it inherits, or listening for some with a token. It ends with the
+process that started it, and knows neither the journal nor what becomes of a score.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import hmac
+import json
+import logging
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.scoring.wire import (
+    ScoreExtended,
+    ScoreFailed,
+    ScorerAnswer,
+    ScoreRequest,
+    ScoreResult,
+    ScorerHome,
+    ScorerNotice,
+    ScorerReady,
+    ScorerRefused,
+    packed,
+    receive,
+)
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import EndpointDown, PolicyRefused, ScorerTimeout, ThreadsHang
+from holdfast.records.failure import failure_of
+from holdfast.rollout.processors.processor import fingerprinted
+from holdfast.rollout.threads.contain import as_exception
+from holdfast.rollout.tools.isolated.worker import die_with, import_module
+
+BOOT = (
+    "import json, sys\n"
+    "connection, driver, path = sys.argv[1:]\n"
+    "sys.path[:] = json.loads(path)\n"
+    "from holdfast.engine.scoring.process import main\n"
+    "main(int(connection), int(driver))\n"
+)
+"""What the interpreter of such a process runs."""
+LIMIT = 1024 * 1024
+_log = logging.getLogger("holdfast")
+"""For people: an engine is down, or back."""
+
+
+def boot_arguments(connection: int) -> list[str]:
+    """The command line of a process that inherits `connection`."""
+    path = json.dumps([str(entry) for entry in sys.path])
+    return [sys.executable, "-u", "-c", BOOT, str(connection), str(os.getpid()), path]
+
+
+def main(connection: int, driver: int) -> None:
+    """Serves one connection until it closes."""
+    die_with(driver)
+    os.set_inheritable(connection, False)
+    faulthandler.enable()
+    run_in_own_loop(_serve_socket(socket.socket(fileno=connection)))
+    # Threads of a scorer that hangs must not keep this alive.
+    os._exit(0)
+
+
+async def _serve_socket(sock: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=sock, limit=LIMIT)
+    await Serving(reader, writer).serve()
+
+
+async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
+    """Serves every connection whose first frame is the token. Ends this process where the folder
+    that it was started in is gone, as Ray's are with their node: it can load nothing, which is no
+    fault of the scorer, and whoever started it starts another."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            # Bounded: who has no token sends nothing long.
+            size = int.from_bytes(await reader.readexactly(8), "big")
+            first = await reader.readexactly(size) if size <= len(token) else b""
+            if hmac.compare_digest(first, token.encode()):
+                if not _has_folder():
+                    os._exit(1)
+                await Serving(reader, writer).serve()
+        writer.close()
+
+    return await asyncio.start_server(serve, host, port, limit=LIMIT)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class _NoticeHandler(logging.Handler):
+    """Sends what is logged for people to whoever is scored for. It is printed here, too."""
+
+    def __init__(self, send: Callable[[bytes], None]):
+        super().__init__(logging.WARNING)
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = redact(record.getMessage())
+        sys.stderr.write(f"{line}\n")
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is there any more.
+            self._loop.call_soon_threadsafe(self._send, packed(ScorerNotice(line)))
+
+
+class Serving:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self._reader = reader
+        self._writer = writer
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Returns when the connection is closed; what still runs then is cancelled."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            home = msgspec.msgpack.decode(await receive(self._reader), type=ScorerHome)
+            try:
+                scorer = load_scorer(home)
+            except BaseException as error:
+                return await self._send(_refused(error))
+            await self._send(ScorerReady(os.getpid()))
+            notices = _NoticeHandler(self._writer.write)
+            _log.addHandler(notices)
+            try:
+                await self._answer_all(scorer)
+            finally:
+                _log.removeHandler(notices)
+        for task in list(self._running):
+            task.cancel()
+        return None
+
+    async def _answer_all(self, scorer: Scorer) -> None:
+        decoder = msgspec.msgpack.Decoder(ScoreRequest)
+        while True:
+            request = decoder.decode(await receive(self._reader))
+            task = asyncio.create_task(self._answer(scorer, request), name="score")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _answer(self, scorer: Scorer, request: ScoreRequest) -> None:
+        answer: ScorerAnswer
+        try:
+            views = [view.decode() for view in request.views]
+            scores = await scorer.score(
+                views,
+                seconds=request.seconds,
+                patience=request.patience,
+                on_extended=partial(self._extend, request.number),
+            )
+            answer = ScoreResult(request.number, scores)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            answer = ScoreFailed(
+                request.number,
+                failure_of(as_exception(error), phase="scoring"),
+                timed_out=isinstance(error, ScorerTimeout | ThreadsHang),
+                is_unusable=isinstance(error, EndpointDown | PolicyRefused),
+            )
+        with contextlib.suppress(ConnectionError):
+            await self._send(answer)
+
+    def _extend(self, number: int, seconds: float) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(packed(ScoreExtended(number, seconds)))
+
+    async def _send(self, answer: ScorerAnswer) -> None:
+        self._writer.write(packed(answer))
+        await self._writer.drain()
+
+
+def load_scorer(home: ScorerHome) -> Scorer:
+    """Raises where it is not there, or is not the one that the run was begun with."""
+    folder = os.path.dirname(os.path.abspath(home.home.file))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = import_module(home.home)
+    function: Callable[[Any], Any] = getattr(module, home.name)
+    if home.fingerprint:
+        found, _ = fingerprinted(function, module=module)
+        if found != home.fingerprint:
+            raise ValueError(
+                f"the code of scorer {home.name} here is not that of the run ({found[:12]}, not "
+                f"{home.fingerprint[:12]})"
+            )
+    return Scorer(function)
+
+
+def _refused(error: BaseException) -> ScorerRefused:
+    exception = as_exception(error)
+    return ScorerRefused(
+        redact(f"{type(exception).__name__}: {exception}"),
+        redact("".join(traceback.format_exception(error))),
+    )

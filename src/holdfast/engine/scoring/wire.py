@@ -1,0 +1,118 @@
+"""What a run and the processes of its scorers send each other: length, then msgpack.
+
+A trajectory travels as the bytes of its records, as the journal's codec writes them. Nothing is
+pickled: neither side can make the other run code.
+"""
+
+import asyncio
+import struct
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.engine.options import PATIENCE
+from holdfast.engine.scoring.scorer import Score
+from holdfast.records.encoding import codec
+from holdfast.records.failure import Failure
+from holdfast.records.history import History
+from holdfast.records.task import Task
+from holdfast.records.trajectory import TrajectoryKey
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.tools.isolated.wire import FunctionHome
+
+MAX_FRAME = 1024 * 1024 * 1024
+_HEAD = struct.Struct(">Q")
+_tasks: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
+
+
+class ScorerHome(Struct, frozen=True, kw_only=True):
+    """Where a process finds the scorer."""
+
+    home: FunctionHome
+    name: str
+    fingerprint: str = ""
+    """Of its code; "" where it cannot be another: on the same machine."""
+
+
+class EncodedView(Struct, frozen=True, array_like=True):
+    """A finished trajectory."""
+
+    key: TrajectoryKey
+    task: bytes
+    records: list[bytes]
+
+    def decode(self) -> TrajectoryView:
+        history = History(codec.decode(record) for record in self.records)
+        return TrajectoryView(self.key, _tasks.decode(self.task), history)
+
+
+class ScoreRequest(Struct, frozen=True):
+    number: int
+    seconds: float | None
+    views: list[EncodedView]
+    patience: float = PATIENCE.default
+
+
+class ScorerReady(Struct, frozen=True, tag=True):
+    """The scorer is loaded."""
+
+    pid: int
+
+
+class ScorerRefused(Struct, frozen=True, tag=True):
+    """It cannot be loaded, or is another one."""
+
+    message: str
+    traceback: str = ""
+
+
+class ScoreResult(Struct, frozen=True, tag=True):
+    number: int
+    scores: list[Score]
+
+
+class ScoreFailed(Struct, frozen=True, tag=True):
+    """The scorer raised, or took too long."""
+
+    number: int
+    failure: Failure
+    timed_out: bool = False
+    is_unusable: bool = False
+    """It asks an engine that cannot be used: nothing that is scored is to blame."""
+
+
+class ScoreExtended(Struct, frozen=True, tag=True):
+    """An engine was down that the scorer asks: so many seconds are added to its deadline."""
+
+    number: int
+    seconds: float
+
+
+class ScorerNotice(Struct, frozen=True, tag=True):
+    """A line for people: an engine that the scorer asks is down, or back."""
+
+    line: str
+
+
+ScorerAnswer = (
+    ScorerReady | ScorerRefused | ScoreResult | ScoreFailed | ScoreExtended | ScorerNotice
+)
+
+
+class BadScorerFrame(Exception):
+    """The other side sent what is no message."""
+
+
+def packed(message: Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    if len(body) > MAX_FRAME:
+        raise ValueError(f"{len(body):,} bytes are more than {MAX_FRAME:,}")
+    return _HEAD.pack(len(body)) + body
+
+
+async def receive(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next frame; `asyncio.IncompleteReadError` when there is none any more."""
+    (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    if size > MAX_FRAME:
+        raise BadScorerFrame(f"a frame of {size:,} bytes")
+    return await reader.readexactly(size)

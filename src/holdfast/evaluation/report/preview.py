@@ -1,0 +1,41 @@
+"""Previews: the beginnings of a trajectory's input, target and answer, for lists."""
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.records.message import Role
+from holdfast.records.view import TrajectoryView
+
+MAX_PREVIEW = 160
+"""Characters of an input, target or answer in a list."""
+
+
+class Preview(Struct, frozen=True):
+    """Each on one line."""
+
+    input: str
+    """What the user said first."""
+    target: str
+    answer: str
+
+
+def preview_of(view: TrajectoryView) -> Preview:
+    asked = [message.readable for message in view.task.messages if message.role is Role.USER]
+    return Preview(
+        input=_begin(asked[0] if asked else ""),
+        target=_begin(target_text(view)),
+        answer=_begin(view.reply),
+    )
+
+
+def target_text(view: TrajectoryView) -> str:
+    """The task's ground truth; as JSON where it is no text."""
+    truth = view.task.ground_truth
+    if truth is None or isinstance(truth, str):
+        return truth or ""
+    return msgspec.json.encode(truth).decode()
+
+
+def _begin(text: str) -> str:
+    line = " ".join(text[: 4 * MAX_PREVIEW].split())
+    return line if len(line) <= MAX_PREVIEW else f"{line[:MAX_PREVIEW]}…"

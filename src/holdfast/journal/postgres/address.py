@@ -1,0 +1,131 @@
+"""The URL of a journal on PostgreSQL: its parts, its switches, and how it is named in messages.
+
+No message, log or record names more of it than `ServerAddress.name`: that has no password.
+"""
+
+import os
+import re
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from holdfast.records.errors import UsageError
+
+CONNECT_SECONDS = 15.0
+"""How long a server that cannot be reached is tried, before anything has worked."""
+OUTAGE_SECONDS = 300.0
+"""How long writes wait for a server that was there."""
+_SHOWN = ("host", "port", "user", "dbname", "database")
+_OWN = ("allow_fsync_off", "allow_synchronous_commit_off", "connect_timeout", "outage")
+"""Parameters of ours, which the driver would send to the server."""
+
+
+class ServerAddress(Struct, frozen=True):
+    """Where a journal is."""
+
+    url: str = ""
+    """For the driver, without the password and without our own parameters."""
+    name: str = ""
+    """For everyone: no parameter of it is a secret."""
+    password: str | None = None
+    """None: the driver looks for it where libpq does (PGPASSWORD, PGPASSFILE, ~/.pgpass)."""
+    connect_seconds: float = CONNECT_SECONDS
+    outage_seconds: float = OUTAGE_SECONDS
+    allow_fsync_off: bool = False
+    allow_synchronous_commit_off: bool = False
+
+    def __repr__(self) -> str:
+        return f"ServerAddress({self.name!r})"
+
+
+taken_passwords: dict[str, str] = {}
+"""Of URLs that were cut out of a command line, by what is left of the URL."""
+
+
+def address_of(where: str) -> ServerAddress:
+    """`UsageError` for a URL that no server could be reached by."""
+    try:
+        bare, password = _parted(where)
+        parts = urlsplit(bare)
+        if "," not in parts.netloc:
+            _ = parts.port
+        query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:  # Its text may quote a part of the password.
+        raise UsageError(
+            f"journal {public_name(where)} is no URL: check the port and the parameters; in a "
+            "password, write / as %2F, : as %3A, @ as %40, % as %25"
+        ) from None
+    others = dict(query)
+    own = {name: others.pop(name) for name in _OWN if name in others}
+    return ServerAddress(
+        url=_joined(parts._replace(query=urlencode(others, quote_via=quote))),
+        name=public_name(where),
+        password=password if password is not None else taken_passwords.get(bare),
+        connect_seconds=_seconds(own, "connect_timeout", CONNECT_SECONDS),
+        outage_seconds=_seconds(own, "outage", OUTAGE_SECONDS),
+        allow_fsync_off=_switch(own, "allow_fsync_off"),
+        allow_synchronous_commit_off=_switch(own, "allow_synchronous_commit_off"),
+    )
+
+
+def public_name(where: str) -> str:
+    """The address as it may be shown to anyone: no password, and no parameter that may be one."""
+    scheme, _, rest = where.partition("://")
+    place, _, query = rest.partition("?")
+    # A password may have any character in it, escaped or not: what follows the last @ is a host.
+    user, at, host = place.rpartition("@")
+    shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _SHOWN]
+    name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"
+    return f"{name}?{'&'.join(shown)}" if shown else name
+
+
+def keep_password(where: str) -> str:
+    """Takes the password out of a URL, for this process alone: the URL may then go anywhere."""
+    bare, password = _parted(where)
+    if password is not None:
+        taken_passwords[bare] = password
+    return bare
+
+
+def _parted(where: str) -> tuple[str, str | None]:
+    """The URL without its password, and that."""
+    parts = urlsplit(where)
+    user, at, hosts = parts.netloc.rpartition("@")
+    name, colon, password = user.partition(":")
+    pairs = [pair.partition("=") for pair in parts.query.split("&")]
+    in_query = [value for key, _, value in pairs if key == "password"]
+    if not colon and not in_query:
+        return where, None
+    rest = "&".join("".join(pair) for pair in pairs if pair[0] != "password")
+    bare = _joined(parts._replace(netloc=f"{name}{at}{hosts}", query=rest))
+    return bare, unquote(in_query[-1] if in_query else password)
+
+
+def _joined(parts: SplitResult) -> str:
+    """Without a host, `urlunsplit` would leave the slashes out."""
+    url = urlunsplit(parts)
+    return url if "://" in url else url.replace(":/", ":///", 1)
+
+
+def hide_password(text: str, address: ServerAddress) -> str:
+    """`text` without the password of that address, should something have repeated it."""
+    for secret in (address.password, os.environ.get("PGPASSWORD")):
+        if secret:
+            text = text.replace(secret, "…").replace(quote(secret, safe=""), "…")
+    return text
+
+
+def _seconds(own: dict[str, str], name: str, default: float) -> float:
+    value = own.get(name, "")
+    if not value:
+        return default
+    if not re.fullmatch(r"\d+(\.\d+)?", value):
+        raise UsageError(f"{name}={value[:50]} in the journal's URL is no number of seconds")
+    return float(value)
+
+
+def _switch(own: dict[str, str], name: str) -> bool:
+    value = own.get(name, "no")
+    if value not in ("yes", "no"):
+        raise UsageError(f"{name}={value[:50]} in the journal's URL: it is yes or no")
+    return value == "yes"

@@ -1,0 +1,50 @@
+"""References: which blobs a record, or another blob, speaks of.
+
+Nothing is decoded for this, since a journal does not know what its records mean. A digest is found
+by its shape: 32 bytes, as msgpack writes them, in the body itself or in what it unpacks to. What
+only looks like a digest is compared with those that exist, and is none of them.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable
+
+DIGEST_BYTES = 32
+MAX_UNPACKED = 1 << 30
+_DIGEST = re.compile(rb"(?s)\xc4\x20(?=(.{32}))")
+_PACKED = b"\x78"
+"""How what zlib packed begins."""
+
+
+def references(body: bytes) -> set[bytes]:
+    """Everything in it that has the shape of a digest."""
+    found = set(_DIGEST.findall(body))
+    if body.startswith(_PACKED):
+        found |= set(_DIGEST.findall(_unpacked(body)))
+    return found
+
+
+def _unpacked(body: bytes) -> bytes:
+    """What there is to unpack; b"" where that is nothing."""
+    try:
+        return zlib.decompressobj().decompress(body, MAX_UNPACKED)
+    except zlib.error:
+        return b""
+
+
+def reachable(
+    bodies: Iterable[bytes], blob: Callable[[bytes], bytes | None], *, among: set[bytes]
+) -> set[bytes]:
+    """The blobs of `among` that `bodies` speak of, themselves or through other blobs.
+
+    `blob` reads one by its digest; None for one that is not there.
+    """
+    found: set[bytes] = set()
+    for body in bodies:
+        found |= references(body) & among
+    left = list(found)
+    while left:
+        new = (references(blob(left.pop()) or b"") & among) - found
+        found |= new
+        left += new
+    return found

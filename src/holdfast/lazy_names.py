@@ -1,0 +1,24 @@
+"""Public names of a package that are imported when they are first used."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str], *, rooms: Sequence[str] = ()
+) -> tuple[Callable[[str], object], list[str]]:
+    """The package's `__getattr__` and `__all__`; `modules` has the names that each gives. `rooms`
+    are packages in it that are there without an import of their own."""
+    where = {name: module for module, names in modules.items() for name in names.split()}
+
+    def load(name: str) -> object:
+        if name in rooms:
+            return import_module(f"{package}.{name}")
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found: object = getattr(import_module(f"holdfast.{where[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return load, sorted(where)

@@ -1,0 +1,42 @@
+"""Rollouts and training at the same time, each at its own pace, with a bound on staleness.
+
+In the order in which data goes through:
+
+- `settings`: how far apart the two sides may be, and how parts are restarted, as frozen values
+- `pool`: the groups of a training, as a view of the journal: `DataPool`
+- `commits`: the commits of other processes wake whoever waits here
+- `rollouter`: the engine over a stream that others fill: `Rollouter`
+- `lag`: how many versions the tokens of a group are behind the weights that are trained
+- `batches`: tasks are admitted as fast as they can be trained in time, and come back as batches
+- `status`: what each part says of itself, for pages and metrics
+- `parts`: a rollouter or a trainer, as a call of its own
+- `child`: a part as a child process: its session, its log, its pipes
+- `restarts`: how often a part has crashed, and when it may start again
+- `engine`: the embedded engine of a supervisor, which serves the newest published weights
+- `supervisor`: starts the parts, restarts those that crash, and ends them in order: `Supervisor`
+- `watch`: a running pipeline as a page of text, and as Prometheus metrics
+
+The trainer of the pipeline is `holdfast.training`'s: its loop gets its batches from here.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.parts import train_async as train_async
+    from holdfast.pipeline.pool import DataPool as DataPool
+    from holdfast.pipeline.pool import PoolChannel as PoolChannel
+    from holdfast.pipeline.rollouter import Rollouter as Rollouter
+    from holdfast.pipeline.settings import PipelineSettings as PipelineSettings
+    from holdfast.pipeline.settings import RestartPolicy as RestartPolicy
+    from holdfast.pipeline.supervisor import Supervisor as Supervisor
+
+_MODULES = {
+    "pipeline.parts": "train_async",
+    "pipeline.pool": "PoolChannel DataPool",
+    "pipeline.rollouter": "Rollouter",
+    "pipeline.settings": "PipelineSettings RestartPolicy",
+    "pipeline.supervisor": "Supervisor",
+}
+__getattr__, __all__ = lazy_names(__name__, _MODULES)

@@ -1,0 +1,344 @@
+"""Batches of a pipeline: tasks are admitted as fast as they can be trained in time.
+
+At most (max_staleness + 1) × groups are admitted and not yet trained, and they are trained in the
+order of their admission: so each is trained within the bound, nothing fresh is thrown away, and a
+task that takes long is waited for, not starved. Only a straggler is passed by, after a while, and
+trained when it comes.
+
+Everything is read from the journal, and the order of tasks is a pure function of the seed: a
+trainer that is started again comes to the same batches. With a staleness of 0 they are those of a
+training that does one thing after the other.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+
+from holdfast.journal.journal import Consumer, Journal, LedgerEntry, TrajectoryRow
+from holdfast.pipeline.lag import Lag, PublishedVersions, sampled_tokens, widest
+from holdfast.pipeline.pool import READY, DataPool
+from holdfast.pipeline.settings import PipelineSettings, TooOld
+from holdfast.pipeline.status import StatusFile
+from holdfast.records.epochs import EpochStream
+from holdfast.records.group import Dismissal
+from holdfast.records.run import MAX_TRAJECTORIES
+from holdfast.rollout.threads.contain import end_task, end_tasks
+from holdfast.training.batch import TrainingGroup
+from holdfast.training.run.batches import (
+    FUTILE_DRAWS,
+    WAIT_SECONDS,
+    Batches,
+    Refused,
+    StepBatch,
+    load_group,
+)
+from holdfast.training.settings import TrainingSettings
+
+Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
+"""A batch that is reserved and read before its step: the step, its rows and its groups."""
+LOOK_SECONDS = 0.02
+"""Between two looks at a journal in which others are busy."""
+
+
+class PacedBatches(Batches):
+    """The batches of one consumer, whose rollouts go on while it trains."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        consumer: Consumer,
+        stream: EpochStream,
+        *,
+        training: TrainingSettings,
+        pipeline: PipelineSettings,
+        tasks: int,
+        status: StatusFile | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        """`tasks`: how many an epoch has."""
+        super().__init__(
+            journal,
+            consumer,
+            stream,
+            groups=training.groups,
+            dynamic=training.dynamic,
+            max_draws=training.max_draws,
+        )
+        self.pool = DataPool(
+            journal, consumer.run, bound=pipeline.window(training.groups), consumer=consumer
+        )
+        self._training = training
+        self._pipeline = pipeline
+        self._last_group = pipeline.last_group(tasks)
+        self._versions = PublishedVersions(journal, consumer.run)
+        self._status = status
+        self._report = report
+        self._clock = asyncio.get_running_loop().time
+        self._lags: dict[str, Lag | None] = {}
+        self._passed: set[int] = set()
+        """Stragglers that no step waits for any more."""
+        self._stuck_since: float | None = None
+        self._ready_since: dict[int, float] = {}
+        self._idle = self._unused = self._too_old = 0.0
+        self._ages: list[float] = []
+        self._ahead: asyncio.Task[Ahead | None] | None = None
+        self._loaded: dict[str, TrainingGroup] = {}
+        self._admission: asyncio.Task[None] | None = None
+
+    async def of_step(self, step: int) -> StepBatch | None:
+        self._lags, self._ages, self._stuck_since = {}, [], None
+        before = (self._idle, self._unused, self._too_old)
+        batch = await super().of_step(step)
+        is_last = step >= self._training.trainer.steps
+        if batch is not None and self._pipeline.max_staleness and not is_last:
+            self._ahead = asyncio.create_task(self._look_ahead(step + 1), name="the next batch")
+        if batch is None:
+            self._show(step, "the stream has ended")
+            return None
+        self._unused += sampled_tokens(batch.dismissed)
+        numbers = self._numbers(batch, before)
+        self._show(step, "training", numbers)
+        return structs.replace(batch, numbers=numbers)
+
+    def _numbers(self, batch: StepBatch, before: tuple[float, float, float]) -> dict[str, float]:
+        lag = widest(self._lags.get(group.task) for group in batch.groups)
+        return {
+            "lag_newest": 0 if lag is None else lag.newest,
+            "lag_oldest": 0 if lag is None else lag.oldest,
+            "idle_seconds": self._idle - before[0],
+            "tokens_unused": self._unused - before[1],
+            "groups_too_old": self._too_old - before[2],
+            "ready_seconds": max(self._ages, default=0.0),
+            "length": _length(batch.groups),
+            "length_dismissed": _length(batch.dismissed),
+        }
+
+    # --- waiting
+
+    async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
+        """The first groups in the order of tasks that are neither trained nor dismissed."""
+        began, looked = self._clock(), 0.0
+        if (ahead := await self._take_ahead(step)) is not None:
+            self._idle += self._clock() - began
+            return ahead
+        tried: tuple[int, ...] | None = None
+        drawn, is_first = 0, True
+        changes = self._journal.changes
+        while True:
+            seen, looked = changes.count, self._clock()
+            entries, is_sealed, added = await self._admitted(step)
+            drawn, is_first = drawn + (0 if is_first else added), False
+            if drawn > FUTILE_DRAWS * self._groups + self.pool.bound:
+                failed = (await self._journal.progress(self._consumer.run)).failed
+                raise await self._nothing_valid(drawn + self._groups, failed)
+            self._note(step, entries)
+            before = self._before(entries, step, is_sealed=is_sealed)
+            key = tuple(entry.ordinal for entry in entries)
+            if before is not None and key != tried:
+                batch = await self.pool.next_batch(step, groups=self._groups, before=before)
+                if batch.groups or batch.ended:
+                    self._idle += self._clock() - began
+                    self._taken(batch.groups)
+                    return sorted(batch.groups, key=lambda m: m[0].ordinal) or None
+                tried = key  # Some had too few valid members: they are gone at the next look.
+                continue
+            await changes.wait(seen, timeout=self._patience())
+            await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
+
+    # --- looking ahead
+
+    async def _look_ahead(self, step: int) -> Ahead | None:
+        """While a step is trained, the next batch is reserved and read, if it is whole already:
+        what a step is made of does not depend on when it is looked at."""
+        changes = self._journal.changes
+        while True:
+            seen, looked = changes.count, self._clock()
+            entries = await self.pool.open(step=step)
+            waiting = [entry for entry in entries if entry.step is None]
+            due = self._due(waiting, self._groups)
+            if len(due) == self._groups and all(map(_is_ready, due)):
+                batch = await self.pool.next_batch(
+                    step, groups=self._groups, before=due[-1].ordinal + 1
+                )
+                if not batch.groups:
+                    return None  # Some had too few valid members: the step itself sees to it.
+                rows = sorted(batch.groups, key=lambda members: members[0].ordinal)
+                return step, rows, [await load_group(self._journal, each) for each in rows]
+            await changes.wait(seen, timeout=WAIT_SECONDS)
+            await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
+
+    async def _take_ahead(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
+        """What was found, and the admission of what there is room for, which is not waited for:
+        it is durable before the next batch is."""
+        task, self._ahead = self._ahead, None
+        if task is None:
+            return None
+        if not task.done():
+            await end_task(task)
+        # What went wrong there, goes wrong again where it can be dealt with.
+        if task.cancelled() or task.exception() is not None or (found := task.result()) is None:
+            return None
+        of, rows, groups = found
+        if of != step:
+            return None
+        await self._end_admission()
+        self._admission = asyncio.create_task(self._admit_beside(step), name="admission")
+        self._loaded = {group.task: group for group in groups}
+        self._taken(rows)
+        return rows
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._ahead, self._admission) if task is not None]
+        self._ahead = self._admission = None
+        await end_tasks(tasks)
+        if self._status is not None:
+            self._status.update({}, doing="ended")
+
+    async def _admit_beside(self, step: int) -> None:
+        await self._admitted(step)
+
+    async def _end_admission(self) -> None:
+        task, self._admission = self._admission, None
+        if task is not None:
+            await task
+
+    async def _load(self, members: Sequence[TrajectoryRow]) -> TrainingGroup:
+        known = self._loaded.pop(members[0].key.task, None)
+        return known or await super()._load(members)
+
+    # --- admission
+
+    def _patience(self) -> float:
+        if self._stuck_since is None:
+            return WAIT_SECONDS
+        left = self._stuck_since + self._pipeline.straggler_seconds - self._clock()
+        return min(WAIT_SECONDS, max(left, LOOK_SECONDS))
+
+    async def _admitted(self, step: int) -> tuple[list[LedgerEntry], bool, int]:
+        """What is open, after the admission of what there is room for; whether the stream is
+        sealed; how many were admitted."""
+        if self._admission is not asyncio.current_task():
+            await self._end_admission()
+        entries = await self.pool.open(step=step)
+        progress = await self._journal.progress(self._consumer.run)
+        if progress.sealed:
+            return entries, True, 0
+        admitted = progress.planned // self._consumer.run.spec.samples
+        steps_left = self._training.trainer.steps - step + 1
+        # What no step will need is not sampled.
+        room = min(self.pool.bound, steps_left * self._groups) - len(entries)
+        if self._last_group is not None:
+            room = min(room, self._last_group - admitted)
+        if room > 0:
+            await self._admit(room, admitted)
+            entries = await self.pool.open(step=step)
+        if self._last_group is not None and admitted + max(room, 0) >= self._last_group:
+            await self.pool.seal()
+            return entries, True, max(room, 0)
+        return entries, False, max(room, 0)
+
+    def _before(self, entries: Sequence[LedgerEntry], step: int, *, is_sealed: bool) -> int | None:
+        """Below which ordinal the groups of the step are, if all that it waits for is settled."""
+        waiting = [entry for entry in entries if entry.step is None]
+        needed = self._groups - (len(entries) - len(waiting))
+        if needed <= 0:
+            return 0
+        due = self._due(waiting, needed)
+        if is_sealed and len(waiting) <= needed:
+            return MAX_TRAJECTORIES if all(map(_is_ready, waiting)) else None
+        if len(due) == needed and all(map(_is_ready, due)):
+            return due[-1].ordinal + 1
+        self._look_for_stragglers(waiting, due, needed)
+        return None
+
+    def _due(self, waiting: Sequence[LedgerEntry], needed: int) -> list[LedgerEntry]:
+        due = [e for e in waiting if _is_ready(e) or e.ordinal not in self._passed]
+        return due[:needed] if len(due) >= needed else list(waiting[:needed])
+
+    def _look_for_stragglers(
+        self, waiting: Sequence[LedgerEntry], due: Sequence[LedgerEntry], needed: int
+    ) -> None:
+        """Passes by what is due and not settled, when the step could long be made of others."""
+        if sum(map(_is_ready, waiting)) < needed:
+            self._stuck_since = None
+            return
+        if self._stuck_since is None:
+            self._stuck_since = self._clock()
+        waited = self._clock() - self._stuck_since
+        if waited < self._pipeline.straggler_seconds:
+            return
+        late = [entry for entry in due if not _is_ready(entry)]
+        self._passed.update(entry.ordinal for entry in late)
+        self._stuck_since = None
+        self._report(
+            f"after {waited:.0f} s, steps go on without {', '.join(e.task for e in late)}: trained "
+            "when settled"
+        )
+        self._journal.changes.notify()
+
+    def _taken(self, groups: Sequence[Sequence[TrajectoryRow]]) -> None:
+        now = self._clock()
+        ordinals = [members[0].ordinal for members in groups]
+        self._ages += [now - self._ready_since.pop(ordinal, now) for ordinal in ordinals]
+        self._passed.difference_update(ordinals)
+
+    # --- what is too old
+
+    async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
+        now = await self._versions.in_force(step - 1)
+        for group in groups:
+            self._lags[group.task] = None if now is None else self._versions.lag(group, now)
+        old = [group for group in groups if self._is_too_old(group)]
+        if self._pipeline.too_old is TooOld.TRAIN:
+            self._too_old += len(old)
+            return await super()._refuse(groups, step=step)
+        self._too_old += len(old)
+        names = {group.task for group in old}
+        rest = [group for group in groups if group.task not in names]
+        refused = list(await super()._refuse(rest, step=step))
+        return [*((group, Dismissal.TOO_OLD) for group in old), *refused]
+
+    def _is_too_old(self, group: TrainingGroup) -> bool:
+        lag = self._lags[group.task]
+        return lag is not None and lag.oldest > self._pipeline.max_staleness
+
+    # --- saying so
+
+    def _note(self, step: int, entries: Sequence[LedgerEntry]) -> None:
+        now = self._clock()
+        for entry in entries:
+            if _is_ready(entry):
+                self._ready_since.setdefault(entry.ordinal, now)
+        ready = [entry.ordinal for entry in entries if _is_ready(entry)]
+        numbers = {
+            "groups_bound": self.pool.bound,
+            "groups_open": len(entries),
+            "groups_ready": len(ready),
+            "groups_rolling": sum(entry.reason == "rolling out" for entry in entries),
+            "oldest_ready_seconds": now - min((self._ready_since[n] for n in ready), default=now),
+        }
+        self._show(step, "waiting for rollouts", numbers)
+
+    def _show(self, step: int, doing: str, numbers: "dict[str, float] | None" = None) -> None:
+        if self._status is None:
+            return
+        totals = {
+            "step": step,
+            "steps": self._training.trainer.steps,
+            "max_staleness": self._pipeline.max_staleness,
+            "idle_seconds_total": self._idle,
+            "tokens_unused_total": self._unused,
+            "groups_too_old_total": self._too_old,
+        }
+        self._status.update({**totals, **(numbers or {})}, doing=doing)
+
+
+def _is_ready(entry: LedgerEntry) -> bool:
+    return entry.reason == READY
+
+
+def _length(groups: Sequence[TrainingGroup]) -> float:
+    """The mean number of sampled tokens: a bias against long trajectories is seen in it."""
+    count = sum(len(group.trajectories) for group in groups)
+    return sampled_tokens(groups) / count if count else 0.0

@@ -1,0 +1,123 @@
+"""The embedded engine of a supervisor: whenever it starts, it serves the newest published weights.
+
+A trainer that dies takes no engine with it, and a rollouter that dies neither: requests of the
+other side go on. An engine that dies is started again at its address, by the policy of restarts:
+calls wait until it is back, and go on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.embedded.child_process import EmbeddedEngine, EngineDidNotStart
+from holdfast.engine.open_run import TRAINED_MODEL
+from holdfast.journal import open_journal
+from holdfast.pipeline.restarts import Restarts, how_ended, last_cause
+from holdfast.pipeline.settings import RestartPolicy
+from holdfast.records.errors import HoldfastError
+from holdfast.training.run.folder import ENGINE_LOG, WEIGHTS
+
+UNPUBLISHED = "unpublished"
+"""The version of the model before a trainer has published it: nobody samples by it."""
+Served = tuple[Path, str]
+"""The folder of a version, and its name."""
+
+
+async def newest_version(address: str, run: str, *, folder: Path) -> Served | None:
+    """The newest version of the run whose weights are in the training's folder, if any."""
+    if "://" not in address and not Path(address).exists():
+        return None
+    journal = open_journal(address)
+    try:
+        found = await journal.find_run(run)
+        versions = [] if found is None else await journal.versions(found)
+    finally:
+        await journal.close()
+    for version in reversed(versions):
+        if (path := folder / WEIGHTS / version.name).is_dir():
+            return path, version.name
+    return None
+
+
+class SupervisedEngine:
+    """`holdfast serve` in a child process, kept alive at one address."""
+
+    def __init__(
+        self,
+        model: Path,
+        newest: Callable[[], Awaitable[Served | None]],
+        *,
+        folder: Path,
+        log_requests: bool,
+        report: Callable[[str], None],
+        policy: RestartPolicy,
+    ):
+        self.restarts = Restarts(policy)
+        self.keeper: asyncio.Task[str]
+        """While it is served. Done when the engine is lost: its result is the reason."""
+        self._model = model
+        self._newest = newest
+        self._folder = folder
+        self._report = report
+        self._more = ("--log-requests",) if log_requests else ()
+        self._engine = self._new()
+
+    def _new(self) -> EmbeddedEngine:
+        return EmbeddedEngine(self._model, log=self._folder / ENGINE_LOG, report=self._report)
+
+    @property
+    def url(self) -> str:
+        return self._engine.url
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator["SupervisedEngine"]:
+        await self._start_first()
+        self.keeper = asyncio.create_task(self._keep_alive(), name="keep the engine alive")
+        try:
+            yield self
+        finally:
+            self.keeper.cancel()
+            await asyncio.gather(self.keeper, return_exceptions=True)
+            await asyncio.to_thread(self._engine.stop)
+
+    async def _start_first(self) -> None:
+        """A child that dies before it serves may have been killed; one that is refused was not."""
+        while True:
+            try:
+                return await self._start()
+            except EngineDidNotStart as error:
+                if not await self._wait_to_start(str(error)):
+                    raise
+                self._engine = self._new()
+
+    async def _start(self) -> None:
+        path, version = await self._newest() or (self._model, UNPUBLISHED)
+        options = ("--version", version, "--served-model-name", TRAINED_MODEL, *self._more)
+        self._engine.serve_instead(path, options=options)
+        await self._engine.start_in_thread()
+
+    async def _keep_alive(self) -> str:
+        """Returns why it is not started again."""
+        cause = await self._ended()
+        while await self._wait_to_start(cause):
+            try:
+                await self._start()
+                cause = await self._ended()
+            except HoldfastError as error:
+                cause = str(error)
+        return last_cause(cause, self.restarts.count)
+
+    async def _ended(self) -> str:
+        """Returns, when it has ended, how it did."""
+        await self._engine.wait_ended()
+        return how_ended("engine", await asyncio.to_thread(self._engine.stop))
+
+    async def _wait_to_start(self, cause: str) -> bool:
+        """Returns when it is to be started again, or at once whether it is not."""
+        wait = self.restarts.after_crash()
+        if wait is None:
+            return False
+        self._report(f"{cause}; starting it again in {wait:g} s")
+        await asyncio.sleep(wait)
+        return True

@@ -1,0 +1,203 @@
+"""The parts of a pipeline: a rollouter or a trainer alone, or both in one process.
+
+Two processes that work on one run share nothing but the journal and the engines: either may end
+and come back, in any order, on any machine that reaches both.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.engine.engine import Ending
+from holdfast.engine.open_run import TRAINED_MODEL, RunChanged, is_trained
+from holdfast.engine.run_plan import RunPlan, check_supported
+from holdfast.engine.stop import Stop
+from holdfast.journal import open_journal
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.pipeline.batches import PacedBatches
+from holdfast.pipeline.commits import notice_commits
+from holdfast.pipeline.rollouter import Rollouter
+from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
+from holdfast.pipeline.status import RolloutProgress, StatusFile
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.rollout.threads.contain import in_background
+from holdfast.tasks.read import load_tasks
+from holdfast.training.run.folder import PARTS
+from holdfast.training.settings import TrainingSettings, training_settings_from
+
+if TYPE_CHECKING:
+    from holdfast.training.run.train import Assembly, TrainingReport
+
+TRAINER_PART, ROLLOUTER_PART = "trainer", "rollouter"
+LOOK_SECONDS = 0.1
+STATUS_SECONDS = 0.5
+
+
+def assembly(
+    pipeline: PipelineSettings,
+    *,
+    tasks: int,
+    folder: Path,
+    rolls_out: bool = True,
+    report: Callable[[str], None] = lambda line: None,
+) -> "Assembly":
+    """A training that is put together as a pipeline; `tasks`: how many an epoch has."""
+    from holdfast.training.run.train import Assembly
+
+    def open_batches(
+        journal: Journal, consumer: Consumer, stream: EpochStream, settings: TrainingSettings
+    ) -> PacedBatches:
+        return PacedBatches(
+            journal,
+            consumer,
+            stream,
+            training=settings,
+            pipeline=pipeline,
+            tasks=tasks,
+            status=StatusFile(status_path(folder, TRAINER_PART)),
+            report=report,
+        )
+
+    return Assembly(open_batches=open_batches, rolls_out=rolls_out)
+
+
+def status_path(folder: Path, part: str) -> Path:
+    return folder / PARTS / f"{part}.json"
+
+
+@checks_arguments(own="settings")
+async def train_async(
+    rollout: object,
+    *,
+    tasks: Any,
+    out: Path | str,
+    settings: TrainingSettings | Mapping[str, object] | None = None,
+    pipeline: PipelineSettings | None = None,
+    report: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> "TrainingReport":
+    """`holdfast.train`, with rollouts that go on while the model is trained, in this process.
+
+    `options` are those of `holdfast.train`. Raises `UsageError` for bad input before anything is
+    sampled or written."""
+    from holdfast.training.run.train import train
+
+    training, listed = training_settings_from(settings), await load_tasks(tasks)
+    chosen = pipeline or adapted(PipelineSettings(), training, tasks=len(listed))
+    check_pipeline(chosen, training, tasks=len(listed))
+    return await train(
+        rollout,
+        tasks=listed,
+        out=out,
+        settings=corrected(chosen, training),
+        report=report,
+        assembly=assembly(chosen, tasks=len(listed), folder=Path(out), report=report),
+        **options,
+    )
+
+
+@asynccontextmanager
+async def shared_journal(address: str) -> AsyncIterator[Journal]:
+    """A journal in which another process works, too: its commits are noticed at once."""
+    journal = open_journal(address)
+    try:
+        async with in_background(notice_commits(address, journal.changes), name="commits"):
+            yield journal
+    finally:
+        await journal.close()
+
+
+async def roll_out(
+    plan: RunPlan,
+    *,
+    journal: Journal,
+    model: Path,
+    folder: Path,
+    address: EngineAddress,
+    report: Callable[[str], None],
+    stop: Stop,
+) -> Ending | None:
+    """A rollouter alone: waits for the run, which its trainer makes, and works until it is sealed.
+    None when it was stopped before there was a run."""
+    renderer = renderer_for(model)
+    spec = structs.replace(plan.spec, model=TRAINED_MODEL, renderer=renderer.name)
+    run = await _find_run(journal, spec, stop, report)
+    if run is None:
+        return None
+    if differences := run.spec.differences(spec):
+        raise RunChanged(spec.name, differences, objections="start trainer and rollouter alike")
+    progress = RolloutProgress()
+    status = StatusFile(status_path(folder, ROLLOUTER_PART))
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(
+            connect(address, engines=EmbeddedEngines(report), notify=report, renderer=renderer)
+        )
+        check_supported(connection, spec.sampling)
+        _check_tokens(connection, address)
+        await stack.enter_async_context(
+            in_background(_show(progress, status), name="the rollouter's status")
+        )
+        rollouter = Rollouter(
+            structs.replace(plan, spec=spec),
+            journal=journal,
+            connection=connection,
+            stop=stop,
+            progress=progress,
+            report=report,
+        )
+        ending = await rollouter.work(run)
+    status.update(_numbers(progress), doing="stopped" if ending.stopped else "ended")
+    return ending
+
+
+def _check_tokens(connection: Connection, address: EngineAddress) -> None:
+    if not getattr(connection.policy, "has_tokens", True):
+        raise UsageError(
+            f"{address.urls[0]} gives messages without token ids: nothing of it can be trained; "
+            "`holdfast policy check URL` says which engines are fit for training"
+        )
+
+
+async def _find_run(
+    journal: Journal, spec: RunSpec, stop: Stop, report: Callable[[str], None]
+) -> Run | None:
+    """The run, when its trainer has made it, or has taken other code, which it may until
+    something is trained."""
+    is_reported = False
+    while not stop.requested:
+        seen = journal.changes.count
+        run = await journal.find_run(spec.name)
+        if run is not None:
+            if not run.spec.differs_by_code(spec) or await is_trained(journal, run):
+                return run
+            if not is_reported:
+                report("waiting until the trainer begins with this code")
+            is_reported = True
+        await journal.changes.wait(seen, timeout=LOOK_SECONDS)
+    return None
+
+
+async def _show(progress: RolloutProgress, status: StatusFile) -> None:
+    while True:
+        doing = "rolling out" if progress.running else "waiting for tasks"
+        status.update(_numbers(progress), doing=doing)
+        await asyncio.sleep(STATUS_SECONDS)
+
+
+def _numbers(progress: RolloutProgress) -> Mapping[str, float]:
+    return {
+        "running": max(progress.running, 0),
+        "settled": progress.done_before + progress.done,
+        "failed": progress.failed_before + progress.failed,
+        "tokens_total": progress.tokens,
+        "idle_seconds_total": progress.idle_seconds,
+    }

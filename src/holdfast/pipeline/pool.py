@@ -1,0 +1,238 @@
+"""DataPool: the groups of a training between those who roll out and those who train.
+
+A view of the journal, with no store of its own: whoever opens it, in whatever process, sees the
+same. It has a bound, and nothing that is in it is ever dropped to make room: who submits waits.
+Training and validation are channels of their own; nothing gets from one into the other.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.engine.open_run import TRAINER
+from holdfast.journal.journal import (
+    Batch,
+    Consumer,
+    GroupEnd,
+    Journal,
+    LedgerEntry,
+    TrajectoryRow,
+)
+from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.history import History
+from holdfast.records.message import Message
+from holdfast.records.run import Run
+from holdfast.records.step import Generated, VersionSpan
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.training.report import HELD_OUT
+
+POLL_SECONDS = 1.0
+READY = "ready"
+"""The ledger's word for a group that is settled and not taken."""
+
+
+class PoolFull(HoldfastError):
+    """There was no room for a submission in time. Nothing was submitted, and nothing dropped."""
+
+
+class PoolChannel(StrEnum):
+    TRAINING = "training"
+    VALIDATION = "validation"
+    """The evaluations of the training, each a run of its own."""
+
+
+class LastStep(Struct, frozen=True):
+    """The last durable generation of a trajectory, which may still be running."""
+
+    trajectory: str
+    path: str
+    ids: list[int]
+    logprobs: list[float]
+    message: Message
+    versions: tuple[VersionSpan, ...]
+    status: Status
+    is_settled: bool
+
+
+class PoolStats(Struct, frozen=True):
+    """What is in the pool, in groups."""
+
+    bound: int
+    admitted: int
+    rolling_out: int
+    ready: int
+    """Settled, and not taken yet."""
+    taken: int
+    """In a step that no checkpoint holds yet."""
+    trained: int
+    dismissed: dict[str, int]
+    """By reason."""
+    is_sealed: bool
+
+    @property
+    def open(self) -> int:
+        return self.rolling_out + self.ready + self.taken
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes any more, and a checkpoint holds what was taken."""
+        return self.is_sealed and not (self.rolling_out or self.taken)
+
+
+class DataPool:
+    """The pool of one training run. `consumer` is who trains; without it, nothing can be taken."""
+
+    def __init__(self, journal: Journal, run: Run, *, bound: int, consumer: Consumer | None = None):
+        """`bound`: how many groups may be in the pool, from their submission until they are
+        trained or dismissed."""
+        check_whole("bound", bound, least=1)
+        self._journal = journal
+        self._run = run
+        self._consumer = consumer
+        self._name = TRAINER if consumer is None else consumer.name
+        self.bound = bound
+        self._first = 0
+        self._names: set[str] | None = None
+
+    # --- in
+
+    async def submit(self, tasks: Sequence[Task], *, wait: float | None = None) -> int:
+        """Admits tasks, all or none, as soon as there is room for them; how many were new.
+
+        The same task again is the same submission, and takes no room; another content under the
+        same id is a `UsageError`. `PoolFull` when there was no room for `wait` seconds; None: it
+        waits for as long as it takes."""
+        clock = asyncio.get_running_loop().time
+        deadline = None if wait is None else clock() + wait
+        if len(tasks) > self.bound:
+            raise UsageError(
+                f"{len(tasks)} tasks at once are more than the pool holds ({self.bound}): submit "
+                "them in parts"
+            )
+        while True:
+            seen = self._journal.changes.count
+            fresh = {task.id for task in tasks} - await self._known()
+            has_room = not fresh or len(await self.open()) + len(fresh) <= self.bound
+            if has_room or (await self._journal.progress(self._run)).sealed:
+                # A sealed run refuses what is new: no room would help.
+                added = await self._journal.admit(self._run, tasks)
+                (await self._known()).update(fresh)
+                return added
+            left = POLL_SECONDS if deadline is None else deadline - clock()
+            if left <= 0:
+                raise PoolFull(
+                    f"run {self._run.spec.name!r}: no room for {len(fresh)} groups after {wait:g} "
+                    f"s: {self.bound} are on their way or wait to be trained"
+                )
+            await self._journal.changes.wait(seen, timeout=min(left, POLL_SECONDS))
+
+    async def _known(self) -> set[str]:
+        if self._names is None:
+            self._names = {entry.task for entry in await self._ledger(0)}
+        return self._names
+
+    async def seal(self) -> None:
+        """Ends the stream: after a last, smaller batch comes its end. Sealing again is no error."""
+        await self._journal.seal(self._run)
+
+    # --- out
+
+    async def next_batch(
+        self, step: int, *, groups: int, wait: float = 0.0, before: int | None = None
+    ) -> Batch:
+        """As the journal's: whole groups, reserved for the step; the same again for the same step.
+        Of a sealed pool what is left, and then a batch that has `ended`."""
+        if self._consumer is None:
+            raise UsageError("only who consumes the run takes batches: give DataPool a consumer")
+        return await self._journal.next_batch(
+            self._consumer, step, groups=groups, wait=wait, before=before
+        )
+
+    # --- looking
+
+    async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
+        """What is neither trained nor dismissed, in the order of tasks; with `step`, what earlier
+        steps have taken counts as trained. It costs what is open, not what ever was."""
+        found = await self._ledger(self._first)
+        ended = 0
+        while ended < len(found) and found[ended].end is not GroupEnd.OPEN:
+            ended += 1
+        if ended:
+            self._first = found[ended - 1].ordinal + 1
+        return [
+            entry
+            for entry in found[ended:]
+            if entry.end is GroupEnd.OPEN
+            and (step is None or entry.step is None or entry.step >= step)
+        ]
+
+    async def get_last_step(
+        self, trajectory: TrajectoryKey | str, channel: PoolChannel | str = PoolChannel.TRAINING
+    ) -> LastStep | None:
+        """The last durable step of a trajectory, also of one that is running; None before its
+        first. `trajectory` is RUN/TASK/SAMPLE; one of the other channel is a `UsageError`."""
+        row = await self._find(str(trajectory), PoolChannel(channel))
+        records = await self._journal.history(row.id)
+        history = History(records)
+        live = {step.path: step for step in history.generations}
+        paths = (r.path for r in reversed(records) if isinstance(r, Generated) and r.path in live)
+        path = next(paths, None)
+        if path is None:
+            return None
+        step = live[path]
+        return LastStep(
+            trajectory=str(row.key),
+            path=path,
+            ids=list(unpack_ids(step.ids)),
+            logprobs=list(unpack_logprobs(step.logprobs)),
+            message=step.message,
+            versions=step.versions,
+            status=history.status,
+            is_settled=row.settled,
+        )
+
+    async def _find(self, trajectory: str, channel: PoolChannel) -> TrajectoryRow:
+        for run in await self._runs(channel, trajectory):
+            for row in await self._journal.trajectories(run):
+                if str(row.key) == trajectory:
+                    return row
+        raise UsageError(
+            f"there is no trajectory {trajectory!r} in the channel {channel}: name it as "
+            "RUN/TASK/SAMPLE, and a validation's under its own channel"
+        )
+
+    async def _runs(self, channel: PoolChannel, trajectory: str) -> list[Run]:
+        name = self._run.spec.name
+        if channel is PoolChannel.TRAINING:
+            return [self._run] if trajectory.startswith(f"{name}/") else []
+        if not trajectory.startswith(f"{name}{HELD_OUT}"):
+            return []
+        rows = [row for row in await self._journal.runs() if trajectory.startswith(f"{row.name}/")]
+        found = [await self._journal.find_run(row.name) for row in rows]
+        return [run for run in found if run is not None]
+
+    async def stats(self) -> PoolStats:
+        """It costs as much as the run has groups."""
+        entries = await self._ledger(0)
+        ends = Counter(entry.end for entry in entries)
+        steps = Counter(entry.reason for entry in entries if entry.end is GroupEnd.OPEN)
+        reasons = Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
+        return PoolStats(
+            bound=self.bound,
+            admitted=len(entries),
+            rolling_out=steps["rolling out"],
+            ready=steps[READY],
+            taken=steps["taken"],
+            trained=ends[GroupEnd.TRAINED],
+            dismissed=dict(sorted(reasons.items())),
+            is_sealed=(await self._journal.progress(self._run)).sealed,
+        )
+
+    async def _ledger(self, since: int) -> list[LedgerEntry]:
+        return await self._journal.ledger(self._run, self._name, since=since)

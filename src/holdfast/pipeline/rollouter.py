@@ -1,0 +1,99 @@
+"""Rollouter: the engine over a stream that others fill. It works, and ends when that is sealed.
+
+It samples nothing by weights that the run does not know: an engine that was started anew may hold
+the model as it was before all training, and is waited for until it has a published version.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.engine.connect import Connection
+from holdfast.engine.engine import Ending
+from holdfast.engine.progress import Progress
+from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Journal, Worker
+from holdfast.policy.client.capability_check import PROMPT
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.policy import Request
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import VersionSource
+
+LOOK_SECONDS = 0.05
+
+
+class Rollouter:
+    """Works on one run, until it is sealed and everything is settled, or until it is stopped."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        *,
+        journal: Journal,
+        connection: Connection,
+        stop: Stop,
+        progress: Progress | None = None,
+        report: Callable[[str], None] = lambda line: None,
+        on_joined: Callable[[Worker], Awaitable[None]] | None = None,
+    ):
+        self._plan = plan
+        self._journal = journal
+        self._connection = connection
+        self._stop = stop
+        self._progress = progress
+        self._report = report
+        self._on_joined = on_joined
+
+    async def work(self, run: Run) -> Ending:
+        """Returns when the stream has ended or a stop was requested; what is in flight is durable
+        then, up to its last whole step."""
+        await self._until_published(run)
+        await self._check_versions()
+        rollouts = self._plan.engine(
+            run,
+            self._journal,
+            self._connection,
+            stop=self._stop,
+            progress=self._progress,
+            on_joined=self._on_joined,
+        )
+        return await rollouts.work()
+
+    async def _check_versions(self) -> None:
+        """Raises `UsageError` for engines that do not say which weights sampled a token: when they
+        change is another process's to know."""
+        policy = self._connection.policy
+        if not isinstance(policy, EnginePolicy) or self._stop.requested:
+            return
+        request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
+        spans = (await policy.sample(request)).versions
+        if any(span.source is not VersionSource.ENGINE for span in spans):
+            raise UsageError(
+                f"{policy.endpoints[0].name} does not say which weights sampled a token, and a "
+                "rollouter of its own cannot know: start vLLM with --enable-scale-out, or roll out "
+                "and train in one process (holdfast.pipeline.train_async)"
+            )
+
+    async def _until_published(self, run: Run) -> None:
+        policy = self._connection.policy
+        if not isinstance(policy, EnginePolicy):
+            return
+        reported = False
+        while not self._stop.requested:
+            known = {version.name for version in await self._journal.versions(run)}
+            served = await asyncio.gather(*(e.version() for e in policy.endpoints))
+            for endpoint, version in zip(policy.endpoints, served, strict=True):
+                if version is None and endpoint.breaker.is_passing:
+                    raise UsageError(
+                        f"{endpoint.name} does not say which weights it has: a rollouter of its "
+                        "own needs an engine that does; leave out --only and --async, or use "
+                        "SGLang or `holdfast serve`"
+                    )
+            if known.issuperset(served):
+                return
+            if not reported:
+                reported = True
+                self._report("waiting until the engines have weights that the trainer published")
+            await asyncio.sleep(LOOK_SECONDS)

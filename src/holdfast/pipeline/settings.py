@@ -1,0 +1,120 @@
+"""How far rollouts may be ahead of training, and how parts are restarted. Frozen; no torch."""
+
+import math
+from enum import StrEnum
+
+from msgspec import Struct, structs
+
+from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.declared import check_fields
+from holdfast.records.errors import UsageError
+from holdfast.training.objective.objective import ICEPOP, Unclipped
+from holdfast.training.settings import TrainingSettings
+
+
+class TooOld(StrEnum):
+    """What becomes of a group whose oldest token is more versions behind than the bound."""
+
+    TRAIN = "train"
+    """With the correction of the objective; counted."""
+    DISMISS = "dismiss"
+    """Counted with its lengths, and replaced."""
+
+
+class PipelineSettings(Struct, frozen=True, kw_only=True):
+    """How far the two sides of a training may be apart. May change on a resume."""
+
+    max_staleness: int = 1
+    """Versions that a sampled token may be behind the weights that are trained with it."""
+    straggler_seconds: float = 600.0
+    """How long a step waits for a group that is due, while it could be made of others."""
+    too_old: TooOld = TooOld.TRAIN
+    epochs: int | None = None
+    """The stream ends after so many; None: with the last step."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_whole("max_staleness", self.max_staleness, least=0)
+        if not self.straggler_seconds >= 0:
+            raise UsageError(f"straggler_seconds={self.straggler_seconds!r} is not 0 or more")
+        if self.epochs is not None:
+            check_whole("epochs", self.epochs, least=1)
+
+    def window(self, groups: int) -> int:
+        """How many groups may be admitted and not yet trained: each of them can still be trained
+        within the bound, if they are trained in the order of their admission."""
+        return (self.max_staleness + 1) * groups
+
+    def last_group(self, tasks: int) -> int | None:
+        """How many groups the stream has in all; None: as many as are needed."""
+        return None if self.epochs is None else self.epochs * tasks
+
+
+class RestartPolicy(Struct, frozen=True, kw_only=True):
+    """When a part that has crashed is started again: from what is durable, after a wait that grows
+    with each crash."""
+
+    restarts: int = 5
+    """At most so many `within` seconds."""
+    within: float = 600.0
+    delay: float = 0.5
+    """Before the first of them."""
+    growth: float = 2.0
+    longest: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_whole("restarts", self.restarts, least=0)
+        for name in ("within", "delay", "growth", "longest"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{name}={value!r} of a restart policy is not 0 or more")
+
+    def wait(self, crashes: int) -> float | None:
+        """Seconds before the next start, after so many crashes `within` its time; None: no more."""
+        if crashes > self.restarts:
+            return None
+        return float(min(self.longest, self.delay * self.growth ** max(crashes - 1, 0)))
+
+
+def check_pipeline(pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int) -> None:
+    """Raises `UsageError` for a staleness that makes no sense for this training."""
+    bound, objective = pipeline.max_staleness, training.trainer.objective
+    total = training.trainer.steps * training.groups
+    last = pipeline.last_group(tasks)
+    total = total if last is None else min(total, last)
+    if bound and pipeline.window(training.groups) > total:
+        most = max(total // training.groups - 1, 0)
+        raise UsageError(
+            f"max_staleness={bound} needs {pipeline.window(training.groups)} groups on their way, "
+            f"and the whole training has {total}: give at most {most} (--max-staleness), or more "
+            "steps"
+        )
+    if bound and isinstance(objective.clip, Unclipped) and objective.correction is None:
+        raise UsageError(
+            f"this loss takes the ratio as it is, and needs fresh samples: with max_staleness="
+            f"{bound} nothing would bound its weights; use --max-staleness 0, a mask "
+            "(--correction mis or icepop), or another loss"
+        )
+
+
+def adapted(
+    pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int
+) -> PipelineSettings:
+    """For a staleness that nobody chose: none, where the training is too short for it, or its loss
+    needs fresh samples."""
+    try:
+        check_pipeline(pipeline, training, tasks=tasks)
+    except UsageError:
+        return structs.replace(pipeline, max_staleness=0)
+    return pipeline
+
+
+def corrected(pipeline: PipelineSettings, training: TrainingSettings) -> TrainingSettings:
+    """With samples that may be stale, an objective without a correction gets the mask that leaves
+    out tokens whose probability has changed much (IcePop)."""
+    objective = training.trainer.objective
+    if not pipeline.max_staleness or objective.correction is not None or training.loss:
+        return training
+    objective = structs.replace(objective, correction=ICEPOP)
+    return structs.replace(training, trainer=structs.replace(training.trainer, objective=objective))

@@ -1,0 +1,120 @@
+"""CallHolds: while an engine's weights change, nothing new is sampled.
+
+A recorded call is answered all the same: it needs no engine. One that was begun before goes on, as
+the engine lets it. A hold that is not ended lapses at its deadline, and the calls go on: they are
+work that the engine may well serve, and refusing them would cost attempts.
+"""
+
+import asyncio
+import logging
+import time
+
+from holdfast.policy.policy import Completion, Policy, Request, WrappedPolicy
+from holdfast.records.errors import UsageError
+
+HOLD_SECONDS = 600.0
+_log = logging.getLogger("holdfast.policy")
+
+
+class Hold:
+    """One reason to wait; there may be several at once."""
+
+    def __init__(self, holds: "CallHolds", seconds: float):
+        self._holds = holds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._lapse)
+
+    def end(self) -> None:
+        """Ending it again changes nothing."""
+        self._timer.cancel()
+        self._holds.remove(self)
+
+    def _lapse(self) -> None:
+        _log.warning("a hold came to its deadline; the calls that waited go on")
+        self.end()
+
+
+class CallHolds:
+    """The holds that are in effect. Each call waits until there are none."""
+
+    def __init__(self) -> None:
+        self._holds: set[Hold] = set()
+        self.waiting = 0
+        """Calls that wait."""
+        self._held_before = 0.0
+        self._held_since = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Holds take effect from now on, also after `close`."""
+        self._is_closed = False
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
+    def close(self) -> None:
+        """Ends all holds, and each later one at once: calls in flight can end."""
+        self._is_closed = True
+        for hold in tuple(self._holds):
+            hold.end()
+
+    @property
+    def seconds_held(self) -> float:
+        """For how long calls were held, all in all."""
+        now = 0.0 if self._is_free.is_set() else time.monotonic() - self._held_since
+        return self._held_before + now
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        return {
+            "held": self.waiting,
+            "holding": float(not self._is_free.is_set()),
+            "hold_seconds_total": self.seconds_held,
+        }
+
+    def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        """Begins a hold, which lapses after so many seconds."""
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
+        hold = Hold(self, seconds)
+        if self._is_closed:
+            hold.end()
+            return hold
+        if not self._holds:
+            self._held_since = time.monotonic()
+        self._holds.add(hold)
+        self._is_free.clear()
+        return hold
+
+    def remove(self, hold: Hold) -> None:
+        """One that is not in effect changes nothing."""
+        self._holds.discard(hold)
+        if not self._holds and not self._is_free.is_set():
+            self._held_before = self.seconds_held
+            self._is_free.set()
+
+    async def wait(self) -> None:
+        """Returns when nothing is held."""
+        self.waiting += 1
+        try:
+            # A new hold may begin before those that the last one held have run.
+            while not self._is_free.is_set():
+                await self._is_free.wait()
+        finally:
+            self.waiting -= 1
+
+
+class HoldablePolicy(WrappedPolicy):
+    """A policy whose calls wait while they are held. To an attempt, the time of a hold is time in
+    which the engine was down: it counts against no deadline."""
+
+    def __init__(self, policy: Policy, holds: CallHolds):
+        super().__init__(policy)
+        self._holds = holds
+        self._held_before = holds.seconds_held
+
+    @property
+    def seconds_down(self) -> float:
+        return super().seconds_down + self._holds.seconds_held - self._held_before
+
+    async def sample(self, request: Request) -> Completion:
+        await self._holds.wait()
+        return await super().sample(request)

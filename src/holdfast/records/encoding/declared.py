@@ -1,0 +1,241 @@
+"""What is given from Python is what was declared: brought to that type, or refused in one line.
+
+Annotations bind nobody who calls us. A name is as good as the member of a choice, a text as a path,
+a list as a tuple, and a dict as the value whose fields it names. Everything else is a `UsageError`
+that names the field or the argument, before anything is done with it.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path, PurePath
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs
+
+from holdfast.records.encoding.bounds import check_number
+from holdfast.records.encoding.near_names import nearest
+from holdfast.records.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Values = TypeVar("Values", bound=Struct)
+
+_WORDS: dict[object, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    PurePath: "a path",
+}
+
+
+_SECRET = ("key", "env", "headers")
+"""What is so named may hold one."""
+
+
+def check_fields(values: Struct, where: str = "") -> None:
+    """For `__post_init__`: each field holds what it declares. `where` stands before its name."""
+    for field, kind in _hints(type(values)).items():
+        value = as_declared(f"{where}{field}", getattr(values, field), kind)
+        structs.force_setattr(values, field, value)
+
+
+def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
+    """A decorator: the function gets arguments that it has, each as it is declared. `own` are
+    those that it checks itself, in better words."""
+
+    def decorate(function: Function) -> Function:
+        signature, name = inspect.signature(function), function.__qualname__
+        arguments = _Arguments(function, signature, name.removesuffix(".__init__"), own.split())
+        if inspect.iscoroutinefunction(function):
+
+            async def call_async(*given: Any, **named: Any) -> Any:
+                bound = arguments.bind(given, named)
+                return await function(*bound.args, **bound.kwargs)
+
+            return typing.cast("Function", functools.wraps(function)(call_async))
+
+        def call(*given: Any, **named: Any) -> Any:
+            bound = arguments.bind(given, named)
+            return function(*bound.args, **bound.kwargs)
+
+        return typing.cast("Function", functools.wraps(function)(call))
+
+    return decorate
+
+
+class _Arguments(Struct, frozen=True):
+    """What a function is called with."""
+
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    name: str
+    own: list[str]
+
+    def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> inspect.BoundArguments:
+        known = self.signature.parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            wrong = f"{self.name} has no argument"
+            check_names(named, [each for each in known if each != "self"], wrong)
+        try:
+            bound = self.signature.bind(*given, **named)
+        except TypeError as error:
+            raise UsageError(f"{self.name}: {error}") from None
+        for argument, kind in _hints(self.function, *self.own).items():
+            if argument in bound.arguments:
+                value = as_declared(argument, bound.arguments[argument], kind)
+                bound.arguments[argument] = value
+        return bound
+
+
+def struct_from(value: Mapping[str, object], kind: type[Values], where: str) -> Values:
+    """Of a dict of its fields; a misspelled or a missing one is named."""
+    check_names(value, kind.__struct_fields__, f"{where} has no")
+    needed = [field.name for field in structs.fields(kind) if field.required]
+    if missing := [field for field in needed if field not in value]:
+        raise UsageError(f"{where} needs {', '.join(missing)}")
+    return kind(**value)
+
+
+def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> None:
+    """Raises for a name that is none of `known`; `wrong` stands before it."""
+    for name in given:
+        if name not in known:
+            near = nearest(str(name), known)
+            meant = f"is {near!r} meant?" if near else f"it has {', '.join(known)}"
+            raise UsageError(f"{wrong} {name!r}; {meant}")
+
+
+def as_declared(name: str, value: object, kind: Any) -> Any:
+    """`value` as `kind`, a type or an annotation. Raises `UsageError` that names it."""
+    kinds = _alternatives(kind)
+    if any(_is_instance(value, each) for each in kinds):
+        return value  # First of all: a text that may be a path or an address stays as it is.
+    for each in kinds:
+        if each in (int, float) and _is_number(value, each):
+            check_number(name, value)
+            return value
+        if each is Path and isinstance(value, str | PurePath) and value != "":
+            return Path(value)
+        if typing.get_origin(each) in (tuple, Sequence) and _is_list(value):
+            return _items(name, value, each)
+        if typing.get_origin(each) in (dict, Mapping) and isinstance(value, Mapping):
+            return _entries(name, value, each)
+        if _is_class(each, StrEnum):
+            return _member(name, value, each)
+    made = [each for each in kinds if _is_class(each, Struct)]
+    if len(made) == 1 and isinstance(value, Mapping):
+        return struct_from(value, made[0], name)
+    words = [_word(each) for each in kinds if each is not NoneType]
+    if len(made) == 1:
+        words.insert(1 + kinds.index(made[0]), "a dict of its fields")
+    raise UsageError(f"{name} must be {_joined(words)}, not {_shown(name, value)}")
+
+
+@functools.cache
+def _hints(of: Any, *but: str) -> dict[str, Any]:
+    """What a class or a function declares, `but` these; what may be any number of arguments is not
+    looked at."""
+    if isinstance(of, type):
+        return typing.get_type_hints(of)
+    parameters = inspect.signature(of).parameters.values()
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    listed = {
+        parameter.name: parameter.annotation
+        for parameter in parameters
+        if parameter.kind not in rest and parameter.name not in ("self", *but)
+    }
+    return typing.get_type_hints(
+        SimpleNamespace(__annotations__=listed), inspect.unwrap(of).__globals__
+    )
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The members of a union, without annotations of annotations."""
+    if typing.get_origin(kind) in (typing.Union, UnionType):
+        return [each for member in typing.get_args(kind) for each in _alternatives(member)]
+    return [kind]
+
+
+def _is_instance(value: object, kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    if kind in (int, float) or origin in (tuple, Sequence, dict, Mapping):
+        return False  # They are looked at more closely.
+    if getattr(kind, "_is_protocol", False):
+        return all(hasattr(value, name) for name in _members(kind))
+    if origin is Iterable:
+        return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    if origin is typing.Literal:
+        return value in typing.get_args(kind)
+    # `Any`, and what is no class, say nothing.
+    return kind is Any or not isinstance(origin or kind, type) or isinstance(value, origin or kind)
+
+
+def _is_number(value: object, kind: type) -> bool:
+    return isinstance(value, int | kind) and not isinstance(value, bool)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_class(kind: Any, of: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, of)
+
+
+@functools.cache
+def _members(protocol: type) -> list[str]:
+    names = [name for each in protocol.__mro__ if each is not object for name in vars(each)]
+    return [name for name in names if not name.startswith("_")]
+
+
+def _items(name: str, value: Any, kind: Any) -> Any:
+    item = typing.get_args(kind)[0]
+    found = [as_declared(f"{name}[{at}]", each, item) for at, each in enumerate(value)]
+    return tuple(found) if typing.get_origin(kind) is tuple else found
+
+
+def _entries(name: str, value: Mapping[Any, Any], kind: Any) -> dict[Any, Any]:
+    key, item = typing.get_args(kind)
+    return {
+        as_declared(f"a key of {name}", each, key): as_declared(
+            f"{name}[{each!r:.100}]", held, item
+        )
+        for each, held in value.items()
+    }
+
+
+def _member(name: str, value: Any, kind: type[StrEnum]) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name}={value!r:.100} is none of {', '.join(kind)}") from None
+
+
+def _word(kind: Any) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin = typing.get_origin(kind) or kind
+    if origin is Callable:
+        return "a function"
+    if origin in (tuple, Sequence, Iterable, list):
+        return "a list"
+    if origin in (Mapping, dict):
+        return "a dict"
+    name = f"{origin.__name__}(…)" if _is_class(origin, Struct) else origin.__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _joined(words: Iterable[str]) -> str:
+    *first, last = dict.fromkeys(words)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _shown(name: str, value: object) -> str:
+    """No secret is in an error."""
+    is_secret = any(word in name for word in _SECRET)
+    return f"of type {type(value).__name__}" if is_secret else f"{value!r:.100}"

@@ -1,0 +1,54 @@
+"""Whether a rollout may give its trajectories a reward itself, by its source.
+
+It can return one, earn one in an environment, or raise one with a truncation. Only where the source
+shows that it does nothing of the kind is the answer no; whatever cannot be read may reward.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+
+_UNREWARDED = frozenset(
+    {
+        *("add", "generate", "key", "limit", "messages", "speaker", "spent", "task", "tool"),
+        *("tools", "truncate", "value", "voice"),
+    }
+)
+"""What a rollout's context has that earns nothing by itself."""
+
+
+def may_reward(rollout: Callable[..., object]) -> bool:
+    """`rollout` takes the trajectory's context first (a method that is bound: after `self`)."""
+    if hasattr(rollout, "__wrapped__"):
+        return True  # Its decorator may do anything.
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(rollout)))
+        context = next(iter(inspect.signature(rollout).parameters))
+    except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
+        return True
+    return any(_may_reward(node) for node in ast.walk(tree)) or not all(
+        name in _UNREWARDED for name in _uses(tree, context)
+    )
+
+
+def _may_reward(node: ast.AST) -> bool:
+    if isinstance(node, ast.Return):
+        return not (node.value is None or _is_none(node.value))
+    return isinstance(node, ast.keyword) and node.arg == "returned"  # Of `Truncated`.
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _uses(tree: ast.AST, context: str) -> Iterator[str]:
+    """The names that are read from the context; "" where it is given away whole."""
+    read = {
+        id(node.value): node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == context:
+            yield read.get(id(node), "")

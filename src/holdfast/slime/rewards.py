@@ -1,0 +1,61 @@
+"""Normalizing rewards group by group, whatever their size.
+
+slime's own normalization takes rewards as a table of n columns; where groups are of unequal size,
+it takes the whole batch as one group, and a placeholder's 0 is part of every mean. This one goes by
+`group_index` and `rollout_id`: a trajectory counts once, however many branches it has, and what was
+aborted counts not at all.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.convert.checks import listed
+from holdfast.records.errors import UsageError
+from holdfast.training.advantages import ESTIMATORS, estimate
+
+_GROUPED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+_SCALED = ("grpo", "gspo", "cispo")
+
+
+def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """For `--custom-reward-post-process-path`: the raw rewards, and those that slime trains on."""
+    wants = "post_process_rewards wants the Samples of slime, as a list"
+    samples = listed(samples, wants, lambda item: hasattr(item, "get_reward_value"))
+    raw = [_reward(args, sample) for sample in samples]
+    if args.advantage_estimator not in _GROUPED or not args.rewards_normalization:
+        return raw, [0.0 if _is_out(s) else reward for s, reward in zip(samples, raw, strict=True)]
+    scales = args.advantage_estimator in _SCALED and args.grpo_std_normalization
+    groups: dict[Any, dict[Any, float | None]] = {}
+    for sample, reward in zip(samples, raw, strict=True):
+        members = groups.setdefault(sample.group_index, {})
+        members[sample.rollout_id] = None if _is_out(sample) else reward
+    estimated = estimate(
+        [list(members.values()) for members in groups.values()],
+        ESTIMATORS["grpo" if scales else "dr_grpo"],
+    )
+    normalized: dict[Any, float] = {}
+    for members, values in zip(groups.values(), estimated, strict=True):
+        normalized |= {
+            rollout: 0.0 if value is None else value
+            for rollout, value in zip(members, values, strict=True)
+        }
+    return raw, [normalized[sample.rollout_id] for sample in samples]
+
+
+def _reward(args: Any, sample: Any) -> float:
+    value = sample.get_reward_value(args)
+    try:
+        reward = float(value)
+    except (TypeError, ValueError):
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise UsageError(
+            f"the reward of slime's sample {sample.index} is {value!r:.100}, which is no finite "
+            "number: it would be in the baseline of its whole group"
+        )
+    return reward
+
+
+def _is_out(sample: Any) -> bool:
+    return bool(sample.remove_sample)

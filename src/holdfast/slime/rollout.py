@@ -1,0 +1,319 @@
+"""`DataSource` and `generate_rollout`.
+
+The tasks of a rollout are a pure function of its id: there is no cursor that could run ahead of
+what was trained. A batch is reserved in the ledger under its id, also while slime prefetches the
+next one; `save` commits what the checkpoint holds, and `load` gives back the rest.
+"""
+
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from holdfast import crashpoint
+from holdfast.convert.selection import MissingReward
+from holdfast.convert.slime import is_placeholder, to_slime
+from holdfast.delivery.stream import RolloutStream, StepGroup
+from holdfast.delivery.thread import LoopThread, call_at_exit
+from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.journal import open_journal, opened_journal
+from holdfast.journal.journal import Consumer, GroupEnd, Journal, LedgerEntry
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.task import Task
+from holdfast.slime.config import POST_PROCESS, SlimeConfig, config_of, plan_of, tasks_of
+
+Result = TypeVar("Result")
+CONSUMER = "slime"
+
+
+class DataSource:
+    """slime's data source over a journal: `save(rollout_id)` commits, `load(rollout_id)` rewinds.
+
+    It opens the journal with the first `load` or rollout, and holds the consumer's lease until
+    `close` or the end of the process.
+    """
+
+    def __init__(self, args: Any):
+        self._args = args
+        self._config = config_of(args)
+        self._tasks = tasks_of(args, args.prompt_data)
+        shuffle = bool(getattr(args, "rollout_shuffle", False))
+        self._stream_of_tasks = EpochStream(self._tasks, seed=args.rollout_seed, shuffle=shuffle)
+        self._thread: LoopThread | None = None
+        self._streams: dict[str, RolloutStream] = {}
+        family = getattr(args, "holdfast_renderer", None)
+        self._renderer = renderer_for(self._config.model_folder, family=family)
+
+    # --- what slime calls
+
+    def get_samples(self, num_samples: int) -> list[list[Any]]:
+        raise UsageError(
+            "holdfast.slime.DataSource gives its tasks to holdfast.slime.generate_rollout alone: "
+            f"name that as --rollout-function-path (a rollout function wants {num_samples} prompts)"
+        )
+
+    def add_samples(self, samples: list[list[Any]]) -> None:
+        """Nothing is ever put back as a prompt, a placeholder least of all: what is unfinished goes
+        on from the journal."""
+        if samples:
+            raise UsageError(
+                "samples are not put back into holdfast.slime.DataSource: unfinished rollouts go "
+                "on from the journal by themselves"
+            )
+
+    def save(self, rollout_id: int) -> None:
+        """slime's checkpoint of that rollout is on disk. Raises for one that was never given: what
+        nobody trained would count as trained."""
+        check_whole("rollout_id", rollout_id, least=0)
+        stream = self._training()
+        last = max((entry.step or 0 for entry in self.ledger()), default=0) - 1
+        if rollout_id > last:
+            raise UsageError(
+                f"save({rollout_id}): the last rollout that run {self._config.run!r} has given is "
+                f"{'none' if last < 0 else last}; save a rollout that was trained"
+            )
+        self._call(stream.commit(rollout_id + 1))
+
+    def load(self, rollout_id: int | None = None) -> None:
+        """slime goes on after the checkpoint of that rollout: what came later comes again."""
+        done = -1 if rollout_id is None else rollout_id
+        check_whole("rollout_id", done, least=-1)
+        self._call(self._check_rollouts(done + 1))
+        if self._config.run in self._streams:
+            self._call(self._streams[self._config.run].rewind(done + 1))
+        else:
+            self._training(done + 1)
+            self._check_begun(done)
+
+    def _check_begun(self, done: int) -> None:
+        """Without checkpoints nothing goes on: what is recorded is of another training."""
+        if done < 0 and self._config.checkpoints is None and self.ledger():
+            self.close()
+            raise UsageError(
+                f"run {self._config.run!r} of this journal has rollouts of a training without "
+                "checkpoints (--save), and the trainer begins anew, with other weights: give "
+                "another holdfast_run, or another holdfast_journal"
+            )
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    # --- what the rollout function calls
+
+    def roll_out(self, rollout_id: int) -> list[StepGroup]:
+        groups = self._config.groups
+        first = rollout_id * groups
+        tasks = self._stream_of_tasks.draw(first, groups)
+        return self._call(self._training().roll_out(rollout_id + 1, tasks))
+
+    def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
+        """Each data set of `--eval-prompt-data` is a run of its own, which nobody trains on."""
+        named = list(getattr(self._args, "eval_prompt_data", None) or ())
+        samples = getattr(self._args, "n_samples_per_eval_prompt", None) or 1
+        found = {}
+        for name, source in zip(named[::2], named[1::2], strict=True):
+            tasks = [
+                structs.replace(task, id=f"{task.id}@{rollout_id}")
+                for task in tasks_of(self._args, source)
+            ]
+            stream = self._opened(f"{self._config.run}-eval-{name}", samples, done=0)
+            found[name] = self._call(stream.roll_out(None, tasks))
+        return found
+
+    @property
+    def config(self) -> SlimeConfig:
+        return self._config
+
+    def ledger(self) -> list[LedgerEntry]:
+        """What became of each group."""
+        return self._call(self._training().ledger())
+
+    def close(self) -> None:
+        """Gives the leases back; what is under way goes on next time."""
+        thread, self._thread = self._thread, None
+        streams, self._streams = list(self._streams.values()), {}
+        if thread is not None:
+            for stream in streams:
+                thread.call(stream.close())
+            thread.stop()
+
+    # --- opening
+
+    async def _check_rollouts(self, done: int) -> None:
+        """That the rollouts which a checkpoint holds are those that the run has given: of as many
+        groups each, and under this journal."""
+        if self._config.run in self._streams:
+            ledger = await self._streams[self._config.run].ledger()
+        else:
+            async with opened_journal(self._config.journal) as journal:
+                run = await journal.find_run(self._config.run)
+                if run is None:
+                    return  # Opening the stream says what that means.
+                ledger = await journal.ledger(run, CONSUMER)
+        groups = self._config.groups
+        given = {entry.task: entry.step for entry in ledger if 0 < (entry.step or 0) <= done}
+        gone = {entry.task for entry in ledger if entry.end is GroupEnd.DISMISSED}
+        known = done * groups <= len(ledger)
+        drawn = self._stream_of_tasks.draw(0, done * groups) if known else []
+        expected = {task.id: n // groups + 1 for n, task in enumerate(drawn) if task.id not in gone}
+        given = {task: step for task, step in given.items() if task not in gone}
+        if not known or given != expected:
+            raise UsageError(
+                f"load({done - 1}): the rollouts up to there, with --rollout-batch-size {groups}, "
+                f"are not those that run {self._config.run!r} has given: resume with the batch "
+                "size and the journal that it began with, and from a checkpoint of it"
+            )
+
+    def _training(self, done: int | None = None) -> RolloutStream:
+        """Without a `load`, training goes on after the last rollout that was committed."""
+        return self._opened(self._config.run, self._config.samples, done=done)
+
+    def _opened(self, name: str, samples: int, *, done: int | None) -> RolloutStream:
+        if name not in self._streams:
+            plan = plan_of(self._args, name, samples)
+            spec = structs.replace(
+                plan.spec,
+                model=self._config.checkpoints or str(self._config.model_folder),
+                renderer=self._renderer.name,
+            )
+            stream = RolloutStream(
+                structs.replace(plan, spec=spec),
+                self._connect,
+                journal=partial(open_journal, self._config.journal),
+                consumer=CONSUMER,
+            )
+            self._call(stream.open(done, begins=done == 0))
+            self._streams[name] = stream
+        return self._streams[name]
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._thread is None:
+            self._thread = LoopThread("holdfast rollouts")
+            call_at_exit(self.close)
+        return self._thread.call(work)
+
+    @asynccontextmanager
+    async def _connect(
+        self, journal: Journal, consumer: Consumer | None
+    ) -> AsyncIterator[Connection]:
+        """slime's own engines: their pauses and weights are slime's business."""
+        address = EngineAddress(urls=self._config.urls, remedy="name it in holdfast_policy")
+        async with connect(
+            address,
+            engines=EmbeddedEngines(lambda line: None),
+            notify=lambda line: None,
+            renderer=self._renderer,
+        ) as connection:
+            yield connection
+
+
+def generate_rollout(
+    args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
+) -> list[Any] | dict[str, dict[str, Any]]:
+    """For `--rollout-function-path`: groups of slime's samples, the same for the same id."""
+    if not isinstance(data_source, DataSource):
+        raise UsageError(
+            "holdfast.slime.generate_rollout takes its tasks from holdfast.slime.DataSource: name "
+            f"that as --data-source-path, not {type(data_source).__name__}"
+        )
+    check_whole("rollout_id", rollout_id, least=0)
+    if evaluation:
+        return _evaluation(data_source.evaluate(rollout_id))
+    groups = data_source.roll_out(rollout_id)
+    rows = slime_rows(groups, data_source.config, rollout_id=rollout_id)
+    crashpoint.reach("slime.answered")
+    return _as_samples(rows, groups)
+
+
+def slime_rows(
+    groups: Sequence[StepGroup], config: SlimeConfig, *, rollout_id: int
+) -> list[list[Any]]:
+    """Placeholders, unequal groups and branches only where the rewards are normalized by ours. What
+    nobody scored is as if it had failed."""
+    if not any(sample.reward is not None for group in groups for sample in group.samples):
+        raise NotTrainable(
+            f"no trajectory of rollout {rollout_id} has a reward: name a scorer (holdfast_scorer), "
+            "or return the reward from the rollout"
+        )
+    samples = [sample for group in groups for sample in group.filled()]
+    if not config.leaves_placeholders_out:
+        _check_plain(groups, config)
+    first = rollout_id * config.groups
+    experts = {key: rows for group in groups for key, rows in group.experts.items()}
+    return to_slime(
+        samples,
+        group_size=config.samples,
+        placeholders=config.leaves_placeholders_out,
+        missing_reward=MissingReward.LEAVE_OUT,
+        first_group=first,
+        first_index=first * config.samples,
+        experts=None if config.layers is None else experts,
+        layers=config.layers,
+    )
+
+
+def _check_plain(groups: Sequence[StepGroup], config: SlimeConfig) -> None:
+    remedy = f"give slime --custom-reward-post-process-path {POST_PROCESS}"
+    for group in groups:
+        members = {sample.sample for sample in group.samples if sample.reward is not None}
+        if len(members) < config.samples:
+            raise NotTrainable(
+                f"task {group.task.id!r} has {len(members)} valid trajectories with a reward of "
+                f"{config.samples}, and slime's own normalization would take a placeholder into "
+                f"the baseline: {remedy}, or let Holdfast refill more often"
+            )
+        if len(group.samples) > len(members):
+            raise NotTrainable(
+                f"task {group.task.id!r} has trajectories with several branches, and slime's own "
+                f"normalization would take all groups as one: {remedy}"
+            )
+
+
+def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> list[list[Any]]:
+    from slime.utils.types import Sample
+
+    tasks = {group.task.id: group.task for group in groups}
+
+    def made(row: dict[str, Any]) -> Any:
+        task = tasks[row["metadata"]["holdfast"]["task"]]
+        return Sample.from_dict(row | _about(task, row))
+
+    return [
+        [
+            [made(row) for row in member] if isinstance(member, list) else made(member)
+            for member in group
+        ]
+        for group in rows
+    ]
+
+
+def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
+    """What the data set says; a placeholder has no prompt that anybody could send."""
+    prompt: Any = "" if is_placeholder(row) else msgspec.to_builtins(task.messages)
+    label = None if task.ground_truth is None else str(task.ground_truth)
+    return {"prompt": prompt, "label": label}
+
+
+def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
+    """A failed member has no reward, and is in no mean."""
+    results = {}
+    for name, groups in found.items():
+        rows = [row for group in to_slime(_samples(groups)) for row in group]
+        made = _as_samples([rows], groups)[0]
+        flat = [each for one in made for each in (one if isinstance(one, list) else [one])]
+        results[name] = {
+            "rewards": [sample.reward for sample in flat],
+            "truncated": [sample.status.value == "truncated" for sample in flat],
+            "samples": flat,
+        }
+    return results
+
+
+def _samples(groups: Sequence[StepGroup]) -> list[Any]:
+    return [s for group in groups for s in group.samples if s.reward is not None]

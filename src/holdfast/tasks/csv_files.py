@@ -1,0 +1,84 @@
+"""Reads CSV files, whose first line names the columns.
+
+Every value is a text: a CSV file has no numbers, and an empty cell is a missing value.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.records.errors import UsageError
+
+DELIMITERS = (",", ";", "\t")
+"""Spreadsheets write semicolons where a comma is part of numbers."""
+_KNOWN = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
+
+
+def read_csv(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, object]]]:
+    """Each row with its position, `file:line`. Raises `UsageError` for the first bad line."""
+    text = _decode(path, data)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(path, text))
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        names = _check_header(path, header)
+        begin = reader.line_num + 1
+        for cells in reader:
+            where, begin = f"{path}:{begin}", reader.line_num + 1
+            if any(cell.strip() for cell in cells):
+                yield where, _row(names, cells, where)
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: {_explain(error)}") from error
+
+
+def _decode(path: Path, data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UsageError(f"{path} is UTF-16; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _delimiter(path: Path, text: str) -> str:
+    """The one that gives the header columns of a task; else the one that is there most often."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = text.partition("\n")[0]
+    known = {mark: len(_KNOWN & set(_cells(header, mark))) for mark in DELIMITERS}
+    return max(DELIMITERS, key=lambda mark: (known[mark], header.count(mark)))
+
+
+def _cells(header: str, mark: str) -> list[str]:
+    return [cell.strip().strip('"') for cell in header.split(mark)]
+
+
+def _check_header(path: Path, header: list[str]) -> list[str]:
+    names = [name.strip() for name in header]
+    for at, name in enumerate(names, 1):
+        if not name:
+            raise UsageError(f"{path}:1: column {at} has no name; the first line names the columns")
+        if names.count(name) > 1:
+            raise UsageError(f"{path}:1: column {name!r} is there {names.count(name)} times")
+    return names
+
+
+def _row(names: list[str], cells: list[str], where: str) -> dict[str, object]:
+    if len(cells) != len(names):
+        raise UsageError(
+            f"{where}: {len(cells)} cells, but the first line names {len(names)} columns; put "
+            "quotes around a text that holds the delimiter or a line break"
+        )
+    return {name: cell for name, cell in zip(names, cells, strict=True) if cell}
+
+
+def _explain(error: csv.Error) -> str:
+    if "field limit" in str(error):
+        most = f"{csv.field_size_limit():,}"
+        return f"a cell has more than {most} characters; write such rows as JSONL or Parquet"
+    return f"not CSV: {error}"

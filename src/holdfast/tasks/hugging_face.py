@@ -1,0 +1,88 @@
+"""Data sets by their name on the Hugging Face hub: `hf:NAME[/CONFIG][:SPLIT]`.
+
+The package `datasets` fetches them, and keeps them in its own cache. A change on the hub is like a
+changed file: other rows make another run. Folders that `datasets` saved are read without it
+(`files`).
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import UsageError
+from holdfast.tasks.files import FileRecord, plain_row
+
+PREFIX = "hf:"
+FORM = "hf:NAME, hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT"
+
+
+class HubName(NamedTuple):
+    """A data set on the hub, or in a folder (`hf:./folder`)."""
+
+    path: str
+    config: str | None
+    split: str | None
+
+
+def is_hub_name(source: object) -> bool:
+    return isinstance(source, str) and source.startswith(PREFIX)
+
+
+def parse_name(source: str) -> HubName:
+    """`hf:openai/gsm8k/main:test`: a name on the hub has at most one slash, what follows the second
+    is the configuration."""
+    rest = source.removeprefix(PREFIX)
+    name, colon, split = rest.partition(":")
+    if not name or (colon and not split) or name.startswith("//"):
+        raise UsageError(f"{source!r} names no data set; write {FORM}")
+    if name.startswith((".", "/", "~")):
+        if not Path(name).expanduser().is_dir():
+            raise UsageError(f"{source}: folder {name} does not exist")
+        return HubName(str(Path(name).expanduser()), None, split or None)
+    parts = name.split("/")
+    if len(parts) > 3 or not all(parts):
+        raise UsageError(f"{source!r} names no data set; write {FORM}")
+    config = parts[2] if len(parts) == 3 else None
+    return HubName("/".join(parts[:2]), config, split or None)
+
+
+def load_hub(source: str) -> Iterator[FileRecord]:
+    """The rows of a data set. Blocks while it is fetched: call it in a thread. Raises `UsageError`
+    where it cannot be had, with the reason."""
+    named = parse_name(source)
+    table = one_split(_load(source, named), source)
+    for number, row in enumerate(table, 1):
+        where = f"{source}, row {number}"
+        yield FileRecord(where, plain_row(row, where))
+
+
+def one_split(found: Any, name: str) -> Any:
+    """The only split of a data set. Raises `UsageError` where it has several."""
+    if not isinstance(found, Mapping):
+        return found
+    if len(found) != 1:
+        base = name if name.startswith(PREFIX) else f"{name}[NAME]"
+        form = f"{base}:{next(iter(found), 'SPLIT')}" if name.startswith(PREFIX) else base
+        raise UsageError(f"{name} has several splits ({', '.join(found)}); name one, as in {form}")
+    return next(iter(found.values()))
+
+
+def _load(source: str, named: HubName) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UsageError(
+            f"{source} needs the package datasets: pip install '.[datasets]' (in the clone)"
+        ) from error
+    try:
+        return datasets.load_dataset(named.path, named.config, split=named.split)
+    except Exception as error:  # It raises what its many parts raise.
+        raise UsageError(redact(f"{source} cannot be loaded: {_reason(error)}")) from error
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ConnectionError) or "offline" in text.lower():
+        text = f"{text:.200}; without a network, save it first (save_to_disk), and name the folder"
+    return f"{text:.300}"

@@ -1,0 +1,127 @@
+"""Reads tasks from any source: the one way for the command line, `holdfast.run` and training."""
+
+import asyncio
+from collections.abc import AsyncIterable, Mapping
+from itertools import islice
+from pathlib import Path, PurePath
+
+from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.near_names import nearest
+from holdfast.records.errors import UsageError
+from holdfast.records.task import FIELDS, PlainRow, Task, is_conversation, tasks_from
+from holdfast.rollout.threads.blocking import run_blocking
+from holdfast.tasks.files import FileRecord
+from holdfast.tasks.hugging_face import is_hub_name
+from holdfast.tasks.sources import Rows, is_reference, open_source, take
+
+MANY = 1000
+"""Files of a folder among which a misspelled one is looked for."""
+Columns = Mapping[str, str]
+"""Which column of a source is which field of a task: `{"prompt": "question"}`."""
+
+
+def read_tasks(
+    source: object, *, limit: int | None = None, columns: Columns | None = None
+) -> list[Task]:
+    """Tasks from a file (JSONL, JSON, CSV, Parquet, Arrow), a folder, a URL, `hf:NAME:SPLIT`,
+    `FILE.py:FUNCTION`, a function, a generator, a table, or a list.
+
+    `limit`: the first so many. `columns` says which column of the source is which field of a task:
+    `{"prompt": "question", "ground_truth": "answer"}`. `UsageError` names the first bad row.
+    """
+    return run_blocking(lambda: load_tasks(source, limit=limit, columns=columns))
+
+
+async def load_tasks(
+    source: object, *, limit: int | None = None, columns: Columns | None = None
+) -> list[Task]:
+    """`read_tasks` in a running loop. Files are read whole, whatever the limit: a bad row is
+    reported before a longer run comes to it."""
+    renamed = _check_columns(columns or {})
+    if limit is not None:
+        check_whole("limit", limit, least=1)
+    name = str(source) if isinstance(source, str | PurePath) else "tasks"
+    rows = [
+        _positioned(number, row, columns=renamed)
+        for number, row in enumerate(await _rows_of(source, limit), 1)
+    ]
+    if not rows:
+        raise UsageError(_no_tasks(source))
+    is_lines = rows[0][0].startswith(f"{name}:")
+    unit = "lines" if is_lines else "tasks" if name == "tasks" else "rows"
+    return tasks_from(rows, where=name, unit=unit)[:limit]
+
+
+def _no_tasks(source: object) -> str:
+    if not isinstance(source, str | PurePath):
+        return "tasks is empty; give one task or more"
+    return (
+        f"{source} has no tasks; a task file has one JSON object per line, or a line that names "
+        "the columns and one line per task (.csv)"
+    )
+
+
+async def _rows_of(source: object, limit: int | None) -> list[object]:
+    if isinstance(source, str | PurePath):
+        return await _referenced(source, limit)
+    if isinstance(source, list | tuple) and not is_conversation(source):
+        found: list[object] = []
+        for row in source:
+            found += await _referenced(row, None) if is_reference(row) else [row]
+        return found
+    return await take(await open_source(source, what="list of tasks"), limit)
+
+
+async def _referenced(source: object, limit: int | None) -> list[object]:
+    rows: Rows = await open_source(source, what="task file", hint=_hint(source))
+    if isinstance(rows, AsyncIterable):  # A function of the user's, which may be endless.
+        return await take(rows, limit)
+    # Read in a thread, so that the loop goes on.
+    most = limit if is_hub_name(source) else None
+    return await asyncio.to_thread(lambda: list(islice(rows, most)))
+
+
+def _hint(source: object) -> str:
+    """What may be meant by a file that does not exist."""
+    text = str(source)
+    path = Path(text).expanduser()
+    if " " in text and not path.suffix:
+        return '; a text is a path: a prompt is one of a list, tasks=["…"]'
+    try:
+        siblings = sorted(other.name for other in islice(path.parent.iterdir(), MANY))
+    except (OSError, ValueError):
+        return ""
+    near = nearest(path.name, siblings, alike=0.8)
+    return f"; is {path.with_name(near)} meant?" if near else ""
+
+
+def _positioned(number: int, row: object, *, columns: Columns) -> tuple[str, object]:
+    where, fields = row if isinstance(row, FileRecord) else (f"task {number}", row)
+    if not columns:
+        return where, fields
+    if not isinstance(fields, Mapping):
+        raise UsageError(f"{where} has no columns: it is of type {type(fields).__name__}")
+    return where, _rename(fields, columns, where)
+
+
+def _rename(fields: Mapping[str, object], columns: Columns, where: str) -> Mapping[str, object]:
+    for column in columns.values():
+        if column not in fields:
+            listed = ", ".join(map(str, fields))[:200] or "none"
+            raise UsageError(f"{where} has no column {column!r}; it has {listed}")
+    kept = {name: value for name, value in fields.items() if name not in columns.values()}
+    renamed = {**kept, **{field: fields[column] for field, column in columns.items()}}
+    return PlainRow(renamed) if isinstance(fields, PlainRow) else renamed
+
+
+def _check_columns(columns: object) -> Columns:
+    if not isinstance(columns, Mapping):
+        raise UsageError(f'columns is a dict like {{"prompt": "question"}}, not {columns!r:.100}')
+    for field, column in columns.items():
+        if field not in FIELDS:
+            turned = f"; the field comes first: {column}={field}" if column in FIELDS else ""
+            listed = ", ".join(sorted(FIELDS))
+            raise UsageError(f"columns: a task has no field {field!r} ({listed}){turned}")
+        if not isinstance(column, str):
+            raise UsageError(f"columns: {field} names a column by a text, not {column!r:.100}")
+    return columns

@@ -1,0 +1,35 @@
+"""A system message before the messages of every task."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Role, system
+from holdfast.records.task import Task
+
+
+def system_text(given: str | None) -> str | None:
+    """A text, or that of a file: `@FILE`."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8").rstrip("\n")
+    except OSError as error:
+        raise UsageError(f"--system {given}: {error.strerror}; name a file, or a text") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--system {given}: the file is no UTF-8 text") from None
+
+
+def with_system(tasks: Sequence[Task], text: str | None) -> list[Task]:
+    """`UsageError` for a task with a system message of its own: which one holds is not clear."""
+    if text is None:
+        return list(tasks)
+    for task in tasks:
+        if any(message.role is Role.SYSTEM for message in task.messages):
+            raise UsageError(
+                f"task {task.id!r} has a system message already: leave --system out, or take it "
+                "out of the tasks"
+            )
+    return [structs.replace(task, messages=(system(text), *task.messages)) for task in tasks]

@@ -1,0 +1,49 @@
+"""Routed experts as vLLM and SGLang write them. Which expert a token is routed to goes by its
+place, so that a reply that was continued has those of one that was not."""
+
+import base64
+import struct
+
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeRequest
+
+
+def expert_at(place: int, layer: int, rank: int, *, experts: int) -> int:
+    """The expert of one layer for the token at that place of prompt and reply."""
+    return (31 * place + 7 * layer + rank) % experts
+
+
+def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
+    """vLLM's: a NumPy file, for a reply of so many tokens. None without experts."""
+    numbers = _numbers(options, job, tokens)
+    if numbers is None:
+        return None
+    kind, code = ("|u1", "B") if options.experts[2] <= 256 else ("<u2", "H")
+    shape = (len(numbers) // (options.experts[0] * options.experts[1]), *options.experts[:2])
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    body = struct.pack(f"<{len(numbers)}{code}", *numbers)
+    found = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body
+    return base64.b64encode(found).decode()
+
+
+def flat_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:
+    """SGLang's: 32-bit numbers, one after the other."""
+    numbers = _numbers(options, job, tokens)
+    if numbers is None:
+        return None
+    return base64.b64encode(struct.pack(f"<{len(numbers)}i", *numbers)).decode()
+
+
+def _numbers(options: FakeOptions, job: FakeRequest, tokens: int) -> list[int] | None:
+    """Of every token but the last, which was put through no model yet."""
+    if not options.experts or job.experts_from is None:
+        return None
+    layers, top_k, experts = options.experts
+    last = len(job.prompt) + tokens - 1
+    return [
+        expert_at(place, layer, rank, experts=experts)
+        for place in range(job.experts_from, last)
+        for layer in range(layers)
+        for rank in range(top_k)
+    ]

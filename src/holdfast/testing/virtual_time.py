@@ -1,0 +1,53 @@
+"""An event loop whose time jumps to the next moment at which something is due.
+
+Hours of sleeping and waiting pass in the time that the computing between them takes, in the order
+in which they would. For code that waits by asyncio alone: threads, sockets and other processes go
+by another clock.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class NothingDue(RuntimeError):
+    """Everything waits, and nothing will ever happen: a deadlock."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: "VirtualTimeLoop"):
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(0)
+        if found or timeout == 0:
+            return found
+        if timeout is None:
+            raise NothingDue("nothing is due, and nothing will be: everything waits for ever")
+        self._loop.now += timeout
+        return found
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """`loop.time()` is `now`; it begins at 0."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_JumpingSelector(self))
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self.now
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
+    """What `main` returns, and how many seconds passed for it. `NothingDue` for a deadlock."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        result = runner.run(main)
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        return result, loop.now

@@ -1,0 +1,278 @@
+"""Computation: what every rank of a training computes, as calls that rank 0 leads.
+
+It has the network, the reference and the optimizer, or this rank's part of them. It knows rows, and
+nothing of groups, advantages or files. All ranks run the same calls in the same order, each on its
+own rows, and each as many of them: a rank without a row computes a filler that counts nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast.records.errors import UsageError
+from holdfast.training.microbatches import TrainedRow
+from holdfast.training.model.network import Network
+from holdfast.training.model.optimizer import Optimizer
+from holdfast.training.objective.diagnostics import Diagnostics, DiagnosticTotals
+from holdfast.training.objective.losses import LossParts, TokenBatch, kl_estimate
+from holdfast.training.objective.objective import KlPlace, Objective
+from holdfast.training.packing.rows import PackedRow, Segment
+from holdfast.training.packing.tensors import to_tensor
+from holdfast.training.ranks.group import RankGroup
+from holdfast.training.settings import Lora, TrainerSettings
+
+Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
+"""`policy_loss`, or one of your own."""
+Rows = Sequence[TrainedRow | None]
+"""Of one rank; None: a filler."""
+_FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
+
+
+class Build(Struct, frozen=True, tag=True):
+    """Make the network and its optimizer."""
+
+    folder: str
+    settings: TrainerSettings
+    device: str = "cpu"
+    dtype: str = "float32"
+    lora: Lora | None = None
+    reference: str = ""
+    gradient_checkpointing: bool = False
+    loss: str = ""
+    """FILE:NAME of a loss of the user's own."""
+    seed: int = 0
+
+
+class Penalize(Struct, frozen=True, tag=True):
+    """The divergence from the reference over each of `sequences` sequences."""
+
+    rows: list[TrainedRow | None]
+    sequences: int
+
+
+class Train(Struct, frozen=True, tag=True):
+    """One optimizer step, in an update for each of `updates`."""
+
+    updates: list[list[TrainedRow | None]]
+    rate: float
+
+
+class GatherWeights(Struct, frozen=True, tag=True):
+    """All trained weights, for rank 0."""
+
+
+class GatherState(Struct, frozen=True, tag=True):
+    """The optimizer's moments, for rank 0."""
+
+
+class RestoreState(Struct, frozen=True, tag=True):
+    """Go on from weights and moments that rank 0 has."""
+
+    steps: dict[str, float]
+    """How many updates each parameter has had."""
+
+
+class Probe(Struct, frozen=True, tag=True):
+    """The best logprobs after beginnings of a sequence."""
+
+    ids: list[int]
+    lengths: list[int]
+
+
+Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | Probe
+
+
+class KnownLogprobs(Struct, frozen=True):
+    """Of each row; None: not wanted."""
+
+    old: Sequence[Tensor | None]
+    """Of the network before the step."""
+    reference: Sequence[Tensor | None]
+
+
+class StepNumbers(Struct, frozen=True):
+    """What a step came to, over all ranks."""
+
+    loss: float
+    norms: list[float]
+    """Of the gradients of each update."""
+    diagnostics: dict[str, float]
+
+
+class _Share(Struct, frozen=True):
+    """What a rank adds to them."""
+
+    loss: float
+    diagnostics: DiagnosticTotals
+
+
+class Computation:
+    """One rank's. Made on all ranks at once."""
+
+    def __init__(self, build: Build, ranks: RankGroup, loss: Loss):
+        torch.manual_seed(build.seed)
+        self.settings = build.settings
+        self._ranks = ranks
+        self._loss = loss
+        options: dict[str, Any] = {
+            "device": build.device,
+            "dtype": getattr(torch, build.dtype),
+            "ranks": ranks,
+        }
+        self.network = Network(
+            Path(build.folder),
+            lora=build.lora,
+            gradient_checkpointing=build.gradient_checkpointing,
+            **options,
+        )
+        self.optimizer = Optimizer(self.network.parameters, build.settings.optimizer, ranks)
+        self.reference = self._load_reference(build, options)
+
+    def _load_reference(self, build: Build, options: dict[str, Any]) -> Network | None:
+        """The model to stay near to; with LoRA, the network without its adapter is one."""
+        if not self.settings.objective.kl.coefficient:
+            if build.reference:
+                raise UsageError("a reference model is given, but the KL coefficient is 0")
+            return None
+        if not build.reference and self.network.lora is not None:
+            return self.network
+        folder = build.reference or build.folder
+        network = Network(Path(folder), trained=False, **options)
+        if network.vocabulary != self.network.vocabulary:
+            raise UsageError(
+                f"the reference {folder} has a vocabulary of {network.vocabulary}, the model "
+                f"one of {self.network.vocabulary}"
+            )
+        return network
+
+    def follow(self, call: Call) -> None:
+        """Another rank than 0 does its part; what comes of it is rank 0's."""
+        if isinstance(call, Penalize):
+            self.penalize(call)
+        elif isinstance(call, Train):
+            self.train(call)
+        elif isinstance(call, GatherWeights):
+            self.weights()
+        elif isinstance(call, GatherState):
+            self.optimizer.state()
+        elif isinstance(call, RestoreState):
+            self.optimizer.restore({}, {}, call.steps)
+        else:
+            assert isinstance(call, Probe), "a network is built once"
+            self.network.best_logprobs(call.ids, call.lengths)
+
+    def weights(self) -> dict[str, Tensor]:
+        """As exact as they are kept; on rank 0, where the whole network has them from now on."""
+        found = self.optimizer.weights()
+        if self._ranks.is_leader:
+            self.network.take_whole(found)
+        return found
+
+    def penalize(self, call: Penalize) -> list[float]:
+        """The sums over the trained tokens of each sequence."""
+        kl = self.settings.objective.kl
+        sums = [0.0] * call.sequences
+        references = self._score(call.rows, self._reference_logprobs)
+        for row, reference in zip(call.rows, references, strict=True):
+            if row is None:
+                continue
+            recorded = to_tensor(row.engine_logprobs, self.network.device)
+            values = kl_estimate(recorded, reference, kl.estimate)
+            for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
+                sums[sequence] += value
+        # A sequence lies whole in one row: what the other ranks add is nothing.
+        found: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+        return found
+
+    def train(self, call: Train) -> StepNumbers:
+        """One optimizer step."""
+        diagnostics, shares, waiting = Diagnostics(), [], []
+        # Before the first update, which must not change what the next is compared with.
+        known = [self.known_logprobs(rows) for rows in call.updates]
+        for rows, logprobs in zip(call.updates, known, strict=True):
+            # The weights are of the whole step, of which each update has its share.
+            shares.append(self.backward(rows, logprobs, diagnostics, scale=len(call.updates)))
+            waiting.append(self.optimizer.update(call.rate))
+        # A GPU has worked through everything without being asked; now its numbers are read.
+        loss = sum(sum(float(part) for part in share) for share in shares)
+        norms = [float(norm) for norm in waiting]
+        loss, diagnostics = self._of_all_ranks(loss, diagnostics)
+        return StepNumbers(loss, norms, diagnostics.numbers() if self._ranks.is_leader else {})
+
+    def _of_all_ranks(self, loss: float, diagnostics: Diagnostics) -> tuple[float, Diagnostics]:
+        if self._ranks.size == 1:
+            return loss, diagnostics
+        own = _Share(loss, diagnostics.totals())
+        said = self._ranks.exchange(msgspec.msgpack.encode(own))
+        shares = [msgspec.msgpack.decode(found, type=_Share) for found in said]
+        whole = Diagnostics()
+        for share in shares:
+            whole.add_totals(share.diagnostics)
+        return sum(share.loss for share in shares), whole
+
+    def known_logprobs(self, rows: Rows) -> KnownLogprobs:
+        """What a loss compares with, as far as the objective wants it."""
+        objective = self.settings.objective
+        old: Sequence[Tensor | None] = [None] * len(rows)
+        reference = old
+        if objective.recompute_old:
+            old = self._score(rows, self.network.logprobs)
+        if self.reference is not None and objective.kl.place is KlPlace.LOSS:
+            reference = self._score(rows, self._reference_logprobs)
+        return KnownLogprobs(old, reference)
+
+    def backward(
+        self, rows: Rows, known: KnownLogprobs, diagnostics: Diagnostics, *, scale: int = 1
+    ) -> list[Tensor]:
+        """Accumulates the gradients of an update; the parts of its loss."""
+        found = []
+        for row, old, reference in zip(rows, known.old, known.reference, strict=True):
+            logprobs, entropy = self.network.logprobs(*self._inputs(row))
+            if row is None:
+                # It counts nothing, and goes through all layers, as the rows of the others do.
+                (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
+                continue
+            batch = self._batch(row, logprobs)
+            batch.entropy, batch.old_logprobs, batch.reference_logprobs = entropy, old, reference
+            loss, parts = self._loss(batch, self.settings.objective)
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
+            found.append(loss.detach())
+            diagnostics.add(batch, parts)
+        return found
+
+    def _batch(self, row: TrainedRow, logprobs: Tensor) -> TokenBatch:
+        device = self.network.device
+        lengths = torch.tensor(row.lengths, dtype=torch.int64)
+
+        def spread(values: Sequence[float]) -> Tensor:
+            return to_tensor(torch.tensor(values).repeat_interleave(lengths), device)
+
+        return TokenBatch(
+            logprobs=logprobs,
+            engine_logprobs=to_tensor(row.engine_logprobs, device),
+            advantages=to_tensor(row.advantages, device),
+            weights=spread(row.weights),
+            sequences=spread(range(len(row.lengths))),
+        )
+
+    def _inputs(self, row: TrainedRow | None) -> tuple[PackedRow, Tensor]:
+        packed, warmth = (_FILLER, [1.0]) if row is None else (row.row, row.temperatures)
+        return packed, to_tensor(warmth, self.network.device)
+
+    @torch.no_grad()
+    def _score(
+        self, rows: Rows, logprobs: Callable[[PackedRow, Tensor], tuple[Tensor, Tensor]]
+    ) -> list[Tensor]:
+        return [logprobs(*self._inputs(row))[0] for row in rows]
+
+    def _reference_logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.reference is not None, "the objective has a KL term"
+        if self.reference is self.network:
+            with self.network.without_adapter():
+                return self.network.logprobs(row, temperature)
+        return self.reference.logprobs(row, temperature)

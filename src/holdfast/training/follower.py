@@ -1,0 +1,89 @@
+"""A rank that is not the first: it does what rank 0 says, until rank 0 is done or dead.
+
+`python -m holdfast.training.follower STORE RANK SIZE DEVICE` is how rank 0 starts it; torchrun
+starts it as `holdfast train`. It has neither journal nor engine, and writes nothing.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.records.errors import HoldfastError
+from holdfast.rollout.code.load import load_module
+from holdfast.training.computation import Build, Call, Computation, Loss
+from holdfast.training.objective.losses import policy_loss
+from holdfast.training.ranks.group import END, FORCED_EXIT, JoinedRanks, RankDied
+from holdfast.training.ranks.launch import join_started, join_torchrun
+from holdfast.training.ranks.place import TorchrunPlace
+
+
+def follow(group: JoinedRanks) -> int:
+    """Its exit code."""
+    try:
+        _follow(group)
+    except RankDied as error:
+        # Rank 0 names the one that died first.
+        sys.stderr.write(f"rank {group.rank}: {error}\n")
+        return FORCED_EXIT
+    except HoldfastError as error:
+        group.fail(str(error))
+        return FORCED_EXIT
+    except Exception as error:
+        group.fail(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+        traceback.print_exc()
+        return FORCED_EXIT
+    group.stop_watching()
+    group.part()
+    group.close()
+    return 0
+
+
+def _follow(group: JoinedRanks) -> None:
+    computation: Computation | None = None
+    while (message := group.receive()) != END:
+        call = msgspec.msgpack.decode(message, type=Call)
+        with group.together():
+            if isinstance(call, Build):
+                computation = Computation(call, group, _loss(call.loss))
+            else:
+                assert computation is not None, "a network is built first"
+                computation.follow(call)
+
+
+def _loss(place: str) -> Loss:
+    if not place:
+        return policy_loss
+    from holdfast.training.run.checks import checked_loss
+
+    file, _, name = place.rpartition(":")
+    return checked_loss(getattr(load_module(Path(file)), name))
+
+
+def follow_torchrun(place: TorchrunPlace, device: str) -> NoReturn:
+    """As one of the ranks that torchrun has started. Signals reach all of them; rank 0 decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    group = join_torchrun(place, device)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _end(follow(group))
+
+
+def main() -> NoReturn:
+    store, rank, size, kind = sys.argv[1:]
+    _end(follow(join_started(Path(store), rank=int(rank), size=int(size), kind=kind)))
+
+
+def _end(code: int) -> NoReturn:
+    """Without Python's teardown, in which threads of torch's have aborted a rank that was done. It
+    holds nothing that could be lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

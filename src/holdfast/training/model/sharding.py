@@ -1,0 +1,84 @@
+"""A network whose weights are spread over ranks: each has a part of every layer (FSDP2).
+
+A layer is whole while it is computed. Gradients are added up over the ranks, not averaged: what a
+token weighs is made for the whole step.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from holdfast.training.ranks.group import RankGroup
+
+Result = TypeVar("Result")
+
+
+class ShardedCalls(nn.Module):
+    """Runs functions of a module with its weights gathered, in the same order on all ranks."""
+
+    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], ranks: RankGroup):
+        super().__init__()
+        self._module = module
+        mesh = init_device_mesh(ranks.device_type, (ranks.size,))
+        # In bfloat16, a sum over ranks would lose what the float32 copies keep.
+        precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
+        # Also the outermost: what it had gathered would else survive an update of the weights.
+        for part in (*reversed(layers), self):
+            fully_shard(part, reshard_after_forward=True, **options)
+        for part in self.modules():
+            if isinstance(part, FSDPModule):
+                part.set_force_sum_reduction_for_comms(True)
+                part.set_gradient_divide_factor(1.0)
+                # An expert may have tokens on one rank and none on another.
+                part.set_reduce_scatter_unused_params(True)
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """What it returns, which must be no view of another tensor. Where it raises, it has to do
+        so on all ranks; the next call is as if it had not been made."""
+        try:
+            result: Result = self(function)
+        except Exception:
+            cast("FSDPModule", self).reset_iter_state()
+            raise
+        return result
+
+    def forward(self, function: Callable[[], Result]) -> Result:
+        return function()
+
+
+def local_part(parameter: Tensor) -> Tensor:
+    """What this rank has of it, in the same memory; all of it where it is not sharded."""
+    if not isinstance(parameter, DTensor):
+        return parameter
+    local: Tensor = cast("DTensor", parameter.detach()).to_local()
+    return local
+
+
+def gather(local: Tensor, parameter: Tensor) -> Tensor:
+    """The whole of which each rank has its part of `parameter`'s shape. All ranks call it."""
+    if not isinstance(parameter, DTensor):
+        return local
+    found = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return found.full_tensor()
+
+
+def part_of(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's part of a whole that every rank has."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    mesh, placements = parameter.device_mesh, parameter.placements
+    local: Tensor = distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local()
+    return local

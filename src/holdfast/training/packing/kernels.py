@@ -1,0 +1,152 @@
+"""What the head does with a chunk of logits, as Triton kernels: one pass over them each way.
+
+The same functions as `head` has in plain torch, which makes about fifteen passes. Needs Triton;
+`head` falls back without it. All sums are in float32.
+"""
+
+# Triton reads annotations as code, and allows no others than its own.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SCORE_BLOCK, SCORE_WARPS = 2048, 4
+SLOPE_BLOCK, SLOPE_WARPS = 2048, 4
+
+
+def score(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(logprobs, entropies, normalizers) of a chunk."""
+    rows, columns = logits.shape
+    found = torch.empty(3, rows, device=logits.device)
+    _score[(rows,)](
+        logits,
+        logits.stride(0),
+        bias,
+        targets.contiguous(),
+        temperature.contiguous(),
+        found,
+        rows,
+        columns,
+        has_bias=bias is not None,
+        block=SCORE_BLOCK,
+        num_warps=SCORE_WARPS,
+    )
+    logprobs, entropies, normalizers = found
+    return logprobs, entropies, normalizers
+
+
+def slope(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: Tensor,
+    normalizers: Tensor,
+    entropies: Tensor,
+    of_logprobs: Tensor,
+    of_entropies: Tensor,
+    *,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The gradient of a chunk's logits."""
+    rows, columns = logits.shape
+    found = torch.empty(rows, columns, dtype=dtype, device=logits.device)
+    _slope[(rows, triton.cdiv(columns, SLOPE_BLOCK))](
+        logits,
+        logits.stride(0),
+        bias,
+        targets.contiguous(),
+        temperature.contiguous(),
+        normalizers.contiguous(),
+        entropies.contiguous(),
+        of_logprobs.contiguous(),
+        of_entropies.contiguous(),
+        found,
+        columns,
+        has_bias=bias is not None,
+        block=SLOPE_BLOCK,
+        num_warps=SLOPE_WARPS,
+    )
+    return found
+
+
+@triton.jit
+def _score(
+    logits,
+    stride,
+    bias,
+    targets,
+    temperature,
+    found,
+    rows,
+    columns: tl.constexpr,
+    has_bias: tl.constexpr,
+    block: tl.constexpr,
+):
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * stride
+    coldness = 1.0 / tl.load(temperature + row)
+    peak = -float("inf")
+    mass = tl.zeros([block], tl.float32)
+    expected = tl.zeros([block], tl.float32)
+    for start in range(0, columns, block):
+        at = start + tl.arange(0, block)
+        inside = at < columns
+        scaled = tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32)
+        if has_bias:
+            scaled += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+        scaled = scaled * coldness
+        higher = tl.maximum(peak, tl.max(scaled, 0))
+        shrink = tl.exp(peak - higher)
+        part = tl.exp(scaled - higher)
+        mass = mass * shrink + part
+        # Where nothing is left of a token, its logit may be minus infinity.
+        expected = expected * shrink + part * tl.where(part == 0.0, 0.0, scaled)
+        peak = higher
+    total = tl.sum(mass, 0)
+    normalizer = peak + tl.log(total)
+    target = tl.load(targets + row)
+    picked = tl.load(logits + target).to(tl.float32)
+    if has_bias:
+        picked += tl.load(bias + target).to(tl.float32)
+    tl.store(found + row, picked * coldness - normalizer)
+    tl.store(found + rows + row, normalizer - tl.sum(expected, 0) / total)
+    tl.store(found + 2 * rows + row, normalizer)
+
+
+@triton.jit
+def _slope(
+    logits,
+    stride,
+    bias,
+    targets,
+    temperature,
+    normalizers,
+    entropies,
+    of_logprobs,
+    of_entropies,
+    found,
+    columns: tl.constexpr,
+    has_bias: tl.constexpr,
+    block: tl.constexpr,
+):
+    row = tl.program_id(0)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    inside = at < columns
+    coldness = 1.0 / tl.load(temperature + row)
+    gain = tl.load(of_logprobs + row)
+    place = row.to(tl.int64)
+    scaled = tl.load(logits + place * stride + at, mask=inside, other=-float("inf")).to(tl.float32)
+    if has_bias:
+        scaled += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    log_p = scaled * coldness - tl.load(normalizers + row)
+    p = tl.exp(log_p)
+    log_p = tl.where(p == 0.0, 0.0, log_p)
+    spread = (log_p + tl.load(entropies + row)) * tl.load(of_entropies + row)
+    steepness = -(spread + gain) * p
+    steepness += tl.where(at == tl.load(targets + row), gain, 0.0)
+    result = (steepness * coldness).to(found.dtype.element_ty)
+    tl.store(found + place * columns + at, result, mask=inside)

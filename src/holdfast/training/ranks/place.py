@@ -1,0 +1,23 @@
+"""Where torchrun has put this process, by its environment. No torch."""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class TorchrunPlace(Struct, frozen=True):
+    """Where torchrun has put this process."""
+
+    rank: int
+    size: int
+    on_this_machine: int
+
+
+def torchrun_place(environment: Mapping[str, str] = os.environ) -> TorchrunPlace | None:
+    """None for a process that torchrun did not start, or that it started alone."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+    if not all(environment.get(name) for name in names):
+        return None
+    rank, size, local = (int(environment[name]) for name in names[:3])
+    return TorchrunPlace(rank, size, local) if size > 1 else None

@@ -1,0 +1,183 @@
+"""What became of a training: steps, dismissals, versions, staleness and the learning curve.
+
+Read from the journal alone: it needs neither torch nor the folder that the training writes into,
+and says the same however many processes the training took.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from holdfast.engine.report import many
+from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
+from holdfast.records.group import Dismissal
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.samples.version import WeightVersion, staleness
+
+HELD_OUT = ".held-out."
+"""Between the name of a training and the version of its evaluation, in that run's name."""
+MAX_LISTED = 8
+"""Steps of a curve that a line has."""
+Curve = list[tuple[int, float]]
+"""(step, mean reward), in the order of steps."""
+
+
+class ConsumerReport(Struct, frozen=True):
+    """What one consumer made of a run."""
+
+    consumer: str
+    sealed: bool
+    """No more tasks are admitted."""
+    steps: int
+    """The last one that a checkpoint holds."""
+    groups: dict[str, int]
+    """How many ended how: trained, dismissed, open."""
+    dismissed: dict[str, int]
+    """Groups by the reason for which they were."""
+    versions: int
+    newest: str
+    """The name of the newest version."""
+    staleness: dict[int, int] = field(default_factory=dict)
+    """Trained trajectories by how many versions they were behind the weights that were trained."""
+    rewards: Curve = field(default_factory=list)
+    """Of everything that was sampled for a step, as in `metrics.jsonl`."""
+    held_out: Curve = field(default_factory=list)
+
+
+class TrainingCollector:
+    """Collects what the trajectories of a run say about its training, and keeps nothing else."""
+
+    def __init__(
+        self,
+        ledgers: Mapping[str, Sequence[LedgerEntry]],
+        versions: Sequence[WeightVersion],
+        *,
+        sealed: bool,
+        held_out: Curve,
+    ):
+        self._ledgers = ledgers
+        self._versions = versions
+        self._sealed = sealed
+        self._held_out = held_out
+        self._entries = {
+            name: {entry.ordinal: entry for entry in entries} for name, entries in ledgers.items()
+        }
+        self._by_name = {version.name: version for version in versions}
+        self._made_by = {version.step: version.ordinal for version in versions}
+        self._rewards: dict[str, dict[int, list[float]]] = {name: {} for name in ledgers}
+        self._staleness: dict[str, Counter[int]] = {name: Counter() for name in ledgers}
+
+    def take(self, row: TrajectoryRow, history: History) -> None:
+        for name, entries in self._entries.items():
+            entry = entries.get(row.ordinal)
+            if entry is None or entry.step is None or not row.status.is_outcome:
+                continue
+            is_trained = entry.end is GroupEnd.TRAINED
+            if is_trained or entry.reason == Dismissal.UNINFORMATIVE:
+                rewards = self._rewards[name].setdefault(entry.step, [])
+                rewards += [] if history.reward is None else [history.reward]
+            if is_trained:
+                self._add_staleness(name, entry.step, history)
+
+    def _add_staleness(self, name: str, step: int, history: History) -> None:
+        now = self._made_by.get(step - 1)
+        spans = [span for generated in history.generations for span in generated.versions]
+        named = {span.version: self._by_name.get(span.version) for span in spans}
+        known = [version for version in named.values() if version is not None]
+        behind = None if now is None else staleness(spans, known, now=now)
+        if behind is not None:
+            self._staleness[name][behind] += 1
+
+    def reports(self) -> list[ConsumerReport]:
+        return [self._report(name, entries) for name, entries in self._ledgers.items()]
+
+    def _report(self, name: str, entries: Sequence[LedgerEntry]) -> ConsumerReport:
+        ends = Counter(entry.end for entry in entries)
+        trained = (entry.step or 0 for entry in entries if entry.end is GroupEnd.TRAINED)
+        steps = max(trained, default=0)
+        dismissed = [entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED]
+        found = sorted(self._rewards[name].items())
+        return ConsumerReport(
+            consumer=name,
+            sealed=self._sealed,
+            steps=steps,
+            groups={str(end): ends[end] for end in GroupEnd},
+            dismissed=dict(sorted(Counter(dismissed).items())),
+            versions=len(self._versions),
+            newest=self._versions[-1].name if self._versions else "",
+            staleness=dict(sorted(self._staleness[name].items())),
+            rewards=[(step, statistics.fmean(r)) for step, r in found if r and step <= steps],
+            held_out=self._held_out,
+        )
+
+
+async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
+    """For a run that nobody trains on, it collects nothing."""
+    consumers = await journal.consumers(run)
+    versions = await journal.versions(run)
+    return TrainingCollector(
+        {name: await journal.ledger(run, name) for name in consumers},
+        versions,
+        sealed=(await journal.progress(run)).sealed,
+        held_out=await _held_out(journal, run, versions) if consumers else [],
+    )
+
+
+async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion]) -> Curve:
+    """The mean rewards of the evaluations that are over."""
+    over = {
+        row.name for row in await journal.runs() if row.settled == sum(row.by_status.values()) > 0
+    }
+    found: dict[int, float] = {}
+    for version in versions:
+        name = f"{run.spec.name}{HELD_OUT}{version.name}"
+        evaluation = await journal.find_run(name) if name in over else None
+        if evaluation is None:
+            continue
+        rewards = [History(records).reward async for _, records in journal.histories(evaluation)]
+        if valid := [reward for reward in rewards if reward is not None]:
+            found[version.step] = statistics.fmean(valid)
+    return sorted(found.items())
+
+
+def as_lines(report: ConsumerReport) -> list[str]:
+    """The report for people."""
+    lines = [f"  {report.consumer}: {_groups(report)}"]
+    if report.versions:
+        lines.append(
+            f"  {many(report.versions, 'weight version')}, the newest {report.newest}"
+            f"{_staleness(report.staleness)}"
+        )
+    for name, curve in (("reward by step", report.rewards), ("held out", report.held_out)):
+        if curve:
+            lines.append(f"  {name}: {_points(curve)}")
+    return lines
+
+
+def _groups(report: ConsumerReport) -> str:
+    reasons = ", ".join(f"{total} {reason}" for reason, total in report.dismissed.items())
+    stream = "sealed" if report.sealed else "open for more tasks"
+    parts = [
+        f"{many(report.steps, 'step')} trained on {many(report.groups['trained'], 'group')}",
+        f"{report.groups['dismissed']} dismissed{f' ({reasons})' if reasons else ''}",
+        f"{report.groups['open']} open",
+    ]
+    return f"{', '.join(parts)}; the run is {stream}"
+
+
+def _staleness(found: Mapping[int, int]) -> str:
+    total = sum(found.values())
+    if not total:
+        return ""
+    mean = sum(behind * number for behind, number in found.items()) / total
+    return f"; staleness {mean:.2f} on average, at most {max(found)}"
+
+
+def _points(curve: Curve) -> str:
+    """First and last, and some between."""
+    apart = max(1, -(-(len(curve) - 1) // (MAX_LISTED - 1)))
+    shown = [*curve[:-1:apart], curve[-1]]
+    return ", ".join(f"{step}: {reward:.3f}" for step, reward in shown)

@@ -1,0 +1,285 @@
+"""What is refused before anything is sampled or written: each in one line that says what to do."""
+
+import inspect
+import json
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.select import BYTES
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task
+from holdfast.training.computation import Loss
+from holdfast.training.objective.losses import LossParts, TokenBatch
+from holdfast.training.objective.objective import Objective
+from holdfast.training.settings import TrainingSettings
+
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How the classes of models that sample are called."""
+MEMORY = Path("/proc/meminfo")
+
+
+# --- the call
+
+
+def check_arguments(journal: object, *, loss: object) -> None:
+    """Names the easy mistakes."""
+    if not isinstance(journal, Path | str) and not hasattr(journal, "next_batch"):
+        raise UsageError(f"journal is a journal or its path, not {journal!r:.100}")
+    if loss is not None and not callable(loss):
+        raise UsageError(
+            f"loss is a function of your own, not {loss!r:.100}; for one of ours, give "
+            "settings=TrainingSettings.of(NAME)"
+        )
+    if loss is not None:
+        check_loss(loss)
+
+
+# --- the model
+
+
+def check_model(folder: Path) -> None:
+    """Raises for what is no causal LM in safetensors on this disk."""
+    config = _read_json(folder / "config.json")
+    made = config.get("architectures")
+    if isinstance(made, list) and made and not any(str(name).endswith(_HEADS) for name in made):
+        raise UsageError(f"{folder} holds a {made[0]}, which is no causal LM: give one that is")
+    if not any(folder.glob("*.safetensors")):
+        raise UsageError(
+            f"{folder} has no weights in safetensors: save them there "
+            "(model.save_pretrained(folder) in transformers)"
+        )
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    if not path.is_file():
+        raise UsageError(f"{path.parent} is no Hugging Face folder: it has no {path.name}")
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def count_parameters(folder: Path) -> int:
+    """By the headers of its files alone. Raises `UsageError` for a file that is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
+        except (SafetensorError, OSError) as error:
+            raise UsageError(f"{path} is damaged ({error}): copy the model again") from error
+    return total
+
+
+# --- the machine
+
+
+def check_device(name: str) -> None:
+    """Raises for a device that torch does not have here."""
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise UsageError(f"device {name!r} is none of cpu, cuda, cuda:0, cuda:1, …")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"device {name!r}: torch {torch.__version__} sees no GPU on this machine; use "
+            "--device cpu, or install a torch that is built for the GPU"
+        )
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
+
+
+def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) -> None:
+    """Raises where not even weights, gradients and optimizer fit; activations come on top of it.
+    `has_engine`: the embedded engine holds the model, too."""
+    needed = memory_needed(count_parameters(folder), settings, has_engine=has_engine)
+    free = free_memory(settings.device)
+    if free is not None and needed > free:
+        where = "memory" if settings.device == "cpu" else f"memory on {settings.device}"
+        raise UsageError(
+            f"training {folder} takes at least {needed / 1e9:.1f} GB of {where}, and "
+            f"{free / 1e9:.1f} GB are free: train a LoRA adapter (--lora-rank 16), use --dtype "
+            "bfloat16, or a smaller model"
+        )
+
+
+def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bool) -> int:
+    """In bytes, of each device that is trained on."""
+    size = 2 if settings.dtype == "bfloat16" else 4
+    copies = 1 + (has_engine and settings.device == "cpu") + _has_reference(settings)
+    trained = 0 if settings.lora else parameters
+    master = 4 if size < 4 else 0
+    # Two moments in float32.
+    needed = parameters * size * copies + trained * (size + 8 + master)
+    return needed if settings.device == "cpu" else needed // settings.ranks
+
+
+def _has_reference(settings: TrainingSettings) -> bool:
+    """Whether a second model is loaded: with LoRA, the model without its adapter is one."""
+    has_kl = bool(settings.trainer.objective.kl.coefficient)
+    return has_kl and (settings.lora is None or settings.reference is not None)
+
+
+def free_memory(device: str) -> int | None:
+    """None where nobody says."""
+    if device.startswith("cuda"):
+        number = device.partition(":")[2]
+        return int(torch.cuda.mem_get_info(int(number) if number else None)[0])
+    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+# --- tasks and sampling
+
+
+def check_batch(tasks: Sequence[Task], groups: int) -> None:
+    if groups > len(tasks):
+        raise UsageError(
+            f"groups={groups} is more than the {len(tasks)} tasks: a step would have the same task "
+            f"several times; give at most {len(tasks)} (--groups), or more tasks"
+        )
+
+
+def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
+    """What is to be said of held-out tasks that are trained on; "" if none is."""
+    trained = {msgspec.json.encode(task.messages) for task in tasks}
+    shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
+    if not shared:
+        return ""
+    return (
+        f"{len(shared)} of {len(held_out)} held-out tasks are trained on, too (for instance "
+        f"{shared[0]!r}): their rewards say nothing of other tasks"
+    )
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raises where the distribution that is sampled would not be the one that is trained."""
+    if altering := sampling.altered_by:
+        raise UsageError(
+            f"training needs the model's own distribution: leave out {', '.join(altering)}"
+        )
+    if not sampling.temperature > 0:
+        raise UsageError("training needs a temperature above 0: at 0 nothing is explored")
+
+
+# --- the engine
+
+
+def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
+    """Raises where the engine's logprobs would not be those of the distribution that is sampled."""
+    mode = mode_with(policy.logprobs_mode, sampling)
+    if mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
+        raise UsageError(
+            f"the logprobs of {policy.endpoints[0].name} are {mode}: at "
+            f"{distribution_of(sampling)} they are not of the distribution that is sampled from; "
+            f"start it so ({PROCESSING}), or give --temperature 1"
+        )
+
+
+def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
+    """Raises where an engine says that its tokens are others than those of `model`."""
+    for endpoint in policy.endpoints:
+        described = endpoint.described
+        own = model / "tokenizer.json"
+        other = Path(described.root or "") / "tokenizer.json"
+        if described.renderer == BYTES != renderer:
+            raise _other_tokenizer(endpoint, "bytes", model)
+        if own.is_file() and other.is_file() and _vocabulary(own) != _vocabulary(other):
+            raise _other_tokenizer(endpoint, f"those of {described.root}", model)
+
+
+def _other_tokenizer(endpoint: Endpoint, what: str, model: Path) -> UsageError:
+    return UsageError(
+        f"the tokens of {endpoint.name} are {what}, not those of {model}: start it with the model "
+        "that is trained, or train the model that it serves (--model)"
+    )
+
+
+def _vocabulary(path: Path) -> object:
+    found = _read_json(path)
+    model = found.get("model")
+    return (model.get("vocab") if isinstance(model, dict) else None, found.get("added_tokens"))
+
+
+# --- a loss of the user's own
+
+
+class LossFailed(HoldfastError):
+    """A loss of the user's own raised, or returned something else than a loss."""
+
+
+def loss_file(loss: Loss) -> str:
+    """FILE:NAME, from which another rank imports it. Raises `UsageError` where none can."""
+    name = getattr(loss, "__qualname__", type(loss).__qualname__)
+    file = getattr(loss, "__globals__", {}).get("__file__")
+    if not name.isidentifier() or not isinstance(file, str):
+        raise UsageError(
+            f"the loss {name} cannot be imported by other ranks: define it with `def` at the top "
+            "level of a file"
+        )
+    return f"{Path(file).resolve()}:{name}"
+
+
+def check_loss(loss: Callable[..., object]) -> None:
+    """Raises `UsageError` for what cannot be called as a loss is."""
+    wants = "it is called as loss(batch, objective), and returns (loss, parts): docs/training.md"
+    if inspect.iscoroutinefunction(loss):
+        raise UsageError(f"the loss {_name(loss)} is async: write `def`; {wants}")
+    try:
+        signature = inspect.signature(loss)
+    except ValueError:  # Some built-in callables have none.
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise UsageError(f"the loss {_name(loss)}{signature}: {error}; {wants}") from None
+
+
+def _name(loss: Callable[..., object]) -> str:
+    return str(getattr(loss, "__qualname__", repr(loss)))
+
+
+def checked_loss(loss: Loss) -> Loss:
+    """`loss`, whose mistakes are named as its own."""
+    name = _name(loss)
+
+    def call(batch: TokenBatch, objective: Objective) -> tuple[torch.Tensor, LossParts]:
+        try:
+            found: Any = loss(batch, objective)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            raise LossFailed(f"the loss {name} failed at {where}: {error!r:.300}") from error
+        if not _is_loss(found):
+            raise LossFailed(
+                f"the loss {name} has to return (loss, parts), a tensor of one number and what "
+                "policy_loss gives beside it: see docs/training.md"
+            )
+        if batch.logprobs.requires_grad and not found[0].requires_grad:
+            raise LossFailed(
+                f"the loss {name} returned a number without a gradient: compute it from "
+                "batch.logprobs, not detached"
+            )
+        return found  # type: ignore[no-any-return]
+
+    return call
+
+
+def _is_loss(found: Any) -> bool:
+    if not isinstance(found, tuple) or len(found) != 2:
+        return False
+    loss, parts = found
+    return isinstance(loss, torch.Tensor) and loss.ndim == 0 and isinstance(parts, LossParts)

@@ -1,0 +1,122 @@
+"""The run of a training in its journal: made, found again, or refused; brought to the checkpoint.
+
+The checkpoint that was restored is the truth: the ledger is rewound, or brought forward, to it.
+Until a step is trained, nothing depends on the code: the same command may come with another.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import structs
+
+from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
+from holdfast.engine.report import many
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.process import this_process
+from holdfast.journal.rules import two_scorers
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.training.run.loop import Restored
+
+
+async def open_training(
+    journal: Journal, spec: RunSpec, restored: Restored, *, folder: Path
+) -> Run:
+    """Raises `UsageError` for a run that is no training, or another one."""
+    run = await journal.find_run(spec.name)
+    if run is None and restored.step:
+        raise UsageError(
+            f"{folder} has step {restored.step} of run {spec.name!r}, which this journal does not "
+            "know: give the journal that it was trained with, or another --out"
+        )
+    if run is None:
+        return await journal.create_run(spec, (), sealed=False)
+    is_sealed = (await journal.progress(run)).sealed
+    if is_sealed and not await journal.versions(run):
+        raise UsageError(
+            f"run {spec.name!r} is no training: all its tasks were there when it began; give "
+            "another --run"
+        )
+    differences = run.spec.differences(spec)
+    if differences and (objections := await _find_objections(journal, run, spec, restored)):
+        named = [
+            "tasks: others than recorded" if d.startswith("tasks:") else d for d in differences
+        ]
+        raise RunChanged(spec.name, named, objections=objections)
+    return run
+
+
+async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> str:
+    """Why the training cannot go on with these changes; "" if it can."""
+    if not await _may_change_code(journal, run, spec, restored):
+        other = restored.train_on or "give another --run and --out"
+        return f"a training goes on as it began; {other}"
+    held = await journal.held_groups(run)
+    held.pop(TRAINER, None)  # What is not trained is given back before the code changes.
+    if held and run.spec.has_other_scorer(spec):
+        return f"{two_scorers(held)}, or give another --run and --out"
+    if unscored := await find_left_unscored(journal, run, spec):
+        return f"{unscored}, or give another --run and --out"
+    return ""
+
+
+async def _may_change_code(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> bool:
+    """Until something is trained: a scorer that is missing is written into the same file."""
+    return (
+        run.spec.differs_by_code(spec) and not restored.step and not await is_trained(journal, run)
+    )
+
+
+async def rewind(
+    journal: Journal,
+    consumer: Consumer,
+    restored: Restored,
+    *,
+    folder: Path,
+    report: Callable[[str], None],
+) -> None:
+    """The ledger is brought to the checkpoint: forward, too, when the kill came between the
+    checkpoint and its commit."""
+    for note in restored.notes:
+        report(note)
+    await journal.rewind(consumer, restored.step)
+    if (consumer.committed or 0) > restored.step:
+        report(
+            f"run {consumer.run.spec.name!r} was trained up to step {consumer.committed}, and "
+            f"{folder} has step {restored.step}: the steps between are trained again from the "
+            "recorded rollouts"
+        )
+
+
+async def adopt_code(
+    journal: Journal, consumer: Consumer, spec: RunSpec, *, report: Callable[[str], None]
+) -> Consumer:
+    """What is rolled out already stays, and is scored by the scorer that is given now."""
+    run = consumer.run
+    differences = run.spec.differences(spec)
+    if not differences:
+        return consumer
+    worker = await journal.join(
+        run, this_process(), lease_seconds=consumer.lease_seconds, share=False
+    )
+    try:
+        run = await journal.amend_run(run, spec, await journal.tasks(run), differences=differences)
+    finally:
+        await journal.leave(worker)
+    report(
+        "nothing was trained yet: the run goes on with the code as it is now, and what is rolled "
+        "out already is scored by it"
+    )
+    return structs.replace(consumer, run=run)
+
+
+async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
+    """Gives what failed for good new budgets, but for members of groups that a consumer has. Their
+    recorded steps are replayed."""
+    failed = (await journal.progress(run)).failed
+    opened = await journal.reopen(run, reason="new budgets, by the user's wish")
+    if opened:
+        report(f"{many(opened, 'trajectory')} that failed for good: tried again")
+    if failed > opened:
+        stay = many(failed - opened, "trajectory")
+        report(f"{stay} that failed for good: not tried again, since their groups were given out")

@@ -1,0 +1,74 @@
+"""What a training is doing right now, for a display that looks when it likes."""
+
+import time
+
+from holdfast.engine.progress import Progress
+
+
+class TrainingProgress(Progress):
+    """The rollouts' counters, by step, and what is done between rollouts."""
+
+    is_transient = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = False
+        """Whether something was sampled, or may have been."""
+        self._doing = "loading the model"
+        self._watched: Progress = self
+        self._settled_before = 0
+        self._tokens_before = 0
+
+    def enter(self, doing: str) -> None:
+        """Something whose end is not known."""
+        self._begin(doing, self)
+
+    def roll_out(self, step: int, *, steps: int, settled: int) -> None:
+        """`settled`: how many trajectories of the run were, when the step began."""
+        self.has_begun = True
+        self._begin(f"step {step} of {steps}: rolling out", self)
+        self._settled_before = settled
+
+    def evaluate(self, step: int) -> Progress:
+        """For the evaluation after `step`: its own counters."""
+        self.has_begun = True
+        self._begin(f"evaluating after step {step}", Progress())
+        return self._watched
+
+    def _begin(self, doing: str, watched: Progress) -> None:
+        self._doing = doing
+        self._watched = watched
+        self._settled_before = 0
+        self._tokens_before = watched.tokens
+        self.began = time.monotonic()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether trajectories are what is waited for."""
+        return self._watched is not self or "rolling out" in self._doing
+
+    @property
+    def is_known(self) -> bool:
+        return True
+
+    @property
+    def bar(self) -> tuple[int, int]:
+        if not self.is_counted:
+            return 0, 0
+        watched = self._watched
+        done = max(0, watched.done_before + watched.done - self._settled_before)
+        return done, max(done, watched.total - self._settled_before)
+
+    def line(self) -> str:
+        seconds = time.monotonic() - self.began
+        done, total = self.bar
+        if not total:
+            return f"{self._doing}, {seconds:.0f} s"
+        rate = (self._watched.tokens - self._tokens_before) / max(1e-9, seconds)
+        parts = [
+            f"{self._doing}, {done} of {total} trajectories",
+            f"{self._watched.running} running",
+            f"{rate:,.0f} tokens/s",
+            f"{seconds:.0f} s",
+        ]
+        return ", ".join(parts)

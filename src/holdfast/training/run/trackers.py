@@ -1,0 +1,141 @@
+"""Weights & Biases, trackio and TensorBoard: each gets every step once, whatever is killed.
+
+What a tracker was given may be lost with the process (Weights & Biases writes late), or may be more
+than the newest checkpoint holds. So a tracker is opened with the steps that are trained: what it
+lacks of them is given to it again, and a step that it has is not logged twice.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run
+from holdfast.training.run.metrics import Lines, Tracker
+
+TRACKERS = ("wandb", "trackio", "tensorboard")
+PROJECT = "holdfast"
+EVALUATED = "eval_reward"
+"""It comes after the other numbers of its step."""
+
+
+def check_tracker(name: str) -> None:
+    """Raises `UsageError` for one that is unknown or not installed."""
+    if name not in TRACKERS:
+        raise UsageError(f"no tracker is called {name!r}; there are {', '.join(TRACKERS)}")
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(f"the tracker {name} is not installed: pip install {name}")
+
+
+def open_tracker(name: str, *, run: Run, folder: Path, lines: Lines) -> Tracker:
+    """A tracker that was checked, brought to `lines`. It may write into `folder`, and speak to its
+    server. Raises `UsageError` where it cannot be opened."""
+    makers: dict[str, Callable[..., Tracker]] = {
+        "wandb": _Wandb,
+        "trackio": _Trackio,
+        "tensorboard": _Tensorboard,
+    }
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # What they say is not the command's output.
+            return makers[name](run=run, folder=folder, lines=lines)
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), "") or repr(error)
+        raise UsageError(f"the tracker {name} cannot be opened: {first}") from error
+
+
+def tracked_name(run: Run) -> str:
+    """The same for every process of a training, and another one for a training of the same name in
+    another journal."""
+    made = hashlib.sha256(f"{run.spec.name}\0{run.created}".encode()).hexdigest()
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", run.spec.name)[:60]
+    return f"{readable}-{made[:8]}"
+
+
+class _Resumed:
+    """A tracker that knows the last step which it has; -1 for none."""
+
+    name = ""
+
+    def __init__(self, *, known: int, lines: Lines):
+        self._known = known
+        for step, numbers in lines.items():
+            if step == known and EVALUATED in numbers:
+                self._send({EVALUATED: numbers[EVALUATED]}, step)  # It may have been lost alone.
+            elif step > known:
+                self._send(numbers, step)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        if step > self._known or EVALUATED in numbers:
+            self._send(numbers, step)
+
+    def _send(self, numbers: Mapping[str, float], step: int) -> None:
+        raise NotImplementedError
+
+
+class _Wandb(_Resumed):
+    """The step is a number of its own, by which charts are drawn: W&B's own counter drops what
+    comes for a step that it has passed. Offline, each process has a folder with all steps."""
+
+    name = "wandb"
+
+    def __init__(self, *, run: Run, folder: Path, lines: Lines):
+        wandb: Any = import_module("wandb")
+        name = tracked_name(run)
+        self._run = wandb.init(
+            project=PROJECT, name=run.spec.name, id=name, dir=str(folder), resume="allow"
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        known = self._run.summary.get("step") if self._run.resumed else None
+        super().__init__(known=-1 if known is None else int(known), lines=lines)
+
+    def _send(self, numbers: Mapping[str, float], step: int) -> None:
+        self._run.log({"step": step, **numbers})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio(_Resumed):
+    """A training is one run of trackio's, which resumes by its name."""
+
+    name = "trackio"
+
+    def __init__(self, *, run: Run, folder: Path, lines: Lines):
+        self._module: Any = import_module("trackio")
+        self._run = self._module.init(PROJECT, name=tracked_name(run), resume="allow")
+        super().__init__(known=getattr(self._run, "_next_step", 0) - 1, lines=lines)
+
+    def _send(self, numbers: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            self._module.finish()
+
+
+class _Tensorboard:
+    """Steps beyond the newest checkpoint are taken back, and logged again."""
+
+    name = "tensorboard"
+
+    def __init__(self, *, run: Run, folder: Path, lines: Lines):
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter
+        purge = max(lines) + 1 if lines else None
+        self._writer = writer(str(folder / "tensorboard"), purge_step=purge)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

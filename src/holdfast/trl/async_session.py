@@ -1,0 +1,259 @@
+"""One training of `AsyncGRPOTrainer`: rollouts go on while it trains, and their rows are queued.
+
+Tasks are drawn from the data set as rollouts are taken: how many groups are under way or wait on
+the queue is bounded, so that work is rarely thrown away as too old. Which task is the n-th is a
+pure function of n, and the ledger says which groups are left: there is no position to lose.
+"""
+
+import asyncio
+import math
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from holdfast import crashpoint
+from holdfast.convert.checks import check_temperature, check_vocabulary
+from holdfast.convert.trl import to_trl_async
+from holdfast.delivery.stream import LOOK_SECONDS, RolloutStream, Trained
+from holdfast.delivery.taken_rows import TakenRow
+from holdfast.delivery.thread import LoopThread
+from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
+from holdfast.journal import open_journal
+from holdfast.journal.journal import RunProgress, TrajectoryRow
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import UsageError
+from holdfast.records.samples.version import WeightVersion
+from holdfast.training.run.batches import load_group
+from holdfast.trl.options import TrlOptions
+from holdfast.trl.serving import TrainerEngines, write_tokenizer
+
+NO_REWARD = "no member has a reward"
+
+
+class QueuedRow(Struct, frozen=True):
+    """A row for the trainer, and what is kept about it here."""
+
+    fields: Mapping[str, Any]
+    """Of TRL's `RolloutSample`."""
+    row: TakenRow
+    group: tuple[int, ...]
+    """The rows of its group that are queued: those that the restored checkpoint does not hold."""
+
+
+class AsyncSession:
+    """Opened when training begins; `start` after the first `publish`."""
+
+    def __init__(
+        self,
+        options: TrlOptions,
+        tasks: EpochStream,
+        *,
+        args: Any,
+        model: Any,
+        tokenizer: Any,
+        step: int,
+        trained: Trained,
+        split: Mapping[str, Sequence[int]],
+    ):
+        """`step`: that of the restored checkpoint; `trained` and `split`: what it says about groups
+        (`TakenRows`)."""
+        self._tasks = tasks
+        self._args = args
+        self._model = model
+        self._tokenizer = tokenizer
+        self._split = {task: tuple(rows) for task, rows in split.items()}
+        self._window = max(1, math.ceil(args.max_inflight_tasks / args.num_generations))
+        self._unpulled = 0
+        self._counted_from = 0
+        self._live = (0, 0)
+        self._versions: list[WeightVersion] = []
+        self._feeding: asyncio.Task[None] | None = None
+        self.beat = time.monotonic()
+        """When rollouts were last looked at."""
+        self.rows: queue.Queue[QueuedRow] = queue.Queue()
+        self.metrics: queue.Queue[dict[str, float]] = queue.Queue()
+        out = options.folder(args)
+        renderer = renderer_for(write_tokenizer(tokenizer, model, out))
+        self._served = TrainerEngines(
+            options.address,
+            out=out,
+            renderer=renderer,
+            log_requests=options.log_requests,
+            report=options.report,
+        )
+        plan = options.plan(args, options.run, args.num_generations)
+        # Rows are sampled by weights that no later life has: a run belongs to one training.
+        folder = str(Path(args.output_dir).resolve())
+        spec = structs.replace(plan.spec, model=folder, renderer=renderer.name)
+        self._stream = RolloutStream(
+            structs.replace(plan, spec=spec),
+            self._served.connect,
+            journal=partial(open_journal, options.journal),
+            consumer="trainer",
+        )
+        self._thread = LoopThread("holdfast rollouts")
+        try:
+            self._thread.call(self._open(step, trained))
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    async def _open(self, step: int, trained: Trained) -> None:
+        await self._stream.open(step, trained=trained, begins=not step)
+        self._versions = await self._stream.journal.versions(self._stream.run)
+        progress = await self._stream.journal.progress(self._stream.run)
+        self._counted_from = progress.planned // self._args.num_generations
+
+    # --- what TRL's thread calls
+
+    def publish(self, tensors: Mapping[str, Any], *, step: int) -> None:
+        """The weights after `step` are durable by name, and then with the engines."""
+        self._thread.call(self._publish(tensors, step))
+
+    def start(self) -> None:
+        self._thread.call(self._start())
+
+    def go_live(self, version: int, *, step: int) -> None:
+        """TRL's number for the weights after `step`."""
+        self._live = (version, step)
+
+    def pulled_group(self) -> None:
+        """The trainer has begun with another group, and there is room for one more."""
+        self._thread.post(self._make_room)
+
+    def commit(self, step: int, trained: Trained) -> None:
+        self._thread.call(self._stream.commit(step, trained=trained))
+
+    def dismiss(self, tasks: Sequence[str], *, reason: str) -> None:
+        stream = self._stream
+        self._thread.call(stream.journal.dismiss(stream.consumer, tasks, reason=reason))
+
+    def trained_groups(self) -> list[int]:
+        """Numbers of the groups that the checkpoint holds."""
+        entries = self._thread.call(self._stream.ledger())
+        return [entry.ordinal for entry in entries if entry.end == "trained"]
+
+    def check(self) -> None:
+        """Raises what ended the rollouts."""
+        if self._feeding is not None and self._feeding.done():
+            self._feeding.result()
+
+    def close(self) -> None:
+        """Ends the engine, and gives the leases back. Closing again does nothing."""
+        if self._thread.is_running:
+            self._thread.call(self._close())
+            self._thread.stop()
+
+    # --- in the event loop
+
+    async def _publish(self, tensors: Mapping[str, Any], step: int) -> None:
+        stream = self._stream
+        weights = await read_weights(self._model, tensors)
+        if not step:
+            self._check_first(weights)
+        version = await name_weights(
+            weights,
+            self._tokenizer,
+            journal=stream.journal,
+            consumer=stream.consumer,
+            step=step,
+            parent=self._served.weights,
+        )
+        self._versions += await stream.journal.versions(stream.run, name=version.name)
+        crashpoint.reach("trl.published")
+        await self._served.publish(version)
+
+    def _check_first(self, weights: ModelWeights) -> None:
+        """Raises where the run was begun with another model."""
+        first = [version for version in self._versions if not version.step]
+        if first and all(version.digest != weights.digest for version in first):
+            raise UsageError(
+                f"run {self._stream.run.spec.name!r} of this journal was begun with other weights "
+                "than the trainer's: give another run, or another journal"
+            )
+
+    async def _start(self) -> None:
+        await self._stream.start()
+        self._feeding = asyncio.create_task(self._feed(), name="rows for the trainer")
+
+    async def _close(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.wait({self._feeding})
+        await self._stream.close()
+
+    def _make_room(self) -> None:
+        self._unpulled -= 1
+        self._stream.journal.changes.notify()
+
+    async def _feed(self) -> None:
+        journal, consumer = self._stream.journal, self._stream.consumer
+        while True:
+            seen = journal.changes.count
+            self.beat = time.monotonic()
+            progress = await journal.progress(self._stream.run)
+            await self._admit(progress)
+            batch = await journal.take(consumer, groups=1)
+            if batch.groups:
+                await self._queue(batch.groups[0])
+                continue
+            await self._check_alive()
+            await journal.changes.wait(seen, timeout=LOOK_SECONDS)
+
+    async def _admit(self, progress: RunProgress) -> None:
+        size = self._args.num_generations
+        under_way = math.ceil((progress.planned - progress.settled) / size)
+        room = self._window - under_way - self._unpulled
+        if room > 0:
+            await self._stream.admit(self._tasks.draw(progress.planned // size, room))
+
+    async def _check_alive(self) -> None:
+        """Raises where rollouts ended, or every group fails since the newest that was queued."""
+        await self._stream.check_alive()
+        failed = await self._stream.failed_groups(since=self._counted_from)
+        if failed >= self._window:
+            raise await self._stream.nothing_to_train(f"of {failed} groups in a row")
+
+    async def _queue(self, members: Sequence[TrajectoryRow]) -> None:
+        task = members[0].key.task
+        group = await load_group(self._stream.journal, members)
+        samples = [s for trajectory in group.trajectories for s in trajectory.samples]
+        check_temperature(samples, self._args.temperature)
+        check_vocabulary(samples, self._model.get_input_embeddings().num_embeddings)
+        found = to_trl_async(samples, versions=self._versions, first_group=members[0].ordinal)
+        done = self._split.get(task, ())
+        rows: dict[int, Any] = {n: fields for n, fields in enumerate(found) if n not in done}
+        self._measure(members, rows)
+        if not rows:
+            consumer = self._stream.consumer
+            await self._stream.journal.dismiss(consumer, [task], reason=NO_REWARD)
+            return
+        self._unpulled += 1
+        self._counted_from = max(self._counted_from, members[0].ordinal + 1)
+        for number, fields in rows.items():
+            version = self._version_of(fields["model_version"])
+            self.rows.put(
+                QueuedRow(
+                    {**fields, "model_version": version, "enqueued_at": time.time()},
+                    TakenRow(task, number),
+                    group=tuple(rows),
+                )
+            )
+        crashpoint.reach("trl.queued")
+
+    def _version_of(self, step: int) -> int:
+        """TRL's number for the weights after `step`, also for those of an earlier life: it counts
+        how often it has sent weights, one time every `weight_sync_steps`."""
+        version, live = self._live
+        every: int = self._args.weight_sync_steps
+        return version - (live // every - step // every)
+
+    def _measure(self, members: Sequence[TrajectoryRow], rows: Mapping[int, Any]) -> None:
+        failed = sum(1 for member in members if not member.status.is_outcome)
+        self.metrics.put({"rollout/failed_total": float(failed), "rollout/rows": float(len(rows))})

@@ -1,0 +1,361 @@
+"""`rollouts` and `reward` for `GRPOTrainer`.
+
+A step of the ledger is one generation of the trainer's, which it trains in one or several optimizer
+steps. A checkpoint commits the generations that it has trained to the end; a resume gives back the
+others, and TRL asks for them again by itself.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+from transformers import TrainerCallback
+
+from holdfast import crashpoint
+from holdfast.convert.checks import check_temperature, check_vocabulary
+from holdfast.convert.selection import Branches, chosen
+from holdfast.convert.trl import to_trl
+from holdfast.delivery.stream import RolloutStream, StepGroup
+from holdfast.delivery.thread import LoopThread, call_at_exit
+from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
+from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
+from holdfast.engine.settings import Settings
+from holdfast.journal import open_journal
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.samples.sample import Sample
+from holdfast.records.samples.version import WeightVersion
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task
+from holdfast.training.run.serving import MODEL
+from holdfast.trl.options import TrlOptions, options_of
+from holdfast.trl.rows import RowTasks, step_tasks
+from holdfast.trl.serving import TrainerEngines, write_tokenizer
+
+
+class OtherWeights(StrEnum):
+    """What becomes of a step that the journal has, where other weights than the trainer's sampled
+    it."""
+
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+    """For a trainer that does not repeat its bits: retrained after a kill, its weights are close to
+    those that sampled."""
+
+
+def reward(holdfast_reward: Sequence[float | None], **columns: object) -> list[float | None]:
+    """What the rollouts' scorer gave. None stays None: TRL leaves it out of the baseline."""
+    return list(holdfast_reward)
+
+
+@checks_arguments(own="scorer journal policy branches other_weights")
+def rollouts(
+    rollout: object,
+    scorer: "PointScorer | GroupScorer | None" = None,
+    *,
+    journal: Path | str,
+    run: str = "trl",
+    policy: str | Sequence[str] = (),
+    api_key: str | None = None,
+    sampling: Sampling | None = None,
+    group: GroupPolicy | None = None,
+    branches: str = Branches.REFUSE,
+    other_weights: str = OtherWeights.REFUSE,
+    settings: Settings | None = None,
+    rows: Any = None,
+    out: Path | str | None = None,
+    log_requests: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> "TrlRollouts":
+    """A `rollout_func` for `GRPOTrainer`; its reward function is `holdfast.trl.reward`.
+
+    `policy`: addresses of engines that serve the trainer's model; none: the embedded engine. They
+    get the weights before each step that is not in the journal yet.
+    `sampling` is the trainer's when it is left out, `rows` its data set, `out` (weights on their
+    way, the engine's log) the folder `holdfast` in its `output_dir`. `branches="longest"` keeps
+    one branch of a trajectory that has several, which TRL has no rows for. A step that the journal
+    has is answered from it where the trainer's weights sampled it; with `other_weights="accept"`,
+    whichever did. With `log_requests`, the embedded engine's log has the id of each request.
+    """
+    options = options_of(
+        rollout,
+        scorer,
+        journal=journal,
+        run=run,
+        policy=policy,
+        api_key=api_key,
+        sampling=sampling,
+        group=group,
+        settings=settings,
+        out=out,
+        log_requests=log_requests,
+        report=report,
+    )
+    return TrlRollouts(
+        options,
+        branches=chosen(Branches, "branches", branches),
+        other_weights=chosen(OtherWeights, "other_weights", other_weights),
+        rows=rows,
+    )
+
+
+class TrlRollouts:
+    """What `rollouts` gives to TRL: called with prompts and the trainer. It opens the journal when
+    it is first called, and closes everything when training ends."""
+
+    def __init__(
+        self, options: TrlOptions, *, branches: Branches, other_weights: OtherWeights, rows: Any
+    ):
+        self.__name__ = "holdfast_rollouts"
+        self._options = options
+        self._branches = branches
+        self._other_weights = other_weights
+        self._rows = rows
+        self._session: _Session | None = None
+        self.left_out_branches = 0
+        """Of all steps, since it was made."""
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        """The rows of this step, from the journal where it has them."""
+        if self._session is None:
+            self._session = self._open(trainer)
+        is_training = bool(trainer.model.training)
+        size = trainer.num_generations if is_training else trainer.num_generations_eval
+        session = self._session
+        try:
+            if is_training:
+                groups = session.train(prompts, trainer, size=size)
+            else:
+                groups = session.evaluate(prompts, trainer, size=size)
+            return self._columns(groups, trainer, size=size)
+        except Exception:
+            self.close()  # It ends the training, of which TRL says nothing to its callbacks.
+            raise
+
+    def _columns(self, groups: list[StepGroup], trainer: Any, *, size: int) -> dict[str, list[Any]]:
+        samples = [sample for group in groups for sample in group.filled()]
+        _check(samples, trainer)
+        found = to_trl(samples, num_generations=size, branches=self._branches)
+        self.left_out_branches += found.left_out
+        columns = dict(found.columns)
+        columns.pop("holdfast")
+        crashpoint.reach("trl.answered")
+        return columns
+
+    def _open(self, trainer: Any) -> "_Session":
+        _check_trainer(trainer)
+        rows = RowTasks(self._rows if self._rows is not None else trainer.train_dataset)
+        session = _Session(self._options, rows, trainer, other_weights=self._other_weights)
+        trainer.add_callback(_Ledger(self, session))
+        call_at_exit(self.close)
+        return session
+
+    def close(self) -> None:
+        """Ends the engine and gives the leases back; training again opens them again."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def _check_trainer(trainer: Any) -> None:
+    if trainer.accelerator.num_processes > 1:
+        raise UsageError(
+            f"holdfast.trl rolls out for one process, and this trainer has "
+            f"{trainer.accelerator.num_processes}: train with one, or use another trainer "
+            "(docs/trainers.md)"
+        )
+    if trainer.tools or getattr(trainer, "environment_factories", None):
+        raise UsageError(
+            "the trainer has tools or environments of its own, which would be called on finished "
+            "rollouts: leave them to the rollout function"
+        )
+    check_reward_functions(trainer.reward_funcs)
+
+
+def check_reward_functions(found: Sequence[object]) -> None:
+    """Raises where TRL would sum up rewards: a member whose rollout failed has none, and another
+    function's number for it would be in the baseline."""
+    others = [function for function in found if function is not reward]
+    if others or not found:
+        names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
+        raise UsageError(
+            "reward_funcs is holdfast.trl.reward alone, not "
+            f"{names or 'nothing'}: TRL would give a reward to rollouts that failed, too; let the "
+            "scorer of holdfast.trl.rollouts return the whole reward"
+        )
+
+
+def _check(samples: list[Sample], trainer: Any) -> None:
+    real = [sample for sample in samples if not sample.remove_sample]
+    check_temperature(real, trainer.args.temperature)
+    embeddings = trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings()
+    check_vocabulary(real, embeddings.num_embeddings)
+
+
+class _Ledger(TrainerCallback):  # type: ignore[misc] # transformers has no types here.
+    """Binds the trainer's checkpoints to the ledger."""
+
+    def __init__(self, owner: TrlRollouts, session: "_Session"):
+        self._owner = owner
+        self._session = session
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self._session.commit(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self._owner.close()
+
+
+class _Session:
+    """One training, from its first rollout to its end."""
+
+    def __init__(
+        self, options: TrlOptions, rows: RowTasks, trainer: Any, *, other_weights: OtherWeights
+    ):
+        self._options = options
+        self._other_weights = other_weights
+        self._rows = rows
+        self._trainer = trainer
+        self._thread = LoopThread("holdfast rollouts")
+        self._eval: RolloutStream | None = None
+        self._evaluation = (-1, 0)
+        self._eval_rows: RowTasks | None = None
+        out = options.folder(trainer.args)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        self._renderer = renderer_for(write_tokenizer(trainer.processing_class, model, out))
+        self._served = TrainerEngines(
+            options.address,
+            out=out,
+            renderer=self._renderer,
+            log_requests=options.log_requests,
+            report=options.report,
+        )
+        plan = options.plan(trainer.args, options.run, trainer.num_generations)
+        self._stream = self._stream_of(plan)
+        try:
+            done = trainer.state.global_step
+            self._thread.call(self._stream.open(self._trained(done), begins=not done))
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def _stream_of(self, plan: RunPlan) -> RolloutStream:
+        spec = structs.replace(plan.spec, model=MODEL, renderer=self._renderer.name)
+        return RolloutStream(
+            structs.replace(plan, spec=spec),
+            self._served.connect,
+            journal=partial(open_journal, self._options.journal),
+            consumer="trainer",
+        )
+
+    def _window(self) -> int:
+        """Micro-steps for which a generation is trained."""
+        return int(self._trainer.args.steps_per_generation * self._trainer.num_iterations)
+
+    def _trained(self, optimizer_steps: int) -> int:
+        """How many generations these steps have trained to the end."""
+        accumulation = self._trainer.args.gradient_accumulation_steps
+        return int(optimizer_steps * accumulation) // self._window()
+
+    def _sampled_at(self, generation: int) -> int:
+        """The optimizer step whose weights sample this generation."""
+        accumulation = int(self._trainer.args.gradient_accumulation_steps)
+        return math.ceil((generation - 1) * self._window() / accumulation)
+
+    # --- what TRL calls
+
+    def train(self, prompts: list[Any], trainer: Any, *, size: int) -> list[StepGroup]:
+        generation = self._trained(trainer.state.global_step) + 1
+        tasks = step_tasks(self._rows, prompts, step=f"step-{generation}", size=size)
+        at = self._sampled_at(generation)
+        return self._thread.call(self._roll_out(self._stream, generation, tasks, at=at))
+
+    def evaluate(self, prompts: list[Any], trainer: Any, *, size: int) -> list[StepGroup]:
+        """Evaluations are a run of their own, which nobody trains on."""
+        if self._eval is None:
+            name = f"{self._stream.consumer.run.spec.name}-eval"
+            self._eval = self._stream_of(self._options.plan(trainer.args, name, size))
+            self._thread.call(self._eval.open(0))
+            rows = trainer.eval_dataset
+            self._eval_rows = RowTasks(rows) if rows is not None else self._rows
+        assert self._eval_rows is not None, "it was just made"
+        before, batches = self._evaluation
+        now = trainer.state.global_step
+        self._evaluation = (now, batches + 1 if before == now else 1)
+        step = f"eval-{now}-{self._evaluation[1]}"
+        tasks = step_tasks(self._eval_rows, prompts, step=step, size=size)
+        return self._thread.call(self._roll_out(self._eval, None, tasks, at=now))
+
+    def commit(self, optimizer_steps: int) -> None:
+        """The trainer's checkpoint is on disk."""
+        self._thread.call(self._stream.commit(self._trained(optimizer_steps)))
+
+    def close(self) -> None:
+        if not self._thread.is_running:
+            return
+        for stream in (self._eval, self._stream):
+            if stream is not None:
+                self._thread.call(stream.close())
+        self._thread.stop()
+
+    # --- the weights
+
+    async def _roll_out(
+        self, stream: RolloutStream, step: int | None, tasks: Sequence[Task], *, at: int
+    ) -> list[StepGroup]:
+        weights = await read_weights(self._trainer.accelerator.unwrap_model(self._trainer.model))
+        await self._check_sampled(stream, tasks, weights, at=at)
+        if not await stream.is_recorded(tasks):
+            await self._publish(weights)
+            crashpoint.reach("trl.published")
+            await self._stream.start()  # Its engine serves evaluations, too.
+        return await stream.roll_out(step, tasks)
+
+    async def _check_sampled(
+        self, stream: RolloutStream, tasks: Sequence[Task], weights: ModelWeights, *, at: int
+    ) -> None:
+        """Raises where other weights than the trainer's have sampled something of these tasks."""
+        names = await stream.sampled_by(tasks)
+        if not names or self._other_weights is OtherWeights.ACCEPT:
+            return
+        now = self._trainer.state.global_step
+        versions = await self._stream.journal.versions(self._stream.run)
+        others = [
+            version.name
+            for version in versions
+            if version.name in names and not _is_own(version, weights.digest, at=at, now=now)
+        ]
+        if others:
+            raise UsageError(
+                f"run {stream.run.spec.name!r}: what the journal has for this step ({tasks[0].id}) "
+                f"was sampled with other weights ({', '.join(others)}) than the trainer's: resume "
+                "from the checkpoint of that training, or give another run, or another journal; "
+                "where a step that is trained again after a kill does not give the same bits, "
+                "other_weights='accept'"
+            )
+
+    async def _publish(self, weights: ModelWeights) -> None:
+        """The engines get the trainer's weights as they are now, unless they have them."""
+        trainer, stream = self._trainer, self._stream
+        version = await name_weights(
+            weights,
+            trainer.processing_class,
+            journal=stream.journal,
+            consumer=stream.consumer,
+            step=trainer.state.global_step,
+            parent=self._served.weights,
+        )
+        await self._served.publish(version)
+
+
+def _is_own(version: WeightVersion, digest: str, *, at: int, now: int) -> bool:
+    """Whether a version is the trainer's. In the middle of a generation (`at` is before `now`), the
+    weights that sampled it are gone: then the step says it."""
+    return version.digest == digest or (at < now and version.step == at)

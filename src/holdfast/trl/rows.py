@@ -1,0 +1,94 @@
+"""The trainer's prompts as tasks, and its settings as those of a run."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task, as_tasks
+
+Prompt = str | Sequence[Mapping[str, object]]
+
+
+def prompt_key(prompt: Any) -> bytes:
+    """The same for the same prompt, whatever types its messages have."""
+    return hashlib.sha256(msgspec.json.encode(prompt, order="sorted")).digest()
+
+
+class RowTasks:
+    """A data set by its prompts: TRL gives a rollout function the prompt alone, and a scorer needs
+    the other columns."""
+
+    def __init__(self, rows: Any):
+        self._rows: dict[bytes, Mapping[str, object]] = {}
+        if not hasattr(rows, "__len__"):
+            raise UsageError(
+                "the data set is a stream (IterableDataset), in which no row can be found by its "
+                "prompt: give one with a length, or rollouts(…, rows=…)"
+            )
+        for number in range(len(rows)):
+            row = dict(rows[number])
+            key = prompt_key(row.get("prompt"))
+            known = self._rows.setdefault(key, row)
+            if known is not row and known != row:
+                raise UsageError(
+                    f"row {number} of the data set has the prompt of another row, and other "
+                    "columns: TRL gives rollouts the prompt alone, so that the two cannot be told "
+                    "apart; make the prompts differ"
+                )
+
+    def task(self, prompt: Any, *, name: str) -> Task:
+        """The row with this prompt, as the task of that name."""
+        row = self._rows.get(prompt_key(prompt))
+        if row is None:
+            raise UsageError(
+                f"the trainer asks for a prompt that is none of its data set: {str(prompt)[:100]!r}"
+            )
+        (task,) = as_tasks([{**row, "id": name}])
+        return task
+
+
+def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) -> list[Task]:
+    """A task for each group of `size` equal prompts that follow each other, named by the step, its
+    place in it, and its prompt: the same request has the same names."""
+    if len(prompts) % size:
+        raise UsageError(
+            f"{len(prompts)} prompts cannot be divided into groups of {size} (num_generations): "
+            "give the trainer a batch that holds whole groups"
+        )
+    found = []
+    for place in range(0, len(prompts), size):
+        group = prompts[place : place + size]
+        keys = {prompt_key(prompt) for prompt in group}
+        if len(keys) > 1:
+            raise UsageError(
+                f"prompts {place} to {place + size - 1} of a batch are not of one group: "
+                "num_generations is not the number that this trainer repeats prompts by"
+            )
+        name = f"{step}-{place // size}-{keys.pop().hex()[:12]}"
+        found.append(rows.task(group[0], name=name))
+    return found
+
+
+def sampling_of(args: Any, own: Sampling | None) -> Sampling:
+    """The trainer's own, which it computes logprobs by. Raises where `own` has another
+    temperature."""
+    if own is None:
+        own = Sampling(
+            max_tokens=args.max_completion_length or Sampling().max_tokens,
+            top_p=args.top_p or 1.0,
+            top_k=max(args.top_k or 0, 0),
+            min_p=args.min_p or 0.0,
+            repetition_penalty=args.repetition_penalty or 1.0,
+            temperature=args.temperature,
+        )
+    if own.temperature != args.temperature:
+        raise UsageError(
+            f"rollouts sample at temperature {own.temperature:g}, and the trainer computes "
+            f"logprobs at {args.temperature:g}: give GRPOConfig(temperature=…) the same"
+        )
+    return structs.replace(own)

@@ -1,0 +1,295 @@
+"""The agent loop, and how it is registered.
+
+A trajectory is keyed by (step, prompt, session): verl makes a new uid for a prompt whenever it
+issues it, also after a resume, so the prompt itself and its place among equal ones stand for it.
+A prompt that verl issues again is replayed from the journal, not generated.
+"""
+
+import asyncio
+import hashlib
+import operator
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopMetrics,
+    AgentLoopOutput,
+    register,
+)
+
+from holdfast.convert.checks import check_logprobs, check_temperature, listed
+from holdfast.convert.selection import Branches, chosen, groups_of, single_branch
+from holdfast.convert.verl import agent_loop_fields, to_agent_loop_output
+from holdfast.delivery.stream import RolloutStream
+from holdfast.engine.connect import Connection
+from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
+from holdfast.engine.settings import Settings
+from holdfast.journal import check_address, open_journal
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.errors import UsageError
+from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.samples.sample import Sample
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task, as_tasks
+from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.verl.policy import ServerPolicy, step_of
+
+Step = Callable[[Mapping[str, Any]], int]
+"""The global step of a prompt, from what verl gives an agent loop."""
+
+
+@checks_arguments(own="scorer journal branches step")
+def agent_loop(
+    name: str,
+    rollout: object,
+    scorer: "PointScorer | GroupScorer | None" = None,
+    *,
+    journal: Path | str,
+    run: str = "verl",
+    branches: str = Branches.REFUSE,
+    settings: Settings | None = None,
+    step: Step | None = None,
+) -> type[AgentLoopBase]:
+    """Registers a rollout as verl's agent loop `name`, in this process.
+
+    `step` is only needed with trainers that do not say it (`global_steps`; verl's V1 does).
+    Without a scorer, and where a rollout returns no reward, verl computes it; a scorer that returns
+    None fails the trajectory.
+    """
+    check_address(journal)
+    if step is not None and not callable(step):
+        raise UsageError(f"step is a function of what verl gives an agent loop, not {step!r:.100}")
+    rollouts = _Rollouts(
+        rollout,
+        scorer,
+        journal=journal,
+        run=run,
+        branches=chosen(Branches, "branches", branches),
+        settings=settings,
+        step=step,
+    )
+
+    class HoldfastAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl has no types.
+        """Rollouts of ours over verl's servers."""
+
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+            return await rollouts.run(self, sampling_params, kwargs)
+
+    HoldfastAgentLoop.__qualname__ = HoldfastAgentLoop.__name__ = _class_name(name)
+    globals()[HoldfastAgentLoop.__name__] = HoldfastAgentLoop  # verl finds it by its name.
+    registered: type[AgentLoopBase] = register(name)(HoldfastAgentLoop)
+    return registered
+
+
+def _class_name(name: str) -> str:
+    return "HoldfastAgentLoop_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+class _Rollouts:
+    """The streams of one agent loop in this process: one for training, one for validation."""
+
+    def __init__(
+        self,
+        rollout: object,
+        scorer: "PointScorer | GroupScorer | None",
+        *,
+        journal: Path | str,
+        run: str,
+        branches: Branches,
+        settings: Settings | None,
+        step: Step | None,
+    ):
+        self._rollout = rollout
+        self._scorer = scorer
+        self._journal = journal
+        self._run = run
+        self._branches = branches
+        self._settings = settings
+        self._step = step
+        self._streams: dict[str, RolloutStream] = {}
+        self._opening = asyncio.Lock()
+        self._uids: dict[str, list[str]] = {}
+        self._seen: Counter[str] = Counter()
+
+    async def run(
+        self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        sampling = _sampling(params, loop.rollout_config)
+        is_training = sampling == _sampling(
+            _training_params(loop.rollout_config), loop.rollout_config
+        )
+        name = self._run if is_training else f"{self._run}-val"
+        stream = await self._stream(name, sampling, loop)
+        task = self._task(kwargs)
+        (group,) = await stream.roll_out(None, [task])
+        samples = list(group.samples)
+        check_temperature(samples, sampling.temperature)
+        check_logprobs(samples)
+        if "session_id" not in kwargs and len(samples) > 1:
+            (member,) = groups_of(samples)[0]
+            samples = [single_branch(member, self._branches, trainer="verl")[0]]
+        longest = loop.rollout_config.response_length
+        outputs = [_output(self._fields(sample), sample, longest) for sample in samples]
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def _fields(self, sample: Sample) -> dict[str, Any]:
+        """Without a scorer, it is verl that scores what has no reward."""
+        return agent_loop_fields(sample) if self._scorer is None else to_agent_loop_output(sample)
+
+    async def _stream(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
+        async with self._opening:
+            if name not in self._streams:
+                self._streams[name] = await self._opened(name, sampling, loop)
+            return self._streams[name]
+
+    async def _opened(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
+        renderer = renderer_for(_folder(loop.tokenizer))
+        plan = plan_run(
+            name,
+            tasks=(),
+            processor=as_processor(self._rollout),
+            rollout=fingerprinted(self._rollout),
+            scorer=None if self._scorer is None else Scorer(self._scorer),
+            scorer_code=NO_CODE if self._scorer is None else fingerprinted(self._scorer),
+            samples=1,
+            sampling=sampling,
+            # Each of verl's workers is a process that rolls out the same run.
+            settings=structs.replace(self._settings or Settings(), join=True),
+        )
+        spec = structs.replace(plan.spec, model=_training(loop.config), renderer=renderer.name)
+        mode = LogprobsMode.PROCESSED
+        if getattr(loop.rollout_config, "logprobs_mode", "processed_logprobs").startswith("raw"):
+            mode = LogprobsMode.RAW
+        policy = ServerPolicy(loop.server_manager, model="verl", logprobs_mode=mode)
+
+        @asynccontextmanager
+        async def connected(
+            journal: Journal, consumer: Consumer | None
+        ) -> AsyncIterator[Connection]:
+            yield Connection(policy, renderer)
+
+        stream = RolloutStream(
+            structs.replace(plan, spec=spec),
+            connected,
+            journal=partial(open_journal, self._journal),
+            consumer=None,
+        )
+        await stream.open(None)
+        return stream
+
+    def _task(self, kwargs: Mapping[str, Any]) -> Task:
+        """Named by its step, its prompt, its place among equal ones, and its session."""
+        wants = "raw_prompt is a list of messages, each a dict with role and content"
+        prompt: Any = kwargs.get("raw_prompt")
+        found = listed(prompt, wants, lambda item: isinstance(item, Mapping))
+        messages = [dict(message) for message in found]
+        columns = _columns(kwargs)
+        digest = hashlib.sha256(msgspec.json.encode([messages, columns], order="sorted"))
+        key = f"step-{self._step_of(kwargs)}-{digest.hexdigest()[:16]}"
+        uid = str(kwargs.get("uid", ""))
+        uids = self._uids.setdefault(key, [])
+        if uid not in uids:
+            uids.append(uid)
+        key = f"{key}-{uids.index(uid)}"
+        session = kwargs.get("session_id")
+        if session is None:
+            session = self._next(f"{key} {uid}")
+        number = _whole("session_id", session)
+        (task,) = as_tasks([{**columns, "messages": messages, "id": f"{key}-{number}"}])
+        return task
+
+    def _next(self, key: str) -> int:
+        self._seen[key] += 1
+        return self._seen[key] - 1
+
+    def _step_of(self, kwargs: Mapping[str, Any]) -> int:
+        if self._step is not None:
+            return _whole("what step= returns", self._step(kwargs))
+        if "global_steps" not in kwargs:
+            raise UsageError(
+                "this trainer of verl does not say in which step a prompt is issued (global_steps; "
+                "the V1 trainer does): a prompt of a later epoch could not be told from one that "
+                "is issued again; give agent_loop(…, step=FUNCTION)"
+            )
+        return _whole("global_steps", kwargs["global_steps"])
+
+
+def _whole(name: str, value: object) -> int:
+    """numpy's and torch's integers, too."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(f"{name} must be a whole number, not {value!r:.100}") from error
+
+
+def _output(fields: dict[str, Any], sample: Sample, longest: int) -> AgentLoopOutput:
+    """Cut to verl's `response_length`, as its own agent loops do it."""
+    for name in ("response_ids", "response_mask", "response_logprobs"):
+        fields[name] = fields[name][:longest]
+    steps = [step_of(span.version) for span in sample.version_spans]
+    known = [step for step in steps if step is not None]
+    extra = fields["extra_fields"]
+    if known and len(known) == len(steps):
+        extra["min_global_steps"], extra["max_global_steps"] = min(known), max(known)
+    return AgentLoopOutput(metrics=AgentLoopMetrics(), **fields)
+
+
+def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a scorer may look at; the ground truth is where verl's data sets have it."""
+    model = kwargs.get("reward_model")
+    found: dict[str, Any] = {}
+    if isinstance(model, Mapping) and "ground_truth" in model:
+        found["ground_truth"] = model["ground_truth"]
+    for name in ("data_source", "extra_info", "index"):
+        if name in kwargs:
+            found[name] = _plain(kwargs[name])
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's own."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _training_params(config: Any) -> dict[str, Any]:
+    return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+
+
+def _sampling(params: Mapping[str, Any], config: Any) -> Sampling:
+    return Sampling(
+        max_tokens=config.response_length,
+        temperature=float(params.get("temperature", 1.0)),
+        top_p=float(params.get("top_p", 1.0)),
+        top_k=max(int(params.get("top_k", 0)), 0),
+    )
+
+
+def _training(config: Any) -> str:
+    """What a training is known by: the folder of its checkpoints, as it is written there. verl does
+    not say which weights its servers have."""
+    return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
+
+
+def _folder(tokenizer: Any) -> Path:
+    """The tokenizer as a folder: its template renders the rollouts' messages."""
+    named = Path(str(tokenizer.name_or_path))
+    if named.is_dir():
+        return named
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-tokenizer-"))
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,17 @@
+"""Weights on their way from the trainer into engines: all or nothing, per replica.
+
+In the order in which a version goes through:
+
+- `carrier`: what carries weights, by where trainer and engines compute
+- `version`: a version of the weights on disk, with the logprobs by which it is recognised
+- `replica`: one engine's switches: pause, resume, its cache, its version, its words
+- `strategies`: the ways that engines offer: disk, adapter, their own transfer, the object store
+- `collective`, `shared_memory`: one broadcast to all, or memory that both map
+- `sender`, `sender_process`: what hands weights out, in a process that can be killed
+- `choice`: which way each engine gets its weights by, and why
+- `probe`: whether an engine has the weights that the trainer has
+- `sync`: prepare, send, check, switch; replicas that failed or come back
+- `vllm_worker`: what runs inside vLLM's worker processes, if it is started with it
+
+Knows nothing of trainers: a version is a folder. Nothing here waits without a deadline.
+"""

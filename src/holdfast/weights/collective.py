@@ -1,0 +1,265 @@
+"""A group of one sender and its receivers: tensors in messages, to all at once.
+
+The sender is rank 0. Both sides know names, types and shapes before a byte is sent, and cut them
+into the same messages. Runs in the sender's own process and inside engines: it needs torch and
+nothing else, and touches no default process group.
+"""
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.weights.carrier import Carrier, Framing
+
+distributed: Any = dist
+
+BUCKET_BYTES = 64 << 20
+JOIN_SECONDS = 60.0
+SEND_SECONDS = 600.0
+_BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
+
+
+class TensorMeta(NamedTuple):
+    """What both sides know of a tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        itemsize: int = getattr(torch, self.dtype).itemsize
+        return prod(self.shape) * itemsize
+
+
+class Rendezvous(NamedTuple):
+    """Where the members of a group meet, and how many they are."""
+
+    address: str
+    port: int
+    world_size: int
+
+
+def listen(address: str) -> socket.socket:
+    """The sender's socket for the rendezvous, at that address alone, on a free port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen()
+    return listener
+
+
+def address_towards(host: str) -> str:
+    """This machine's address as the other one sees it: that of the interface that leads there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+
+
+class BroadcastGroup(ABC):
+    """One member. `close` it, or end the process: a collective cannot be cancelled."""
+
+    device = "cpu"
+    """Where its tensors have to be."""
+
+    @abstractmethod
+    def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
+        """Blocks until it is sent, or received into `tensor`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class TorchGroup(BroadcastGroup):
+    """Of members that run this very class, by gloo or NCCL."""
+
+    def __init__(
+        self,
+        at: Rendezvous,
+        rank: int,
+        *,
+        carrier: str = Carrier.GLOO,
+        device: str = "cpu",
+        listener: socket.socket | None = None,
+        seconds: float = JOIN_SECONDS,
+    ):
+        """Returns when all members are there, and a byte went through; raises after `seconds`."""
+        self.device = device
+        timeout = timedelta(seconds=seconds)
+        self._store = _open_store(at, rank, timeout, listener)
+        connect = _connect_gloo if carrier == Carrier.GLOO else _connect_nccl
+        self._group = connect(self._store, at, rank, timeout)
+        # NCCL connects with the first message: who cannot be reached is found out by one.
+        self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), seconds=seconds)
+        self._group._set_default_timeout(timedelta(seconds=SEND_SECONDS))  # noqa: SLF001
+
+    def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
+        self._group.broadcast([tensor], _from_first(seconds)).wait()
+
+    def close(self) -> None:
+        del self._group
+        del self._store
+
+
+class NamedGroup(BroadcastGroup):
+    """The sender of a group that its receivers make with `torch.distributed`'s own helper, under a
+    name, as SGLang does: the helper decides under which keys its members find each other."""
+
+    def __init__(
+        self,
+        at: Rendezvous,
+        *,
+        name: str,
+        carrier: str,
+        device: str,
+        listener: socket.socket,
+        seconds: float = JOIN_SECONDS,
+    ):
+        self.device = device
+        timeout = timedelta(seconds=seconds)
+        store = distributed.PrefixStore(name, _open_store(at, 0, timeout, listener))
+        self._group, _ = distributed.distributed_c10d._new_process_group_helper(  # noqa: SLF001
+            at.world_size, 0, [], distributed.Backend(carrier), store, name, timeout=timeout
+        )
+
+    def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
+        self._group.broadcast([tensor], _from_first(seconds)).wait()
+        if tensor.is_cuda:
+            torch.cuda.current_stream(tensor.device).synchronize()
+
+    def close(self) -> None:
+        distributed.destroy_process_group(self._group)
+
+
+class VllmGroup(BroadcastGroup):
+    """The sender of a group of vLLM's own `nccl` backend, by vLLM's own communicator: vLLM has to
+    be installed beside the trainer. It knows no deadlines: whoever waits for it has to kill it."""
+
+    def __init__(
+        self, at: Rendezvous, *, device: str, listener: socket.socket, seconds: float = JOIN_SECONDS
+    ):
+        from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+        from vllm.distributed.utils import StatelessProcessGroup
+
+        self.device = device
+        group = StatelessProcessGroup.create(
+            at.address,
+            at.port,
+            0,
+            at.world_size,
+            store_timeout=int(seconds),
+            listen_socket=listener,
+        )
+        self._communicator: Any = PyNcclCommunicator(group, device=torch.device(device))
+
+    def broadcast(self, tensor: Tensor, *, seconds: float = SEND_SECONDS) -> None:
+        self._communicator.broadcast(tensor, src=0)
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+    def close(self) -> None:
+        self._communicator.destroy()
+
+
+def _open_store(
+    at: Rendezvous, rank: int, timeout: timedelta, listener: socket.socket | None
+) -> Any:
+    return distributed.TCPStore(
+        at.address,
+        at.port,
+        at.world_size,
+        is_master=rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+
+
+def _connect_gloo(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options: Any = gloo._Options()  # noqa: SLF001  # torch's only constructor
+    own = at.address if rank == 0 else address_towards(at.address)
+    options._devices = [gloo.create_device(hostname=own)]  # noqa: SLF001
+    options._timeout = timeout  # noqa: SLF001
+    return gloo(store, rank, at.world_size, options)
+
+
+def _connect_nccl(store: Any, at: Rendezvous, rank: int, timeout: timedelta) -> Any:
+    """Waits raise at their deadline; by default torch would end the whole process."""
+    nccl: Any = distributed.ProcessGroupNCCL
+    options: Any = nccl.Options()
+    options._timeout = timeout  # noqa: SLF001
+    before = os.environ.get(_BLOCKING)
+    os.environ[_BLOCKING] = "1"
+    try:
+        return nccl(store, rank, at.world_size, options)
+    finally:
+        if before is None:
+            del os.environ[_BLOCKING]
+        else:
+            os.environ[_BLOCKING] = before
+
+
+def _from_first(seconds: float) -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    options.timeout = timedelta(seconds=seconds)
+    return options
+
+
+def cut(
+    metas: Sequence[TensorMeta], framing: Framing = Framing.BUCKETS, limit: int = BUCKET_BYTES
+) -> Iterator[list[TensorMeta]]:
+    """Tensors in order, message by message. One that is larger than the limit is a message."""
+    bucket: list[TensorMeta] = []
+    size = 0
+    for meta in metas:
+        if bucket and framing is not Framing.OVERFLOWING and size + meta.size > limit:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(meta)
+        size += meta.size
+        if framing is Framing.TENSORS or (framing is Framing.OVERFLOWING and size > limit):
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
+
+
+def receive(
+    group: BroadcastGroup,
+    metas: Sequence[TensorMeta],
+    framing: Framing = Framing.BUCKETS,
+    limit: int = BUCKET_BYTES,
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors, as views of the message that they came in."""
+    for bucket in cut(metas, framing, limit):
+        size = sum(meta.size for meta in bucket)
+        buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
+        group.broadcast(buffer)
+        yield from split(buffer, bucket)
+
+
+def split(buffer: Tensor, bucket: Sequence[TensorMeta]) -> Iterator[tuple[str, Tensor]]:
+    start = 0
+    for meta in bucket:
+        piece = buffer[start : start + meta.size]
+        dtype = getattr(torch, meta.dtype)
+        if start % dtype.itemsize:
+            piece = piece.clone()  # A view has to begin at a multiple of its type's size.
+        yield meta.name, piece.view(dtype).reshape(meta.shape)
+        start += meta.size
+
+
+def join(bucket: Sequence[Tensor]) -> Tensor:
+    """Tensors as one buffer of bytes."""
+    parts = [tensor.detach().contiguous().cpu().flatten().view(torch.uint8) for tensor in bucket]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

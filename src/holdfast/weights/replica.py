@@ -1,0 +1,221 @@
+"""One engine's switches for training: pause, resume, its prefix cache, its version, its words.
+
+Each kind of engine has its own routes for them; here they are one. Every request has a deadline,
+and what an engine answers to a request that failed is in the error, word for word.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.policy.client.endpoint import Denied, Endpoint
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
+from holdfast.policy.dialects.dialect import Kind
+from holdfast.records.errors import HoldfastError
+from holdfast.weights.carrier import Device
+from holdfast.weights.version import WeightsNotTaken
+
+SWITCH_SECONDS = 60.0
+"""For a request that moves no weights."""
+UPDATE_SECONDS = 600.0
+"""For one that does: a large model takes minutes to read."""
+NO_ROUTE = (403, 404, 405, 501)
+DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
+
+
+class EngineKind(StrEnum):
+    """By what it calls itself."""
+
+    EMBEDDED = "holdfast"
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    OTHER = "engine"
+
+
+class TransferBackend(StrEnum):
+    """What vLLM was started with, as `--weight-transfer-config`."""
+
+    NO_ROUTE = "no route"
+    NONE = "none"
+    HOLDFAST = "holdfast"
+    """That of `vllm_worker`."""
+    NCCL = "nccl"
+    OTHER = "other"
+
+
+_BACKENDS = {
+    "not configured": TransferBackend.NONE,
+    "for HoldfastWeightTransferEngine": TransferBackend.HOLDFAST,
+    "for NCCLWeightTransferEngine": TransferBackend.NCCL,
+}
+
+
+class Replica:
+    """The administration of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint):
+        self.endpoint = endpoint
+        self.name = endpoint.name
+        self.release = ""
+        """The engine's version number, once it was described."""
+        self.dtype = ""
+        """Of its model, where it says so."""
+        self.device = ""
+        """cpu or cuda, where it says so."""
+        self.transfer = TransferBackend.NONE
+        self.workers: tuple[Device, ...] = ()
+        """Of a vLLM with our worker extension: where each of its workers computes."""
+        self.world_size = 1
+        """How many worker processes it has."""
+        self.is_divided = False
+        """Of SGLang: whether its workers differ in more than tensor parallelism."""
+
+    def __repr__(self) -> str:
+        return f"Replica({self.name!r})"
+
+    @property
+    def kind(self) -> EngineKind:
+        if self.endpoint.described.owned_by == "holdfast":
+            return EngineKind.EMBEDDED
+        if self.endpoint.dialect.kind is Kind.SGLANG:
+            return EngineKind.SGLANG
+        if self.endpoint.dialect.kind in (Kind.VLLM, Kind.VLLM_GENERATE):
+            return EngineKind.VLLM
+        return EngineKind.OTHER
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.release}".strip()
+
+    async def describe(self) -> None:
+        """Asks what it is. What it does not say stays unknown."""
+        if self.kind is EngineKind.VLLM:
+            self.release = str((await self._ask("/version")).get("version", ""))
+            text = str((await self._ask("/server_info")).get("vllm_config", ""))
+            self.dtype = _field(text, r"\bdtype=torch\.(\w+)")
+            self.device = _field(text, r"\bdevice_config=(\w+)")
+            self.transfer = await self._find_transfer()
+            self.workers = await self._find_workers()
+            size = (await self._ask("/get_world_size")).get("world_size")
+        elif self.kind is EngineKind.SGLANG:
+            found = await self._ask("/get_server_info")
+            self.release = str(found.get("version", ""))
+            self.dtype = str(found.get("dtype", "") or "")
+            self.device = str(found.get("device", "") or "")
+            size = found.get("tp_size")
+            self.is_divided = any(found.get(name, 1) != 1 for name in ("pp_size", "dp_size"))
+        else:
+            return
+        self.world_size = size if isinstance(size, int) else 1
+
+    async def _find_transfer(self) -> "TransferBackend":
+        """By its complaint about a request without values, which names its class."""
+        try:
+            await self.post("/init_weight_transfer_engine", {"init_info": {}})
+        except WeightsNotTaken as error:
+            return next(
+                (backend for words, backend in _BACKENDS.items() if words in str(error)),
+                TransferBackend.OTHER
+                if "Invalid init_info" in str(error)
+                else TransferBackend.NO_ROUTE,
+            )
+        return TransferBackend.OTHER  # vLLM's own ipc needs no values.
+
+    async def _find_workers(self) -> "tuple[Device, ...]":
+        try:
+            found = await self.post("/collective_rpc", {"method": "holdfast_describe"})
+            return msgspec.convert(found.get("results"), tuple[Device, ...])
+        except (WeightsNotTaken, msgspec.ValidationError):
+            return ()
+
+    async def _ask(self, path: str) -> dict[str, object]:
+        try:
+            found = msgspec.json.decode(
+                await self.endpoint.send("GET", path, seconds=SWITCH_SECONDS)
+            )
+        except UNREACHABLE:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    async def has_route(self, path: str) -> bool:
+        """Whether it knows a path: sent an empty request, an engine that does complains of that."""
+        try:
+            await self.endpoint.send("POST", path, {}, seconds=SWITCH_SECONDS)
+        except Denied as error:
+            return error.status not in NO_ROUTE
+        except HoldfastError:
+            return True
+        return True
+
+    async def post(
+        self, path: str, body: object = None, *, seconds: float = SWITCH_SECONDS
+    ) -> Mapping[str, object]:
+        """Its answer, if it succeeded. Raises `WeightsNotTaken` with the engine's own words."""
+        try:
+            raw = await self.endpoint.send("POST", path, body, seconds=seconds)
+        except TimeoutError as error:
+            raise WeightsNotTaken(f"{self.name} did not end {path} in {seconds:g} s") from error
+        except UNREACHABLE as error:
+            raise WeightsNotTaken(f"{self.name}{path}: {describe_error(error)}") from error
+        found = _decode(raw)
+        if found.get("success", True) is not True:  # SGLang answers 200 to some that failed.
+            said = found.get("message") or found.get("error") or raw.decode("utf-8", "replace")
+            raise WeightsNotTaken(f"{self.name}{path}: {said!s:.300}")
+        return found
+
+    async def post_if_known(self, path: str, body: object) -> bool:
+        """As `post`; whether it knows the path."""
+        try:
+            await self.post(path, body)
+        except WeightsNotTaken as error:
+            if isinstance(error.__cause__, Denied) and error.__cause__.status in NO_ROUTE:
+                return False
+            raise
+        return True
+
+    # --- while weights change
+
+    async def pause(self) -> None:
+        """Nothing is sampled until `resume`. Requests in flight are kept, or, where the engine can
+        only abort them, go on from their tokens by themselves."""
+        if self.kind is EngineKind.VLLM:
+            await self.post("/pause?mode=keep")
+        elif self.kind is EngineKind.SGLANG:
+            # Retracted, they are computed again with the new weights; in place, the old cache stays
+            # under them, and the rest of it could not be cleared.
+            await self.post("/pause_generation", {"mode": "retract"})
+
+    async def resume(self) -> None:
+        if self.kind is EngineKind.VLLM:
+            await self.post("/resume")
+        elif self.kind is EngineKind.SGLANG:
+            await self.post("/continue_generation", {})
+
+    async def reset_cache(self) -> None:
+        """Nothing that old weights computed is used again, for requests in flight neither."""
+        if self.kind is EngineKind.VLLM:
+            await self.post("/reset_prefix_cache?reset_running_requests=true")
+        elif self.kind is EngineKind.SGLANG:
+            await self.post("/flush_cache", {})
+
+    async def name_version(self, version: str) -> None:
+        """For updates that do not carry the version's name."""
+        body: dict[str, object] = {"new_version": version}
+        if self.kind is EngineKind.SGLANG:
+            body["abort_all_requests"] = False
+        await self.post("/update_weight_version", body)
+
+
+def _decode(raw: bytes) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _field(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""

@@ -1,0 +1,202 @@
+"""The process that sends weights: it reads a version's folder and hands it out.
+
+A process of its own, because a collective that waits for a member that died cannot be cancelled: a
+process can be killed. It is asked on stdin and answers on stdout, in lines of JSON, and ends when
+its stdin does.
+
+    {"do": "open", "address": "127.0.0.1", "world_size": 3}   → {"port": 4711}, {"joined": true}
+    {"do": "send", "folder": "…"}                             → {"sent": true, "seconds": 0.3}
+    {"do": "share", "folder": "…", "part": 0}                 → {"handle": {…}, "names": […], …}
+    {"do": "try"}                                             → {"handle": {…}}
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.weights.carrier import Carrier, Framing
+from holdfast.weights.collective import (
+    JOIN_SECONDS,
+    SEND_SECONDS,
+    BroadcastGroup,
+    NamedGroup,
+    Rendezvous,
+    TensorMeta,
+    TorchGroup,
+    VllmGroup,
+    cut,
+    join,
+    listen,
+)
+from holdfast.weights.shared_memory import TRIAL, SharedBuffer
+
+
+def metas_of(folder: Path) -> list[TensorMeta]:
+    """What a folder's safetensors hold, by their headers alone."""
+    return [meta for meta, _ in _listed(folder)]
+
+
+def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
+    """As vLLM's weight transfer takes it."""
+    return {
+        "names": [meta.name for meta in metas],
+        "dtype_names": [meta.dtype for meta in metas],
+        "shapes": [list(meta.shape) for meta in metas],
+    }
+
+
+def _listed(folder: Path) -> list[tuple[TensorMeta, Path]]:
+    from safetensors import safe_open
+
+    found = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - no mapping
+                part = tensors.get_slice(name)
+                dtype = _NAMES[part.get_dtype()]
+                found.append((TensorMeta(name, dtype, tuple(part.get_shape())), file))
+    return found
+
+
+_NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+
+
+class TensorFolder:
+    """A version's tensors, read when they are asked for: a model may not fit into memory twice."""
+
+    def __init__(self, folder: Path):
+        listed = _listed(folder)
+        self.metas = [meta for meta, _ in listed]
+        self._files = {meta.name: file for meta, file in listed}
+        self._open: dict[Path, Any] = {}
+
+    def read(self, metas: Sequence[TensorMeta]) -> Tensor:
+        """Their bytes, one after the other."""
+        return join([self._tensor(meta.name) for meta in metas])
+
+    def _tensor(self, name: str) -> Tensor:
+        from safetensors import safe_open
+
+        file = self._files[name]
+        if file not in self._open:
+            self._open[file] = safe_open(file, framework="pt")
+        found: Tensor = self._open[file].get_tensor(name)
+        return found
+
+
+class Sender:
+    """One group at a time, and one piece of shared memory."""
+
+    def __init__(self) -> None:
+        self._group: BroadcastGroup | None = None
+        self._shared: SharedBuffer | None = None
+
+    def open(
+        self,
+        address: str,
+        world_size: int,
+        *,
+        seconds: float = JOIN_SECONDS,
+        members: str = "holdfast",
+        carrier: str = Carrier.GLOO,
+        device: str = "cpu",
+        name: str = "",
+    ) -> None:
+        """Says where it listens, and returns when all members are there. `members`: whose group
+        it is, holdfast's, vllm's or sglang's."""
+        if self._group is not None:
+            self._group.close()
+        listener = listen(address)
+        at = Rendezvous(address, listener.getsockname()[1], world_size)
+        send_answer({"port": at.port})
+        if members == "vllm":
+            self._group = VllmGroup(at, device=device, listener=listener, seconds=seconds)
+        elif members == "sglang":
+            self._group = NamedGroup(
+                at, name=name, carrier=carrier, device=device, listener=listener, seconds=seconds
+            )
+        else:
+            self._group = TorchGroup(
+                at, 0, carrier=carrier, device=device, listener=listener, seconds=seconds
+            )
+        send_answer({"joined": True})
+
+    def send(
+        self, folder: str, *, seconds: float = SEND_SECONDS, framing: str = Framing.BUCKETS
+    ) -> None:
+        """Says for how long it sent."""
+        assert self._group is not None, "opened"
+        tensors = TensorFolder(Path(folder))
+        began = time.monotonic()
+        for bucket in cut(tensors.metas, Framing(framing)):
+            buffer = tensors.read(bucket).to(self._group.device)
+            if framing == Framing.TENSORS:  # Its receivers expect elements, not bytes.
+                buffer = buffer.view(getattr(torch, bucket[0].dtype))
+            self._group.broadcast(buffer, seconds=seconds)
+        send_answer({"sent": True, "seconds": time.monotonic() - began})
+
+    def share(self, folder: str, part: int, *, device: str = "cpu") -> None:
+        """A message of a version in shared memory, in place of the last one; its handle, what is in
+        it, and how many there are."""
+        tensors = TensorFolder(Path(folder))
+        parts = list(cut(tensors.metas))
+        handle = self._replace(tensors.read(parts[part]), device)
+        send_answer({"handle": handle, "parts": len(parts), **describe(parts[part])})
+
+    def try_sharing(self, *, device: str = "cpu") -> None:
+        handle = self._replace(torch.frombuffer(bytearray(TRIAL), dtype=torch.uint8), device)
+        send_answer({"handle": handle})
+
+    def _replace(self, content: Tensor, device: str) -> dict[str, object]:
+        if self._shared is not None:
+            self._shared.close()
+        self._shared = SharedBuffer(content, device)
+        return self._shared.handle
+
+
+def send_answer(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """A collective may wait for minutes; the end of stdin ends the process all the same."""
+    requests: Queue[dict[str, Any]] = Queue()
+    threading.Thread(target=_read, args=[requests], name="holdfast-stdin", daemon=True).start()
+    sender = Sender()
+    does: dict[str, Callable[..., None]] = {
+        "open": sender.open,
+        "send": sender.send,
+        "share": sender.share,
+        "try": sender.try_sharing,
+    }
+    send_answer({"ready": True})
+    while True:
+        request = requests.get()
+        try:
+            does[request.pop("do")](**request)
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            send_answer({"error": str(error).splitlines()[0][:300]})
+
+
+def _read(requests: "Queue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

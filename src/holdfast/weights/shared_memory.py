@@ -1,0 +1,98 @@
+"""Memory of one process that another maps: a GPU's by CUDA IPC, or that of a nameless file.
+
+What travels is a handle of plain values, as JSON: nothing is unpickled on either side. The memory
+ends with the process that made it, so that one that is killed leaves nothing behind.
+"""
+
+import mmap
+import os
+from base64 import b64decode, b64encode
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import reductions as torch_reductions
+
+reductions: Any = torch_reductions
+
+TRIAL = b"holdfast"
+"""What is shared to find out whether memory can be shared."""
+_RAW = ("handle", "ref_counter_handle", "event_handle")
+_REST = ("storage_size", "storage_offset", "ref_counter_offset", "event_sync_required")
+
+
+class SharedBuffer:
+    """Bytes that one other process maps by `handle`, once. `close` it when that has read them."""
+
+    def __init__(self, content: Tensor, device: str = "cpu"):
+        self._file = -1
+        if device.startswith("cuda"):
+            self._tensor = content.to(device)
+            self.handle: dict[str, object] = _export_cuda(self._tensor)
+            return
+        size = content.numel()
+        self._file = os.memfd_create("holdfast-weights")
+        os.truncate(self._file, max(size, 1))
+        self._tensor = torch.frombuffer(mmap.mmap(self._file, max(size, 1)), dtype=torch.uint8)
+        self._tensor[:size] = content
+        self.handle = {"path": f"/proc/{os.getpid()}/fd/{self._file}", "size": size}
+
+    def close(self) -> None:
+        del self._tensor
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def read_shared(handle: dict[str, Any], device: torch.device) -> Tensor:
+    """A copy of the bytes: their owner uses the memory again. Raises `OSError`."""
+    if "path" in handle:
+        with open(handle["path"], "rb") as file:
+            view = mmap.mmap(file.fileno(), max(handle["size"], 1), access=mmap.ACCESS_COPY)
+        return torch.frombuffer(view, dtype=torch.uint8)[: handle["size"]].clone()
+    copy = _import_cuda(handle, device).clone()
+    torch.cuda.current_stream(device).synchronize()  # Before the mapping ends.
+    return copy
+
+
+def check_shared(handle: dict[str, Any], device: torch.device) -> None:
+    """Raises `OSError` if that is not what the other process shares for a trial."""
+    if bytes(read_shared(handle, device).cpu().numpy()) != TRIAL:
+        raise OSError("it finds other memory than the trainer's")
+
+
+def _export_cuda(tensor: Tensor) -> dict[str, object]:
+    torch.cuda.current_stream(tensor.device).synchronize()
+    _, arguments = reductions.reduce_tensor(tensor)
+    # tensor class, size, stride, offset, storage class, dtype, device, handle, storage size and
+    # offset, requires_grad, reference counter and its offset, event, whether to wait for it
+    found: list[Any] = list(arguments)
+    values = dict(zip(_REST, (found[8], found[9], found[12], found[14]), strict=True))
+    raw = dict(zip(_RAW, (found[7], found[11], found[13]), strict=True))
+    return {
+        "size": tensor.numel(),
+        "offset": found[3],
+        **values,
+        **{name: b64encode(value).decode() for name, value in raw.items()},
+    }
+
+
+def _import_cuda(handle: dict[str, Any], device: torch.device) -> Tensor:
+    raw = {name: b64decode(handle[name]) for name in _RAW}
+    found: Tensor = reductions.rebuild_cuda_tensor(
+        Tensor,
+        torch.Size([handle["size"]]),
+        (1,),
+        handle["offset"],
+        torch.storage.TypedStorage,
+        torch.uint8,
+        device.index or 0,
+        raw["handle"],
+        handle["storage_size"],
+        handle["storage_offset"],
+        False,
+        raw["ref_counter_handle"],
+        handle["ref_counter_offset"],
+        raw["event_handle"],
+        handle["event_sync_required"],
+    )
+    return found

@@ -1,0 +1,127 @@
+"""Adapter: each version of a LoRA adapter is loaded under a name of its own.
+
+Loaded in place, an engine would serve the prefix cache of the old one and read its files again at
+every request. Under a new name nothing stands still, requests in flight end with the adapter that
+they named, and a name never stands for other weights. An old one is unloaded, and its folder given
+up, when no request can name it any more.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.policy.client.probe import UNREACHABLE
+from holdfast.weights.replica import UPDATE_SECONDS, EngineKind, Replica
+from holdfast.weights.strategies.strategy import Offer, WeightStrategy
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
+
+PREFIX = "holdfast-"
+_RUNTIME = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+_LOAD = {
+    EngineKind.VLLM: "/v1/load_lora_adapter",
+    EngineKind.SGLANG: "/load_lora_adapter",
+}
+_UNLOAD = {
+    EngineKind.VLLM: "/v1/unload_lora_adapter",
+    EngineKind.SGLANG: "/unload_lora_adapter",
+}
+
+
+class AdapterStrategy(WeightStrategy):
+    """`rank`: of the adapter that is trained; None: none is."""
+
+    name = "adapter"
+    stands_still = False
+
+    def __init__(self, *, rank: int | None):
+        self._rank = rank
+        self._loaded: dict[Replica, dict[str, str]] = {}
+        """Adapters that are ours, by name, with the name of their version."""
+
+    async def offers(self, replica: Replica) -> Offer:
+        if self._rank is None:
+            return Offer(False, "no LoRA adapter is trained (--lora-rank)")
+        route = _LOAD.get(replica.kind)
+        if route is None:
+            return Offer(False, f"{replica.name} takes no adapters")
+        if not await replica.has_route(route):
+            return Offer(
+                False,
+                f"{replica.name} loads no adapters at run time: start it with {_RUNTIME} and "
+                f"--enable-lora --max-lora-rank {self._rank}",
+            )
+        return Offer(True, "it loads adapters by name")
+
+    async def start(self, replicas: Sequence[Replica]) -> None:
+        """What an earlier incarnation of the trainer left behind is found, to be unloaded."""
+        for replica in replicas:
+            self._loaded[replica] = dict.fromkeys(await _listed(replica), "")
+
+    async def send_one(self, version: WeightFolder, replica: Replica) -> None:
+        if version.adapter is None:
+            raise WeightsNotTaken(f"version {version.name} has no adapter")
+        name, path = adapter_name(version), version.adapter.resolve()
+        body = {"lora_name": name, "lora_path": str(path)}
+        try:
+            await replica.post(_LOAD[replica.kind], body, seconds=UPDATE_SECONDS)
+        except WeightsNotTaken as error:
+            # Only the engine knows what it has: it may have been started anew meanwhile.
+            if "already" not in str(error):
+                raise WeightsNotTaken(f"{error}{_remedy(str(error), path)}") from error
+        self._loaded.setdefault(replica, {})[name] = version.name
+
+    async def has(self, version: WeightFolder, replica: Replica) -> bool:
+        """An engine that was started anew has none of them."""
+        listed = await _listed(replica)
+        self._loaded[replica] = {
+            name: self._loaded.get(replica, {}).get(name, "") for name in listed
+        }
+        return adapter_name(version) in listed
+
+    def model_of(self, version: WeightFolder, replica: Replica) -> str:
+        return adapter_name(version)
+
+    def switch(self, version: WeightFolder, replica: Replica) -> None:
+        replica.endpoint.adapter = adapter_name(version)
+
+    async def tidy(self, replica: Replica) -> None:
+        loaded, endpoint = self._loaded.get(replica, {}), replica.endpoint
+        listed = set(await _listed(replica))
+        for name in tuple(loaded):
+            if name not in listed:
+                del loaded[name]
+            elif name != endpoint.adapter and not endpoint.requested[name]:
+                await replica.post(_UNLOAD[replica.kind], {"lora_name": name})
+                del loaded[name]
+
+    def in_use(self) -> set[str]:
+        return {version for loaded in self._loaded.values() for version in loaded.values()}
+
+
+def adapter_name(version: WeightFolder) -> str:
+    """With a part of the digest: two runs may each have a `step-3`."""
+    return f"{PREFIX}{version.name}-{version.digest[:8]}"
+
+
+async def _listed(replica: Replica) -> list[str]:
+    """The names of our adapters that the engine has."""
+    try:
+        return [
+            model.id for model in await replica.endpoint.models() if model.id.startswith(PREFIX)
+        ]
+    except (*UNREACHABLE, msgspec.ValidationError):
+        return []
+
+
+def _remedy(error: str, path: Path) -> str:
+    """What would let an engine load it."""
+    config = json.loads((path / "adapter_config.json").read_text())
+    if "rank" in error.lower():
+        return f"; start it with --max-lora-rank {config.get('r')}"
+    if "no adapter found" in error.lower() or "no such file" in error.lower():
+        return f"; it does not see {path}: give --out a folder that both machines see"
+    if "lora" in error.lower() and "enable" in error.lower():
+        return "; start it with --enable-lora"
+    return ""

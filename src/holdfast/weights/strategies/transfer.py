@@ -1,0 +1,244 @@
+"""The engine's own transfer: tensors go straight into its workers, by a collective.
+
+The collective runs in a process of its own, beside the HTTP calls that can fail; whichever fails
+first ends both, with the engine's own words. All replicas get one broadcast. If one of them breaks
+it, a new group is made without it, and the others get theirs all the same, if they can.
+
+What engines call it is a matter of subclasses.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from holdfast import crashpoint
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.weights.carrier import Carrier, Device, Framing, this_device
+from holdfast.weights.replica import UPDATE_SECONDS, Replica
+from holdfast.weights.sender_process import SenderProcess
+from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
+
+if TYPE_CHECKING:
+    from holdfast.weights.collective import TensorMeta
+
+JOIN_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""For engines to say what is wrong, when the sender notices first."""
+LOOPBACK = "127.0.0.1"
+
+
+class TransferBroken(HoldfastError):
+    """A collective broke; `culprits` are the replicas that broke it, with their words."""
+
+    def __init__(self, why: str, culprits: dict[Replica, str]):
+        super().__init__(why)
+        self.culprits = culprits
+
+
+class TransferStrategy(WeightStrategy):
+    """A group of this trainer and all replicas that get their weights this way."""
+
+    framing = Framing.BUCKETS
+    members = "holdfast"
+    """Whose group it is: see `sender`."""
+
+    def __init__(
+        self, carrier: Carrier, *, trainer: Device | None = None, join_seconds: float = JOIN_SECONDS
+    ):
+        """`trainer`: where it computes; by default, on the CPU."""
+        self.name = carrier.value
+        self.carrier = carrier
+        self.trainer = trainer or this_device()
+        self._sender = SenderProcess()
+        self._members: tuple[Replica, ...] = ()
+        self._join_seconds = join_seconds
+        self._lock = asyncio.Lock()
+
+    def describe(self, offer: Offer) -> str:
+        world = 1 + sum(replica.world_size for replica in self._members)
+        return f"{self.name} transfer (world of {world}{offer.detail})"
+
+    async def start(self, replicas: Sequence[Replica]) -> None:
+        """Found at the start, not at the first update: who cannot reach whom."""
+        try:
+            async with self._lock:
+                await self._form(tuple(replicas))
+        except TransferBroken as error:
+            raise UsageError(f"--weight-sync {self.name}: {error}") from error
+
+    async def send(
+        self, version: WeightFolder, replicas: Sequence[Replica]
+    ) -> list[Acknowledgement]:
+        found: list[Acknowledgement] = []
+        left = list(replicas)
+        async with self._lock:
+            while left:
+                try:
+                    await self._receive_all(version, tuple(left))
+                    found += await self._finish_all(version, left)
+                    break
+                except TransferBroken as error:
+                    await self._break_off()
+                    culprits = self._culprits(error, left)
+                    found += [
+                        Acknowledgement(replica, why, is_intact=self.is_staged(replica))
+                        for replica, why in culprits.items()
+                    ]
+                    left = [replica for replica in left if replica not in culprits]
+        return found
+
+    def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
+        """Those that get nothing more: who broke the group, whoever cannot leave one that is
+        broken, and, if it is not known who broke it, all."""
+        if not error.culprits:
+            return dict.fromkeys(members, str(error))
+        stuck = [replica for replica in members if not self.mends(replica)]
+        return {**dict.fromkeys(stuck, f"its group broke: {error}"), **error.culprits}
+
+    async def _receive_all(self, version: WeightFolder, replicas: tuple[Replica, ...]) -> None:
+        if replicas != self._members:
+            await self._form(replicas)
+        await _together({r: self._begin(r) for r in replicas})
+        crashpoint.reach("weights.begun")
+        folder = version.path.resolve()
+        metas = await asyncio.to_thread(_read_metas, folder)
+        await _together(
+            {r: self._receive(r, metas) for r in replicas},
+            self._sender.send(folder, seconds=UPDATE_SECONDS, framing=self.framing),
+        )
+        crashpoint.reach("weights.received")
+
+    async def _finish_all(
+        self, version: WeightFolder, replicas: Sequence[Replica]
+    ) -> list[Acknowledgement]:
+        """Each by itself: the collective is over. What fails here may be half loaded."""
+        return list(await asyncio.gather(*(self._finish_one(version, r) for r in replicas)))
+
+    async def _finish_one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
+        try:
+            await self._finish(replica, version)
+        except HoldfastError as error:
+            return Acknowledgement(replica, str(error))
+        return Acknowledgement(replica)
+
+    async def _form(self, replicas: tuple[Replica, ...]) -> None:
+        """A new group. Its members rendezvous while they answer."""
+        self._members = ()
+        sizes = [replica.world_size for replica in replicas]
+        address = _address(replicas)
+        world = 1 + sum(sizes)
+        seconds = self._join_seconds
+        try:
+            port = await self._sender.open(
+                address, world, seconds=seconds, **await self._open_options(replicas)
+            )
+        except WeightsNotTaken as error:
+            raise TransferBroken(str(error), {}) from error
+        at = {"master_address": address, "master_port": port, "world_size": world}
+        offsets = [1 + sum(sizes[:number]) for number in range(len(replicas))]
+        try:
+            await _together(
+                {r: self._join(r, at, offset) for r, offset in zip(replicas, offsets, strict=True)},
+                self._sender.joined(seconds=seconds + GRACE_SECONDS),
+            )
+        except TransferBroken as error:
+            await self._break_off()
+            raise TransferBroken(
+                f"{error}; the trainer waits at {address}:{port}: the engine's machine has to "
+                "reach it, and the trainer's the engine's",
+                error.culprits,
+            ) from error
+        self._members = replicas
+
+    async def _break_off(self) -> None:
+        self._members = ()
+        await self._sender.kill()
+
+    async def aclose(self) -> None:
+        await self._sender.kill()
+
+    async def _open_options(self, replicas: Sequence[Replica]) -> dict[str, object]:
+        """Before a new group: how the sender makes it."""
+        return {
+            "members": self.members,
+            "carrier": self.carrier,
+            "device": self.trainer.name if self.carrier is Carrier.NCCL else "cpu",
+        }
+
+    # --- what engines call it
+
+    def is_staged(self, replica: Replica) -> bool:
+        """Whether it has all weights before it loads the first: what breaks changes nothing."""
+        return False
+
+    @abstractmethod
+    async def _join(self, replica: Replica, at: dict[str, object], offset: int) -> None:
+        """Its workers have the ranks from `offset` on."""
+
+    @abstractmethod
+    async def _begin(self, replica: Replica) -> None: ...
+
+    @abstractmethod
+    async def _receive(self, replica: Replica, metas: "Sequence[TensorMeta]") -> None:
+        """Beside the broadcast."""
+
+    @abstractmethod
+    async def _finish(self, replica: Replica, version: WeightFolder) -> None: ...
+
+
+def _read_metas(folder: Path) -> "list[TensorMeta]":
+    from holdfast.weights.sender import metas_of
+
+    return metas_of(folder)
+
+
+async def _together(
+    calls: "dict[Replica, Awaitable[None]]", collective: "Awaitable[object] | None" = None
+) -> None:
+    """Awaits all of them; whichever fails first ends the others. Raises `TransferBroken`."""
+    tasks: dict[asyncio.Future[None], Replica] = {
+        asyncio.ensure_future(call): replica for replica, call in calls.items()
+    }
+    beside = None if collective is None else asyncio.ensure_future(collective)
+    every: list[asyncio.Future[Any]] = [*tasks, *([beside] if beside is not None else [])]
+    try:
+        done, _ = await asyncio.wait(every, return_when=asyncio.FIRST_EXCEPTION)
+        if beside in done and any(task not in done for task in tasks):
+            # The collective noticed first: the engines know why.
+            await asyncio.wait(tasks, timeout=GRACE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        _raise_broken(tasks, beside)
+    finally:
+        for task in every:
+            task.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
+
+
+def _raise_broken(
+    tasks: "dict[asyncio.Future[None], Replica]", beside: "asyncio.Future[object] | None"
+) -> None:
+    culprits = {}
+    for task, replica in tasks.items():
+        error = task.exception() if task.done() else None
+        if error is not None:
+            if not isinstance(error, HoldfastError):
+                raise error
+            culprits[replica] = str(error)
+    failed = beside.exception() if beside is not None and beside.done() else None
+    if failed is not None and not isinstance(failed, HoldfastError):
+        raise failed
+    if culprits or failed is not None:
+        why = "; ".join(culprits.values()) or str(failed)
+        raise TransferBroken(why, culprits)
+
+
+def _address(replicas: Sequence[Replica]) -> str:
+    """Where engines reach this machine: its address towards the first that is elsewhere."""
+    from holdfast.weights.collective import address_towards
+
+    hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]
+    away = [host for host in hosts if host not in (LOOPBACK, "localhost", "::1")]
+    return address_towards(away[0]) if away else LOOPBACK

@@ -1,0 +1,233 @@
+"""vLLM's weight transfer, with the backend of `vllm_worker` or its own.
+
+With that of `vllm_worker` weights are received whole before the first of them is loaded: a sender
+that dies half-way has changed nothing. vLLM's own loads them as they come, and waits without a
+deadline: whoever is in its group when it breaks has to be started anew.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from holdfast import crashpoint
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.weights.carrier import Carrier, Device, Framing, this_device
+from holdfast.weights.replica import (
+    DEV_MODE,
+    SWITCH_SECONDS,
+    UPDATE_SECONDS,
+    EngineKind,
+    Replica,
+    TransferBackend,
+)
+from holdfast.weights.sender_process import SenderProcess
+from holdfast.weights.strategies.disk import WORKER
+from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
+from holdfast.weights.strategies.transfer import GRACE_SECONDS, TransferStrategy
+from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
+
+if TYPE_CHECKING:
+    from holdfast.weights.collective import TensorMeta
+
+REMEDY = (
+    f"start it with --worker-extension-cls {WORKER} "
+    '--weight-transfer-config \'{"backend": "holdfast"}\''
+)
+PACKED_BYTES = 64 << 20
+_NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
+"""An update that no backend takes: the one that was begun ends with it."""
+
+
+def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
+    """Why the backend of `vllm_worker` cannot be used by a carrier; "" if it can."""
+    if replica.transfer is TransferBackend.NO_ROUTE:
+        return f"{replica.name} has no weight transfer: {DEV_MODE}"
+    if replica.transfer is not TransferBackend.HOLDFAST or not replica.workers:
+        what = "no" if replica.transfer is TransferBackend.NONE else "another"
+        return f"{replica.name} has {what} backend of weight transfer: {REMEDY}"
+    reasons = (trainer.why_not(carrier, worker) for worker in replica.workers)
+    return next((f"{replica.name}: {why}" for why in reasons if why), "")
+
+
+async def begin_update(replica: Replica) -> None:
+    try:
+        await replica.post("/start_weight_update")
+    except WeightsNotTaken as error:
+        if "already active" not in str(error):
+            raise
+        if replica.transfer is not TransferBackend.HOLDFAST:
+            raise _half_loaded(replica) from error
+        # An earlier trainer began one and died. Nothing of it was loaded yet.
+        try:
+            await replica.post("/update_weights", {"update_info": _NOTHING})
+        except WeightsNotTaken:
+            await replica.post("/start_weight_update")
+        else:
+            raise
+
+
+def _half_loaded(replica: Replica) -> WeightsNotTaken:
+    return WeightsNotTaken(
+        f"{replica.name} was left in the middle of an update, with weights that are half loaded: "
+        "start it anew"
+    )
+
+
+async def finish_update(replica: Replica, version: WeightFolder) -> None:
+    body = {"weight_version": version.name}
+    await replica.post("/finish_weight_update", body, seconds=UPDATE_SECONDS)
+
+
+class VllmTransfer(TransferStrategy):
+    """A broadcast to the backend of `vllm_worker`, over TCP or from GPU to GPU."""
+
+    kinds = frozenset({EngineKind.VLLM})
+
+    async def offers(self, replica: Replica) -> Offer:
+        if why := why_no_workers(replica, self.carrier, self.trainer):
+            return Offer(False, why)
+        if self.carrier is Carrier.GLOO:
+            why = self.trainer.why_not(Carrier.NCCL, replica.workers[0])
+        return Offer(True, f"; {why}" if why else "")
+
+    def is_staged(self, replica: Replica) -> bool:
+        return True
+
+    async def _join(self, replica: Replica, at: dict[str, object], offset: int) -> None:
+        body = {"init_info": {**at, "rank_offset": offset, **self._wire()}}
+        seconds = self._join_seconds + GRACE_SECONDS
+        await replica.post("/init_weight_transfer_engine", body, seconds=seconds)
+
+    def _wire(self) -> dict[str, object]:
+        """What both sides have to agree on."""
+        return {"carrier": self.carrier}
+
+    async def _begin(self, replica: Replica) -> None:
+        await begin_update(replica)
+
+    async def _receive(self, replica: Replica, metas: "Sequence[TensorMeta]") -> None:
+        from holdfast.weights.sender import describe
+
+        body = {"update_info": describe(metas)}
+        await replica.post("/update_weights", body, seconds=UPDATE_SECONDS)
+
+    async def _finish(self, replica: Replica, version: WeightFolder) -> None:
+        await finish_update(replica, version)
+
+
+class VllmOwnTransfer(VllmTransfer):
+    """vLLM's own `nccl` backend: nothing of Holdfast is needed beside the engine, but vLLM beside
+    the trainer."""
+
+    framing = Framing.OVERFLOWING
+    members = "vllm"
+
+    def __init__(self, **options: object):
+        super().__init__(Carrier.NCCL, **options)  # type: ignore[arg-type]
+
+    async def offers(self, replica: Replica) -> Offer:
+        if replica.transfer is not TransferBackend.NCCL:
+            remedy = '--weight-transfer-config \'{"backend": "nccl"}\''
+            return Offer(False, f"{replica.name} was not started with {remedy}")
+        if why := self.trainer.why_not(Carrier.NCCL, Device(replica.device)):
+            return Offer(False, f"{replica.name}: {why}")
+        if find_spec("vllm") is None:
+            return Offer(
+                False,
+                f"{replica.name} has vLLM's own nccl backend: install vllm beside the trainer, or "
+                f"{REMEDY}",
+            )
+        return Offer(True, ", by vLLM's own backend")
+
+    def is_staged(self, replica: Replica) -> bool:
+        return False
+
+    def mends(self, replica: Replica) -> bool:
+        return False
+
+    async def _begin(self, replica: Replica) -> None:
+        if await replica.endpoint.version() == UNFINISHED:
+            raise _half_loaded(replica)
+        await replica.name_version(UNFINISHED)
+        await begin_update(replica)
+
+    def _wire(self) -> dict[str, object]:
+        return {
+            "packed": True,
+            "packed_buffer_size_bytes": PACKED_BYTES,
+            "packed_num_buffers": 1,
+        }
+
+
+class VllmSharedMemory(WeightStrategy):
+    """The backend of `vllm_worker` maps memory of the trainer's: that of the GPU that they share,
+    or of the machine's. Each replica by itself: there is no group that can break."""
+
+    name = Carrier.IPC.value
+    kinds = frozenset({EngineKind.VLLM})
+
+    def __init__(self, *, trainer: Device | None = None):
+        self.trainer = trainer or this_device()
+        self._sender = SenderProcess()
+        self._lock = asyncio.Lock()
+
+    async def offers(self, replica: Replica) -> Offer:
+        if why := why_no_workers(replica, Carrier.IPC, self.trainer):
+            return Offer(False, why)
+        shared = "a GPU" if self.trainer.kind == "cuda" else "the memory of this machine"
+        return Offer(True, f"it shares {shared} with the trainer")
+
+    def describe(self, offer: Offer) -> str:
+        return f"{self.name} transfer ({offer.detail})"
+
+    async def start(self, replicas: Sequence[Replica]) -> None:
+        """Each is shown a few bytes: containers may share a machine and not its memory."""
+        for replica in replicas:
+            try:
+                async with self._lock:
+                    trial = await self._sender.try_sharing(
+                        device=self.trainer.name, seconds=SWITCH_SECONDS
+                    )
+                    info = {"carrier": self.name, "handle": trial["handle"]}
+                    await replica.post("/init_weight_transfer_engine", {"init_info": info})
+            except WeightsNotTaken as error:
+                raise UsageError(
+                    f"--weight-sync {self.name}: {error}; the engine's processes have to see the "
+                    "trainer's (one container, one user)"
+                ) from error
+
+    async def send(
+        self, version: WeightFolder, replicas: Sequence[Replica]
+    ) -> list[Acknowledgement]:
+        """One after the other: a message is read before the next takes its memory."""
+        async with self._lock:
+            return [await self._send_to(version, replica) for replica in replicas]
+
+    async def _send_to(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
+        is_intact = True
+        try:
+            await begin_update(replica)
+            crashpoint.reach("weights.begun")
+            await self._hand_over(version, replica)
+            crashpoint.reach("weights.received")
+            is_intact = False
+            await finish_update(replica, version)
+        except HoldfastError as error:
+            await self._sender.kill()
+            return Acknowledgement(replica, str(error), is_intact=is_intact)
+        return Acknowledgement(replica)
+
+    async def _hand_over(self, version: WeightFolder, replica: Replica) -> None:
+        part, parts = 0, 1
+        while part < parts:
+            found = await self._sender.share(
+                version.path.resolve(), part, device=self.trainer.name, seconds=UPDATE_SECONDS
+            )
+            total = found.pop("parts")
+            assert isinstance(total, int), "it says how many there are"
+            await replica.post("/update_weights", {"update_info": found}, seconds=UPDATE_SECONDS)
+            part, parts = part + 1, total
+
+    async def aclose(self) -> None:
+        await self._sender.kill()

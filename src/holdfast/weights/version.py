@@ -1,0 +1,42 @@
+"""A version of the weights on disk, and the logprobs by which it is recognised."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.records.errors import HoldfastError
+
+UNFINISHED = "unfinished-update"
+"""The version that an engine is given before it is sent weights which it loads as they come. One
+that still has it is half loaded; one that was started anew has another."""
+
+
+class WeightsNotTaken(HoldfastError):
+    """An engine did not take a version of the weights."""
+
+
+class TokenScores(Struct, frozen=True):
+    """A fixed sequence, and the logprob of the most likely token after each of the beginnings of it
+    that `probe` asks for, with the trainer's weights."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    dtype: str = "float32"
+    """In which the trainer computed them."""
+
+
+class WeightFolder(Struct, frozen=True):
+    """A version on disk: a Hugging Face folder. Its name never stands for other bytes."""
+
+    name: str
+    path: Path
+    digest: str
+    adapter: Path | None = None
+    """The same version as a LoRA adapter, where that is what is trained."""
+    scores: TokenScores | None = None
+    """What an engine with these weights has to compute; None: only its word is taken."""
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of its weights."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

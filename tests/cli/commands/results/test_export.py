@@ -1,0 +1,271 @@
+"""`holdfast export`: the same data gives the same bytes, in either format, whole or not at all."""
+
+import csv
+import json
+import shutil
+import signal
+
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.testing import Fault, FaultKind
+from support.cli.shell import Lab, end, start
+
+WHATS = ("samples", "trajectories", "failures")
+SAMPLE_KEYS = {
+    *("task", "group", "sample", "branch", "status", "reason", "token_ids", "loss_mask"),
+    *("logprobs", "version_spans", "reward", "advantage", "remove_sample"),
+    *("logprobs_mode", "trajectory", "turns", "step_rewards", "truncated"),
+    *("prompt_tokens", "completion_tokens"),
+}
+
+
+@pytest.fixture(scope="module")
+def ran(module_engine, tmp_path_factory):
+    """A run with outcomes of all kinds, made once."""
+    lab = Lab(tmp_path_factory.mktemp("export"), module_engine)
+    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
+    lab.finished_run("--samples", 2)
+    return lab
+
+
+def lines(exported: bytes) -> list[dict]:
+    return [json.loads(line) for line in exported.splitlines()]
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_parquet_holds_what_jsonl_holds_and_both_are_the_same_every_time(ran, what):
+    exported = ran.export(what)
+    assert ran.export(what) == exported
+    rows = lines(exported)
+    assert rows
+    columns = ran.export(what, "--format", "parquet")
+    assert ran.export(what, "--format", "parquet") == columns
+    table = pq.read_table(ran.place / f"{what}.out")
+    assert table.column_names == list(rows[0])
+    for ours, theirs in zip(table.to_pylist(), rows, strict=True):
+        for name, value in theirs.items():
+            found = ours[name]
+            nested = isinstance(found, str) and not isinstance(value, str)
+            found = json.loads(found) if nested else found
+            assert (whole(found) if name in ("messages", "turns") else found) == value
+
+
+def whole(value):
+    """Nested columns as JSONL has them: what is null is absent, and open values are no text."""
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: whole(item) for name, item in value.items() if item is not None}
+    for name in found.keys() & {"versions", "usage"}:
+        found[name] = json.loads(found[name])
+    others = json.loads(found.pop("others", "{}"))
+    return found | others
+
+
+def test_messages_of_parquet_are_nested_columns(ran):
+    ran.export("trajectories", "--format", "parquet")
+    table = pq.read_table(ran.place / "trajectories.out")
+    message = table.schema.field("messages").type.value_type
+    assert [field.name for field in message] == [
+        *("role", "content", "parts", "reasoning_content", "name", "tool_call_id", "tool_calls"),
+        "others",
+    ]
+    turn = table.schema.field("turns").type.value_type
+    assert turn.field("reply").type == message
+    assert turn.field("prompt").type.value_type == message
+    said = [message["content"] for message in table.to_pylist()[0]["messages"]]
+    assert said == [m["content"] for m in lines(ran.export("trajectories"))[0]["messages"]]
+
+
+@pytest.mark.parametrize("what", ["samples", "trajectories", "failures"])
+def test_csv_is_csv(ran, what):
+    path = ran.place / f"{what}.csv"
+    assert ran.holdfast("export", "r", "--what", what, "--out", path).code == 0
+    rows = lines(ran.export(what))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [list(row) for row in found] == [list(row) for row in rows]
+    for ours, theirs in zip(found, rows, strict=True):
+        for name, value in theirs.items():
+            if isinstance(value, str) or value is None:
+                assert ours[name] == (value or "")
+            else:
+                assert json.loads(ours[name]) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--what", "rows", "--out", "x.csv"), "--what rows is nested, and CSV is not: use .jsonl"),
+        (("--what", "sft", "--out", "x.csv"), "--what sft is nested"),
+        (("--what", "samples", "--out", "x.csv", "--format", "jsonl"), "x.csv is to hold jsonl"),
+        (("--what", "samples", "--out", "x.xlsx"), "x.xlsx: exports are .jsonl, .parquet or .csv"),
+        (("--what", "samples", "--out", "-", "--format", "csv"), "csv wants a file"),
+    ],
+)
+def test_what_is_no_csv_is_refused(ran, words, why):
+    done = ran.holdfast("export", "r", *words)
+    assert (done.code, done.out) == (2, "")
+    assert why in done.line
+    assert not list(ran.place.glob("x.*"))
+
+
+def test_samples_hold_nothing_that_a_disturbance_could_change(ran):
+    rows = lines(ran.export())
+    assert all(set(row) == SAMPLE_KEYS for row in rows)
+    order = ["sum", "long-one", "bug", "crab 🦀\n"]
+    keys = [(order.index(row["task"]), row["sample"], row["branch"]) for row in rows]
+    assert keys == sorted(keys)
+    assert (2, 0, 0) not in keys, "a bug is no sample"
+    assert (2, 1, 0) in keys, "its sibling is"
+    for row in rows:
+        assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
+
+
+def test_the_same_seed_gives_the_same_samples_under_any_name_in_any_journal(ran, lab):
+    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
+    # Other conditions, and trouble on the way.
+    lab.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
+    lab.finished_run("--samples", 2, "--concurrency", 1, run="another name", journal="other.db")
+    lab.engine.set_faults()
+    theirs = lab.export("samples", "--journal", "other.db", run="another name")
+    assert theirs == ran.export()
+
+
+def test_fixed_groups_are_filled_with_placeholders(ran):
+    rows = lines(ran.export("samples", "--fixed-groups"))
+    assert {(row["task"], row["sample"]) for row in rows if row["task"] == "bug"} == {
+        ("bug", 0),
+        ("bug", 1),
+    }
+    (filler,) = [row for row in rows if row["status"] == "ABORTED"]
+    assert (filler["token_ids"], filler["loss_mask"], filler["logprobs"]) == ([0, 0], [0], [0.0])
+    assert filler["remove_sample"]
+    ran.export("samples", "--fixed-groups", "--format", "parquet")
+
+
+def test_failures_are_exported_with_their_tracebacks(ran):
+    first, second = lines(ran.export("failures"))
+    assert (first["task"], first["sample"], first["attempt"], second["attempt"]) == ("bug", 0, 1, 2)
+    assert first["cause"] == "code"
+    assert "agent.py" in first["traceback"]
+
+
+def test_what_was_written_is_told_to_scripts(ran):
+    done = ran.holdfast("export", "r", "--what", "failures", "--out", "f.jsonl", "--json")
+    assert json.loads(done.out) == {
+        "rows": 2,
+        "written": True,
+        "out": "f.jsonl",
+        "unsettled": 0,
+    }
+    assert done.err == ""
+
+
+def test_an_export_that_is_killed_leaves_the_old_file(ran, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    words = ("export", "r", "--what", "samples", "--out", out, "--force")
+    done = ran.holdfast(*words, env={"HOLDFAST_CRASH": "export.row:2"})
+    assert done.code == -signal.SIGKILL
+    assert out.read_text() == "old"
+    assert ran.holdfast(*words).code == 0
+    assert out.read_bytes() == ran.export()
+
+
+def test_an_export_that_cannot_be_finished_leaves_the_old_file_and_no_other(ran, tmp_path):
+    copy = tmp_path / "copy.db"
+    shutil.copy(ran.journal, copy)
+    lab = Lab(tmp_path, ran.engine)
+    lab.journal = copy
+    lab.damage(
+        "UPDATE records SET body = zeroblob(9) WHERE position = (SELECT max(position) FROM records)"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "s.jsonl").write_text("old")
+    for form in ("jsonl", "parquet"):
+        done = lab.holdfast(
+            "export", "r", "--what", "trajectories", "--out", out / "s.jsonl", "--journal", copy,
+            "--format", form, "--force",
+        )  # fmt: skip
+        assert done.code == Exit.CORRUPT
+        assert [path.name for path in out.iterdir()] == ["s.jsonl"]
+        assert (out / "s.jsonl").read_text() == "old"
+
+
+def test_a_link_is_followed_and_a_long_name_is_no_trouble(ran, tmp_path):
+    real = tmp_path / ("n" * 250)
+    real.write_text("old")
+    (tmp_path / "link").symlink_to(real)
+    done = ran.holdfast("export", "r", "--what", "failures", "--out", tmp_path / "link", "--force")
+    assert done.code == 0, done.err
+    assert (tmp_path / "link").is_symlink()
+    assert len(lines(real.read_bytes())) == 2
+
+
+def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(lab):
+    lab.tasks("quick", "slow")
+    lab.engine.set_faults(Fault(FaultKind.HANG, matching="slow/1"))
+    process = start(*lab.words("--samples", 2, "--quiet", "--grace", 0), cwd=lab.place)
+    try:
+        while (json.loads(lab.holdfast("runs", "--json").out or "[]") or [{}])[0].get(
+            "settled"
+        ) != 3:
+            assert process.poll() is None
+        done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
+        assert json.loads(done.out)["unsettled"] == 1
+        assert done.line == (
+            "holdfast: 1 trajectory is not settled yet; its group is not among the samples"
+        )
+        rows = lines((lab.place / "s.jsonl").read_bytes())
+        assert {row["task"] for row in rows} == {"quick"}
+        assert len(lines(lab.export("trajectories"))) == 4
+    finally:
+        process.terminate()
+    assert end(process).code == Exit.TERMINATED
+
+
+def test_the_journal_itself_is_never_the_target(ran):
+    before = ran.export()
+    done = ran.holdfast(
+        "export", "r", "--what", "samples", "--journal", ran.journal, "--out", ran.journal
+    )
+    assert done.code == Exit.USAGE
+    assert "is the journal itself" in done.line
+    assert ran.export() == before
+
+
+def test_an_export_without_rows_says_why(lab):
+    lab.tasks("bug")
+    lab.finished_run("--max-retry", 0)
+    for name in ("samples.jsonl", "samples.csv", "samples.parquet", "sft.jsonl", "sft.parquet"):
+        done = lab.holdfast("export", "r", "--what", name.partition(".")[0], "--out", name)
+        assert (done.code, done.out) == (Exit.EMPTY, "")
+        assert done.line == (
+            "holdfast: nothing was written: of 1 finished trajectory none has a valid outcome"
+        )
+        assert not (lab.place / name).exists()
+    done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.csv", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["rows"], told["written"]) == (Exit.EMPTY, 0, False)
+    done = lab.holdfast("export", "r", "--what", "samples", "--out", "-")
+    assert (done.code, done.out) == (Exit.EMPTY, "")
+    lab.tasks("sum")
+    lab.finished_run(run="good")
+    done = lab.holdfast("export", "good", "--what", "failures", "--out", "failures.jsonl")
+    assert done.line == "holdfast: nothing was written: no failure is recorded"
+
+
+def test_an_export_without_rows_leaves_an_earlier_one_as_it_was(ran):
+    for name in ("sft.jsonl", "sft.parquet"):
+        words = ("export", "r", "--what", "sft", "--out", name)
+        assert ran.holdfast(*words).code == 0
+        before = (ran.place / name).read_bytes()
+        done = ran.holdfast(*words, "--min-reward", "9e6")
+        assert (done.code, done.out) == (Exit.EMPTY, "")
+        assert done.line.endswith(f"a reward of 9e+06 or more; {name} is as it was")
+        assert (ran.place / name).read_bytes() == before

@@ -1,0 +1,83 @@
+"""`holdfast run --scorer` with a judge of the user's file, and `--system`."""
+
+import json
+
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
+
+JUDGED = """
+import holdfast
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=12)
+
+
+judge = holdfast.Judge("Is it kind?", policy="{url}")
+compared = holdfast.Judge("Which is kinder?", policy="{url}", compare=True)
+"""
+
+
+def test_a_judge_is_a_scorer_of_the_command_line(lab: Lab) -> None:
+    with FakeEngine(replies=['{"reason": "very kind", "score": 9}']) as engine:
+        lab.write("judged.py", JUDGED.format(url=engine.url))
+        done = lab.run("--scorer", "judge", rollout="judged.py")
+        assert done.code == 0, done.err
+        assert "mean reward: clean 0.9000 (n=2)" in done.out
+        again = lab.run("--scorer", "judge", rollout="judged.py")
+        assert again.code == 0, again.err
+    shown = lab.holdfast("show", "r", "sum/0").out
+    assert "score: 9" in shown
+    assert "score: very kind" in shown
+
+
+GONE = """
+
+import os, signal
+
+
+async def solve_then_kill(t):
+    await solve(t)
+    if os.environ.get("VICTIM"):
+        os.kill(int(os.environ["VICTIM"]), signal.SIGKILL)
+"""
+
+
+def test_a_judge_that_stays_down_stops_the_command_and_the_same_command_only_judges(
+    lab: Lab,
+) -> None:
+    with FakeEngine(replies=['{"reason": "very kind", "score": 9}']) as engine:
+        lab.tasks("sum")
+        lab.write("judged.py", JUDGED.format(url=engine.url) + GONE)
+        words = ("--scorer", "judge", "--patience", "0", "--scorer-timeout", "0.5")
+        rollout = "judged.py:solve_then_kill"
+        stopped = lab.run(*words, rollout=rollout, env={"VICTIM": str(engine.pid)})
+        assert stopped.code == Exit.STOPPED, stopped.err
+        assert f"stopped: the judge: {engine.url} has been down" in stopped.err
+        assert "to go on: holdfast run" in stopped.err
+        engine.kill()
+        engine.start()
+        sampled = lab.engine.stats().tokens
+        done = lab.run(*words, rollout=rollout)
+        assert done.code == 0, done.err
+        assert "mean reward: clean 0.9000 (n=1)" in done.out
+        assert lab.engine.stats().tokens == sampled
+
+
+def test_a_judge_compares_groups_there(lab: Lab) -> None:
+    answer = '{"A": {"reason": "x", "score": 10}, "B": {"reason": "y", "score": 0}}'
+    with FakeEngine(replies=[answer]) as engine:
+        lab.write("judged.py", JUDGED.format(url=engine.url))
+        done = lab.run("--scorer", "compared", "--samples", 2, rollout="judged.py")
+        assert done.code == 0, done.err
+    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+    assert sorted(row["reward"] for row in rows) == [0, 0, 1, 1]
+
+
+def test_a_system_message_is_part_of_the_tasks(lab: Lab) -> None:
+    lab.finished_run("--system", "Be kind.")
+    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+    assert all(row["messages"][0] == {"role": "system", "content": "Be kind."} for row in rows)
+    assert lab.run("--system", "Be rude.").code == Exit.CHANGED

@@ -1,0 +1,155 @@
+"""The configuration file: what is always the same is written down once."""
+
+import json
+
+import pytest
+
+from holdfast.cli.terminal.exit_codes import Exit
+from support.cli.shell import Lab, end, start
+
+
+@pytest.fixture
+def configured(lab: Lab) -> Lab:
+    lab.write(
+        "holdfast.toml",
+        f'policy = "{lab.engine.url}"\nmodel = "{lab.engine.model}"\njournal = "all.db"\n'
+        'max-tokens = 7\n[run]\ntasks = "tasks.jsonl"\nrollout = "agent.py"\nmax_retry = 0\n',
+    )
+    return lab
+
+
+def spec_of(lab: Lab, *words: object) -> dict:
+    return json.loads(lab.holdfast("show", "x", "--json", *words).out)["spec"]
+
+
+def test_a_run_needs_no_more_than_its_name(configured: Lab) -> None:
+    done = configured.holdfast("run", "--run", "x")
+    assert done.code == 0, done.err
+    assert (configured.place / "all.db").exists()
+    assert spec_of(configured)["sampling"]["max_tokens"] == 7
+
+
+def test_the_command_line_wins(configured: Lab) -> None:
+    other = configured.tasks("else", file="other.jsonl")
+    words = ("--max-tokens", 5, "--tasks", other, "--journal=mine.db", "--stop", "b")
+    configured.write(
+        "holdfast.toml", (configured.place / "holdfast.toml").read_text() + 'stop=["a"]'
+    )
+    done = configured.holdfast("run", "agent.py:solve", "--run", "x", *words)
+    assert done.code == 0, done.err
+    spec = spec_of(configured, "--journal", "mine.db")
+    assert (spec["sampling"]["max_tokens"], spec["sampling"]["stop"]) == (5, ["b"])
+    assert not (configured.place / "all.db").exists()
+
+
+def test_pyproject_has_a_table_for_it(lab: Lab) -> None:
+    lab.write("pyproject.toml", '[project]\nname = "x"\n[tool.holdfast]\nmax-tokens = 9\n')
+    lab.finished_run(run="x")
+    assert spec_of(lab)["sampling"]["max_tokens"] == 9
+
+
+def test_a_table_goes_before_what_holds_everywhere(lab: Lab) -> None:
+    lab.write("holdfast.toml", "max-tokens = 9\n[run]\nmax-tokens = 3\n[train]\nsteps = 2\n")
+    lab.finished_run(run="x")
+    assert spec_of(lab)["sampling"]["max_tokens"] == 3
+
+
+def test_paths_start_at_the_folder_of_the_file(configured: Lab) -> None:
+    (configured.place / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    inner = configured.place / "inner"
+    inner.mkdir()
+    done = end(start("run", "--run", "x", cwd=inner))
+    assert done.code == 0, done.err
+    assert (configured.place / "all.db").exists()
+    assert list(inner.iterdir()) == []
+
+
+def test_a_file_above_that_belongs_to_no_project_of_ours_is_not_used(configured: Lab) -> None:
+    inner = configured.place / "inner"
+    inner.mkdir()
+    assert end(start("runs", cwd=inner)).line.startswith("holdfast: there is no journal at hold")
+
+
+def test_a_resumed_run_uses_it_again(configured: Lab) -> None:
+    assert configured.holdfast("run", "--run", "x").code == 0
+    done = configured.holdfast("resume", "x")
+    assert done.code == 0, done.err
+
+
+def test_the_variable_names_another_file_or_none(configured: Lab) -> None:
+    configured.write("other.toml", 'journal = "other.db"\n')
+    named = configured.holdfast("runs", env={"HOLDFAST_CONFIG": "other.toml"})
+    assert "other.db" in named.line
+    assert "holdfast.db" in configured.holdfast("runs", env={"HOLDFAST_CONFIG": ""}).line
+    missing = configured.holdfast("runs", env={"HOLDFAST_CONFIG": "no.toml"})
+    assert (missing.code, "no.toml" in missing.line) == (Exit.USAGE, True)
+
+
+def test_config_shows_what_is_set_and_for_whom(configured: Lab) -> None:
+    out = configured.holdfast("config").out
+    assert "holdfast.toml sets:" in out
+    assert "max-tokens = 7  (run, train, gateway)" in out
+    assert "max_retry = 0  (run)" in out
+    found = json.loads(configured.holdfast("config", "--json").out)
+    assert found["commands"]["run"]["max_retry"] == 0
+
+
+def test_without_a_file_config_says_so(lab: Lab) -> None:
+    assert lab.holdfast("config").out.startswith("no configuration file here")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("max-token = 3", "did you mean max-tokens?"),
+        ("nonsense = 3", "nonsense is no option of any command"),
+        ("[run]\nlearning-rate = 1", "learning-rate is no option of `holdfast run`"),
+        ("[rum]\nx = 1", "no command 'rum'"),
+        ("yes = true", "yes is typed each time"),
+        ('max-tokens = "many"', "max-tokens wants a whole number"),
+        ("max-tokens = 0", "must be 1 or more"),
+        ("max-tokens = [1]", "wants one text or number"),
+        ("journal = 5", "journal wants a path, as text, not 5"),
+        ('ignore-eos = "yes"', "is true or false"),
+        ('on-divergence = "guess"', "is one of fork, fail"),
+        ("max-tokens = ", "is no TOML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_file(lab: Lab, text: str, named: str) -> None:
+    lab.write("holdfast.toml", text)
+    done = lab.run(run="x")
+    assert done.code == Exit.USAGE
+    assert named in done.line
+    assert "holdfast.toml" in done.line
+    assert not lab.journal.exists()
+    assert lab.holdfast("run", "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('polcy = "http://x"', "did you mean policy?"),
+        ("tasks = ", "is no TOML"),
+        ("tasks = 5", "tasks wants"),
+        ("[rn]\ntasks = 'a'", "no command 'rn' for a table; did you mean run?"),
+    ],
+)
+def test_a_mistake_of_the_file_goes_before_what_is_missing_for_it(
+    lab: Lab, text: str, named: str
+) -> None:
+    lab.write("holdfast.toml", text)
+    done = lab.holdfast("run", "--run", "c1")
+    assert done.code == Exit.USAGE
+    (line,) = done.err.splitlines()
+    assert "holdfast.toml" in line
+    assert named in line
+    assert "are required" not in line
+
+
+def test_an_option_with_another_name_in_python_is_a_key(lab: Lab) -> None:
+    lab.write("holdfast.toml", '[train]\nasync = true\n[serve]\nversion = "v1"\n')
+    done = lab.holdfast("config")
+    assert done.code == 0, done.err
+    assert "async" in done.out
+    lab.write("holdfast.toml", '[train]\nasync = "yes"\n')
+    assert "async is true or false, not 'yes'" in lab.holdfast("config").line

@@ -1,0 +1,129 @@
+"""A run that a trainer asks for rollouts: whose it is, who sampled it, and what failed."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from holdfast.delivery.stream import RolloutStream
+from holdfast.engine.connect import connect_policy
+from holdfast.engine.run_plan import plan_run
+from holdfast.journal import open_journal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import as_tasks
+from holdfast.rollout.processors.processor import as_processor
+from holdfast.testing import FakeEngine
+
+TASKS = as_tasks([{"id": name, "prompt": name} for name in ("good", "bad", "late")])
+GOOD, BAD, LATE = TASKS
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with FakeEngine(mean_length=3, dialect="sglang") as found:
+        yield found
+
+
+def stream_of(folder: Path, engine: FakeEngine, held: asyncio.Event | None = None):
+    """Of groups of two: `bad` fails, and `late` waits for `held`."""
+
+    async def solve(t):
+        t.add(*t.task.messages)
+        await t.generate()
+        if t.task.id == "bad":
+            raise ValueError("no")
+        if held is not None and t.task.id == "late" and t.key.sample == 1:
+            await held.wait()
+        return 1.0
+
+    @asynccontextmanager
+    async def connected(journal, consumer):
+        policy = EnginePolicy(engine.url, engine.model)
+        try:
+            yield await connect_policy(policy)
+        finally:
+            await policy.aclose()
+
+    plan = plan_run(
+        "run",
+        tasks=(),
+        processor=as_processor(solve),
+        rollout=("solve", None),
+        samples=2,
+        sampling=Sampling(max_tokens=4),
+        seed=1,
+        group=GroupPolicy(refill=0),
+    )
+    plan = structs.replace(plan, spec=structs.replace(plan.spec, model="fake", renderer="bytes"))
+    journal = partial(open_journal, folder / "holdfast.db")
+    return RolloutStream(plan, connected, journal=journal, consumer="trainer")
+
+
+@asynccontextmanager
+async def opened(folder, engine, done, **more):
+    held = more.pop("held", None)
+    stream = stream_of(folder, engine, held)
+    await stream.open(done, **more)
+    try:
+        yield stream
+    finally:
+        await stream.close()
+
+
+def test_a_group_that_waits_for_a_member_has_not_failed(tmp_path, engine):
+    async def main():
+        held = asyncio.Event()
+        async with opened(tmp_path, engine, 0, held=held) as stream:
+            await stream.admit(TASKS)
+            await stream.start()
+            (first,) = await stream.roll_out(1, [GOOD])
+            assert len(first.samples) == 2
+            journal, run = stream.journal, stream.run
+            while (await journal.progress(run)).settled < 5:  # All but the one that waits.
+                await journal.changes.wait(journal.changes.count, timeout=0.1)
+            await journal.take(stream.consumer, groups=1)
+            assert await stream.failed_groups(since=0) == 1, "bad alone"
+            assert await stream.failed_groups(since=2) == 0
+            held.set()
+            assert len((await stream.roll_out(2, [LATE]))[0].samples) == 2
+
+    asyncio.run(main())
+
+
+def test_a_training_that_begins_leaves_the_run_of_another_as_it_is(tmp_path, engine):
+    async def main():
+        async with opened(tmp_path, engine, 0, begins=True) as stream:
+            await stream.roll_out(1, [GOOD])
+        async with opened(tmp_path, engine, 0, begins=True) as stream:
+            await stream.roll_out(1, [GOOD])  # It had written no checkpoint.
+            await stream.commit(1)
+            before = await stream.ledger()
+            with pytest.raises(UsageError, match="begins anew"):
+                await stream.rewind(0)
+        with pytest.raises(UsageError, match="trained up to step 1, and the trainer begins anew"):
+            async with opened(tmp_path, engine, 0, begins=True):
+                pass
+        async with opened(tmp_path, engine, 1) as stream:
+            assert await stream.ledger() == before
+
+    asyncio.run(main())
+
+
+def test_the_weights_that_sampled_what_is_recorded_have_their_names(tmp_path, engine):
+    async def main():
+        async with opened(tmp_path, engine, 0) as stream:
+            assert await stream.sampled_by([GOOD]) == set()
+            await stream.admit([GOOD, LATE])
+            assert await stream.sampled_by([GOOD]) == set(), "nothing is sampled yet"
+            (group,) = await stream.roll_out(1, [GOOD])
+            names = {span.version for sample in group.samples for span in sample.version_spans}
+            assert len(names) == 1
+            assert await stream.sampled_by([GOOD, BAD]) == names
+
+    asyncio.run(main())

@@ -1,0 +1,211 @@
+"""A judge in an evaluation: one of a module, called for many rows at once, as it is documented."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.records.usage import judge_usage
+from holdfast.testing import FakeEngine
+from support.evaluation.course import Course
+
+GOOD = '{"reason": "it is right", "score": 8}'
+JUDGED = """
+import holdfast
+
+judge = holdfast.Judge("Is the answer right?", policy="URL")
+
+@evaluation_test(dataset=ROWS, passed_threshold=0.75)
+async def test_it(row):
+    async with judge:
+        return await judge(row)
+
+def test_afterwards():
+    assert judge.usage.completion_tokens > 0
+"""
+
+
+@pytest.fixture
+def judging() -> Iterator[FakeEngine]:
+    """Slow enough that many rows are with the judge at once."""
+    with FakeEngine(replies=[GOOD], delay=0.3) as engine:
+        yield engine
+
+
+def write(course: Course, engine: FakeEngine, source: str = JUDGED) -> None:
+    course.write(source.replace("URL", engine.url))
+
+
+def questions(engine: FakeEngine) -> int:
+    return sum(name == "judge" for name, _ in engine.requests())
+
+
+def test_rows_are_judged_at_once_each_by_one_question(course: Course, judging: FakeEngine) -> None:
+    write(course, judging)
+    course.run().assert_outcomes(passed=2)
+    found = course.only()
+    assert (found["agg_score"], found["scored"], found["failed"]) == (pytest.approx(0.8), 4, 0)
+    assert questions(judging) == 4
+    for history in course.histories("test_it.test_it").values():
+        assert history.scored is not None
+        assert history.scored.reasons == {"score": "it is right"}
+        assert not history.scoring_failures
+
+
+def test_tokens_count_also_where_a_function_makes_a_number_of_the_verdict(
+    course: Course, judging: FakeEngine
+) -> None:
+    plain = JUDGED.replace("return await judge(row)", "return (await judge(row)).reward / 2")
+    write(course, judging, plain.replace("0.75", "0.3"))
+    course.run().assert_outcomes(passed=2)
+    assert course.only()["agg_score"] == pytest.approx(0.4)
+    for history in course.histories("test_it.test_it").values():
+        assert history.scored is not None
+        assert judge_usage(history.scored.details)["fake"].completion_tokens > 0
+
+
+def test_what_is_judged_is_not_judged_again_by_the_same_command(
+    course: Course, judging: FakeEngine
+) -> None:
+    write(course, judging, JUDGED.partition("def test_afterwards")[0])
+    course.run().assert_outcomes(passed=1)
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["scored"] == 4
+    assert questions(judging) == 4
+
+
+def test_a_judge_is_called_without_a_block_beside_one_that_has_one(
+    course: Course, judging: FakeEngine
+) -> None:
+    beside = """
+    if row.ground_truth % 2:
+        return await judge(row)
+    async with judge:"""
+    write(course, judging, JUDGED.replace("\n    async with judge:", beside))
+    course.run().assert_outcomes(passed=2)
+    assert course.only()["scored"] == 4
+    assert questions(judging) == 4
+
+
+def test_a_row_that_the_judge_cannot_judge_has_no_score_and_is_in_no_mean(course: Course) -> None:
+    with FakeEngine(replies=['{"reason": "it is empty", "score": null}']) as engine:
+        write(course, engine)
+        result = course.run()
+    assert course.only()["agg_score"] is None
+    result.stdout.fnmatch_lines(["*no row was scored*"])
+
+
+COMPARED = """
+import holdfast
+
+judge = holdfast.Judge("Which answer is better?", policy="URL", compare=True)
+
+@evaluation_test(dataset=ROWS, mode="groupwise", samples=2)
+async def test_it(rows):
+    async with judge:
+        return await judge(rows)
+"""
+
+
+def test_samples_of_a_row_are_compared_in_one_question(course: Course) -> None:
+    answer = '{"A": {"reason": "better", "score": 9}, "B": {"reason": "worse", "score": 3}}'
+    with FakeEngine(replies=[answer], delay=0.2) as engine:
+        write(course, engine, COMPARED)
+        course.run().assert_outcomes(passed=1)
+        assert questions(engine) == 4
+    assert course.only()["agg_score"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        JUDGED,
+        """
+import holdfast
+
+@pytest.fixture
+def judge():
+    return holdfast.Judge("Is the answer right?", policy="URL")
+
+@evaluation_test(dataset=ROWS)
+async def test_it(row, judge):
+    return await judge(row)
+""",
+        """
+import holdfast
+
+class TestIt:
+    def setup_method(self):
+        self.judge = holdfast.Judge("Is the answer right?", policy="URL")
+
+    @evaluation_test(dataset=ROWS, mode="all")
+    async def test_it(self, rows):
+        return [await self.judge(row) for row in rows]
+""",
+    ],
+    ids=["of the module", "a fixture", "of the class"],
+)
+def test_a_judge_that_is_down_is_found_before_anything_is_sampled(
+    course: Course, source: str
+) -> None:
+    with FakeEngine() as gone:
+        address = gone.url
+    course.write(source.replace("URL", address))
+    result = course.run("-k", "test_it")
+    result.stdout.fnmatch_lines([f"EndpointDown: the judge: the policy at {address} does *"])
+    assert course.engine.stats().tokens == 0
+
+
+def test_what_is_judged_needs_no_judge(course: Course) -> None:
+    with FakeEngine(replies=[GOOD]) as engine:
+        write(course, engine, JUDGED.partition("def test_afterwards")[0])
+        course.run().assert_outcomes(passed=1)
+    course.run().assert_outcomes(passed=1)
+
+
+# --- a judge whose engine goes away while rows are rolled out
+
+KILLS = """
+import os, signal
+import holdfast
+
+judge = holdfast.Judge("Is the answer right?", policy="URL")
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+    if os.environ.get("VICTIM"):
+        os.kill(int(os.environ.pop("VICTIM")), signal.SIGKILL)
+
+@evaluation_test(dataset=ROWS[:1], rollout_processor=solve, scorer_timeout=0.5 MODE)
+async def test_it(ARGUMENT):
+    try:
+        async with judge:
+            CALL
+    except holdfast.HoldfastError as error:
+        raise RuntimeError("my own words") from error
+"""
+POINTWISE = KILLS.replace("MODE", "").replace("ARGUMENT", "row")
+POINTWISE = POINTWISE.replace("CALL", "return await judge(row)")
+ALL = KILLS.replace("MODE", ", mode='all'").replace("ARGUMENT", "rows")
+ALL = ALL.replace("CALL", "return [await judge(row) for row in rows]")
+
+
+@pytest.mark.parametrize("source", [POINTWISE, ALL], ids=["pointwise", "all"])
+def test_one_that_stays_down_blames_no_row_and_the_same_command_only_judges(
+    course: Course, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeEngine(replies=[GOOD]) as engine:
+        write(course, engine, source)
+        monkeypatch.setenv("VICTIM", str(engine.pid))
+        result = course.run("--holdfast-patience", "0")
+        result.stdout.fnmatch_lines(
+            [f"EndpointDown: the judge: {engine.url} has been down *the same command to go on"]
+        )
+        result.stdout.no_fnmatch_line("*correct the function*")
+        engine.kill()
+        engine.start()
+        sampled = course.engine.stats().tokens
+        course.run("--holdfast-patience", "0").assert_outcomes(passed=1)
+        assert course.engine.stats().tokens == sampled
+        assert questions(engine) == 1
+    assert course.only()["failed"] == 0

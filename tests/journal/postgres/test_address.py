@@ -1,0 +1,76 @@
+"""The URL of a journal: its parts, its switches, and a password that is never shown."""
+
+import pytest
+
+from holdfast.journal import PASSWORDS, adopt_passwords, share_passwords, take_password
+from holdfast.journal.postgres import address as module
+from holdfast.journal.postgres.address import address_of, public_name
+from holdfast.records.errors import UsageError
+
+SECRET = "s3cret/%"
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "password"),
+    [
+        ("postgresql://me:s3cret%2F%25@db:5432/x", "postgresql://me@db:5432/x", SECRET),
+        ("postgres://me@db/x", "postgres://me@db/x", None),
+        ("postgresql:///x?host=/run/pg", "postgresql:///x?host=/run/pg", None),
+        ("postgresql://me@/x?host=/a&password=s3cret/%25", "postgresql://me@/x?host=/a", SECRET),
+        ("postgresql://me:s3cret/%25@db/x", "postgresql://me@db/x", "refused"),
+        ("postgresql://me:a@b@db/x", "postgresql://me@db/x", "a@b"),
+    ],
+)
+def test_a_password_is_parted_from_the_address(where, name, password):
+    assert public_name(where) == name
+    if password == "refused":
+        with pytest.raises(UsageError) as caught:
+            address_of(where)
+        assert "s3cret" not in str(caught.value)
+        return
+    address = address_of(where)
+    assert (address.name, address.password) == (name, password)
+    assert "s3cret" not in f"{address.url} {address!r} {address.name}"
+
+
+def test_our_own_parameters_are_not_sent_to_the_server():
+    address = address_of("postgresql://db/x?connect_timeout=3&outage=9.5&allow_fsync_off=yes&a=b")
+    assert (address.connect_seconds, address.outage_seconds) == (3, 9.5)
+    assert address.allow_fsync_off
+    assert not address.allow_synchronous_commit_off
+    assert address.url == "postgresql://db/x?a=b"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "postgresql://db:0x1/x",
+        "postgresql://db:99999/x",
+        "postgresql://db/x?connect_timeout=soon",
+        "postgresql://db/x?allow_fsync_off=1",
+        "postgresql://[db/x",
+    ],
+)
+def test_what_is_no_url_is_refused_in_one_line(where):
+    with pytest.raises(UsageError) as caught:
+        address_of(where)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_password_that_was_taken_reaches_children_but_not_their_children(monkeypatch):
+    monkeypatch.setattr(module, "taken_passwords", {})
+    monkeypatch.delenv(PASSWORDS, raising=False)
+    bare = take_password("postgresql://me:s3cret@db/x")
+    assert bare == "postgresql://me@db/x"
+    assert address_of(bare).password == "s3cret"
+    share_passwords()
+    module.taken_passwords.clear()
+    assert address_of(bare).password is None
+    adopt_passwords()
+    assert address_of(bare).password == "s3cret"
+    monkeypatch.delenv(PASSWORDS, raising=False)
+    assert PASSWORDS not in module.os.environ
+
+
+def test_a_file_keeps_its_name():
+    assert take_password("runs:me@here.db") == "runs:me@here.db"

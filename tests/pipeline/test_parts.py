@@ -1,0 +1,78 @@
+"""The parts of a pipeline, from Python: `train_async`."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("peft", reason="the extra `train`")
+
+from holdfast.journal import open_journal
+from holdfast.pipeline import PipelineSettings, train_async
+from holdfast.records.errors import UsageError
+from holdfast.training.run.train import TINY
+from holdfast.training.settings import TrainerSettings, TrainingSettings
+
+TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 2?"} for n in range(4)]
+STEPS = 2
+SMALL = TrainingSettings(groups=2, samples=2, trainer=TrainerSettings(steps=STEPS))
+
+
+async def solve(t: Any) -> None:
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=4)
+
+
+def score(trajectory: Any) -> float:
+    return float(len(trajectory.reply) % 2)
+
+
+@pytest.mark.timeout(300)
+def test_rollouts_and_training_in_one_process(tmp_path: Path) -> None:
+    journal, lines = tmp_path / "journal.db", list[str]()
+
+    async def body() -> list[Any]:
+        report = await train_async(
+            solve,
+            tasks=TASKS,
+            out=tmp_path / "out",
+            model=TINY,
+            journal=str(journal),
+            name="first",
+            scorer=score,
+            settings=SMALL,
+            pipeline=PipelineSettings(max_staleness=1),
+            report=lines.append,
+        )
+        assert report.steps == STEPS
+        opened = open_journal(str(journal))
+        try:
+            run = await opened.find_run("first")
+            assert run is not None
+            return list(await opened.versions(run))
+        finally:
+            await opened.close()
+
+    names = [version.name for version in asyncio.run(body())]
+    assert names == [f"step-{step}" for step in range(STEPS + 1)]
+    assert any(line.startswith("weights: holdfast") for line in lines), lines
+
+
+def test_what_cannot_be_paced_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async def body() -> None:
+        await train_async(
+            solve,
+            tasks=TASKS,
+            out=tmp_path / "out",
+            model=TINY,
+            journal=str(tmp_path / "journal.db"),
+            name="first",
+            scorer=score,
+            settings=SMALL,
+            pipeline=PipelineSettings(max_staleness=1000),
+        )
+
+    with pytest.raises(UsageError, match="staleness"):
+        asyncio.run(body())
+    assert list(tmp_path.iterdir()) == []

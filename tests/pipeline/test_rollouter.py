@@ -1,0 +1,142 @@
+"""A rollouter samples by published weights alone, whenever and however often it is started."""
+
+import asyncio
+
+import pytest
+
+from holdfast.engine.connect import Connection
+from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.stop import Stop
+from holdfast.journal import open_journal
+from holdfast.pipeline.engine import newest_version
+from holdfast.pipeline.rollouter import Rollouter
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.errors import UsageError
+from holdfast.rollout.processors.processor import as_processor
+from holdfast.testing import FakeEngine
+from support.records import make_tasks
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=4)
+    return 1.0
+
+
+def a_plan():
+    return plan_run("run", tasks=make_tasks("a"), processor=as_processor(solve), rollout=NO_CODE)
+
+
+async def rolled_out(journal, engine: FakeEngine, body) -> object:
+    """What `body(run, task, stop)` returns, beside a rollouter."""
+    plan = a_plan()
+    run = await journal.create_run(plan.spec, (), sealed=False)
+    await journal.admit(run, plan.tasks)
+    policy = EnginePolicy(engine.url, engine.model)
+    try:
+        await policy.check()
+        stop, lines = Stop(), []
+        rollouter = Rollouter(
+            plan,
+            journal=journal,
+            connection=Connection(policy, ByteRenderer()),
+            stop=stop,
+            report=lines.append,
+        )
+        working = asyncio.create_task(rollouter.work(run))
+        return await body(run, working, stop, lines)
+    finally:
+        await policy.aclose()
+
+
+def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
+    """An engine that was started before the trainer has restored its checkpoint."""
+
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            await asyncio.sleep(0.3)
+            assert not working.done()
+            assert engine.calls() == []
+            assert lines == ["waiting until the engines have weights that the trainer published"]
+            await journal.publish_version(run, engine_version, step=0, digest="d")
+            await journal.seal(run)
+            ending = await working
+            assert (ending.fatal, ending.stopped) == (None, "")
+            assert (await journal.progress(run)).is_over
+            assert [call.id for call in engine.calls()] == ["holdfast-rollouter-check", "run/a/0/0"]
+
+        try:
+            await rolled_out(journal, engine, body)
+        finally:
+            await journal.close()
+
+    engine_version = "step-0"
+    with FakeEngine(replies=["yes"], version=engine_version, dialect="sglang") as engine:
+        asyncio.run(main(engine))
+
+
+def test_an_engine_that_does_not_say_which_weights_sampled_a_token_is_refused(tmp_path):
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            await journal.publish_version(run, "step-0", step=0, digest="d")
+            with pytest.raises(UsageError, match="start vLLM with --enable-scale-out"):
+                await working
+            assert (await journal.progress(run)).settled == 0
+
+        try:
+            await rolled_out(journal, engine, body)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="step-0") as engine:
+        asyncio.run(main(engine))
+
+
+def test_one_that_waits_can_be_stopped(tmp_path):
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            await asyncio.sleep(0.1)
+            stop.request("enough")
+            assert (await working).stopped == "enough"
+            assert engine.calls() == []
+
+        try:
+            await rolled_out(journal, engine, body)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="unpublished") as engine:
+        asyncio.run(main(engine))
+
+
+def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_path):
+    async def main():
+        address = str(tmp_path / "journal.db")
+        out = tmp_path / "out"
+        assert await newest_version(address, "run", folder=out) is None
+        assert not (tmp_path / "journal.db").exists(), "looking makes no journal"
+        journal = open_journal(address)
+        try:
+            run = await journal.create_run(a_plan().spec, (), sealed=False)
+            assert await newest_version(address, "run", folder=out) is None
+            for step in range(3):
+                await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
+                (out / "weights" / f"step-{step}").mkdir(parents=True)
+            found = await newest_version(address, "run", folder=out)
+            assert found == (out / "weights" / "step-2", "step-2")
+            (out / "weights" / "step-2").rmdir()
+            found = await newest_version(address, "run", folder=out)
+            assert found is not None
+            assert found[1] == "step-1"
+            assert await newest_version(address, "other", folder=out) is None
+        finally:
+            await journal.close()
+
+    asyncio.run(main())

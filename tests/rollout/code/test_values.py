@@ -1,0 +1,385 @@
+"""What code was made with is part of it where it is plain, and nothing of the user's is called."""
+
+import dataclasses
+import enum
+import functools
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.engine.judging.judge import Judge
+from holdfast.rollout.processors.processor import RolloutProcessor, fingerprint_of
+
+
+@dataclasses.dataclass
+class Weights:
+    one: float
+    texts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    one: float
+
+
+class Structure(msgspec.Struct):
+    one: float
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Foreign:
+    """Raises whatever is asked of it."""
+
+    def __init__(self, held: object = None):
+        self.held = held
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"{name} was asked for")
+
+    def __repr__(self) -> str:
+        raise AssertionError("its text was asked for")
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("it was compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def closing(held: object):
+    def score(t):
+        return held
+
+    return score
+
+
+def defaulting(held: object):
+    def score(t, weight=held):
+        return weight
+
+    return score
+
+
+def with_keyword(held: object):
+    def score(t, *, weight=held):
+        return weight
+
+    return score
+
+
+def wrapping(held: object):
+    @functools.wraps(closing)
+    def score(t):
+        return held
+
+    return score
+
+
+def nested(held: object):
+    return closing(closing(held))
+
+
+class Called:
+    def __init__(self, held: object):
+        self.held = held
+        self.calls = 0
+        self.seen: list[object] = []
+
+    def __call__(self, t):
+        self.calls += 1
+        self.seen.append(t)
+        return self.held
+
+    def score(self, t):
+        return self.held
+
+
+class Inherited(Called):
+    pass
+
+
+class Processor(RolloutProcessor):
+    def __init__(self, held: object):
+        self.held = held
+
+
+def weigh(t, held):
+    return held
+
+
+MAKERS = {
+    "closure": closing,
+    "default": defaulting,
+    "keyword": with_keyword,
+    "wrapper": wrapping,
+    "nested": nested,
+    "partial": lambda held: functools.partial(weigh, held=held),
+    "partial of a closure": lambda held: functools.partial(closing(held)),
+    "object": Called,
+    "method": lambda held: Called(held).score,
+    "held object": lambda held: closing(Called(held)),
+    "held method": lambda held: closing(Called(held).score),
+    "processor": Processor,
+}
+VALUES = [
+    (0.25, 0.75),
+    (1, 2),
+    (1, True),
+    (10**5000, 10**5001),
+    (None, 0),
+    (Decimal("0.1"), Decimal("0.2")),
+    ("a", "b"),
+    (b"a", b"b"),
+    ("\ud800", "\ud801"),
+    ((1, 2), (2, 1)),
+    ([1, [2]], [1, [3]]),
+    ({1, 2}, {1, 3}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d"}}),
+    (Weights(0.25), Weights(0.75)),
+    (Weights(1, ("a",)), Weights(1, ("b",))),
+    (Slotted(0.25), Slotted(0.75)),
+    (Structure(0.25), Structure(0.75)),
+    (functools.partial(weigh, held=Weights(1)), functools.partial(weigh, held=Weights(2))),
+    (Path("a"), Path("b")),
+    (Color.RED, Color.BLUE),
+    (len, sum),
+    (Called, Processor),
+    (
+        Judge("Right?", policy="http://127.0.0.1:1"),
+        Judge("Wrong?", policy="http://127.0.0.1:1"),
+    ),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize(("first", "second"), VALUES, ids=[str(at) for at in range(len(VALUES))])
+def test_plain_values_are_part_of_code_however_it_holds_them(make, first, second) -> None:
+    assert fingerprint_of(make(first)) == fingerprint_of(make(first))
+    assert fingerprint_of(make(first)) != fingerprint_of(make(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (threading.Lock(), threading.Lock()),
+        (itertools.count(), itertools.count(3)),
+        (Foreign(1), Foreign(2)),
+        ([Foreign(1)], [Foreign(2)]),
+        (
+            Judge("Right?", policy="http://127.0.0.1:1"),
+            Judge("Right?", policy="http://127.0.0.1:2"),
+        ),
+    ],
+    ids=["order", "lock", "iterator", "foreign", "inside", "judge"],
+)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_anything_else_counts_by_its_type(make, first, second) -> None:
+    assert fingerprint_of(make(first)) == fingerprint_of(make(second))
+
+
+def test_a_value_that_holds_itself_is_read_once() -> None:
+    def recursive(t, deep=0.25):
+        return recursive(t, deep)
+
+    loop: list[object] = [1]
+    loop += [loop, loop]
+    assert fingerprint_of(recursive) == fingerprint_of(recursive)
+    assert fingerprint_of(closing(loop)) == fingerprint_of(closing(loop))
+
+
+def counting(seen: list[object], kept: dict[str, int], number: int = 0):
+    def note(t):
+        nonlocal number
+        number += 1
+        seen.append(t)
+
+    def score(t, cache={}):  # noqa: B006
+        note(t)
+        kept["x"] = cache["y"] = number
+        return len(seen)
+
+    return score
+
+
+def test_what_code_itself_changes_is_no_part_of_it() -> None:
+    score = counting([], {})
+    before = fingerprint_of(score)
+    score(None)
+    assert fingerprint_of(score) == before == fingerprint_of(counting([1], {"x": 2}, 3))
+    called = Called(1)
+    before = fingerprint_of(called)
+    called(None)
+    assert fingerprint_of(called) == before
+    called.held = 2
+    assert fingerprint_of(called) != before
+
+
+def test_lambdas_and_functions_of_one_name_in_a_file_are_apart() -> None:
+    first, second = (lambda t: 0.1), (lambda t: 0.9 if t else 0)
+    # fmt: off
+    inner, outer = (lambda t: 1), (lambda t: lambda t: 1)
+    # fmt: on
+    assert len(set(map(fingerprint_of, (first, second, inner, outer)))) == 4
+
+    def again(t):
+        return 0.1
+
+    before = fingerprint_of(again)
+
+    def again(t):
+        return 0.9
+
+    assert fingerprint_of(again) != before
+    assert fingerprint_of(Called(1).score) != fingerprint_of(Inherited(1).score)
+    assert fingerprint_of(Called(1)) != fingerprint_of(Inherited(1))
+
+
+def test_values_are_the_same_in_every_process(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from holdfast.rollout.processors.processor import fingerprint_of\n"
+        "def make(held):\n  def score(t): return held\n  return score\n"
+        "print(fingerprint_of(make([{'a', 'b', 'c', 'd'}, {'k': {1, 'x', None}}, lambda t: 1])))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, str(file)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(found) == 1
+
+
+class Unread(list):
+    def __iter__(self):
+        raise AssertionError("code of the user's was called")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([1] * 200_000, [2] * 200_000),
+        ("a" * 10_000_001, "b" * 10_000_001),
+        (Unread([1] * 1_000_000), Unread([2] * 1_000_000)),
+    ],
+    ids=["rows", "text", "list of the user's"],
+)
+@pytest.mark.parametrize("make", [closing, MAKERS["partial"]], ids=["closure", "partial"])
+def test_what_is_too_large_to_be_read_at_each_start_counts_by_its_type(make, first, second) -> None:
+    assert fingerprint_of(make(first)) == fingerprint_of(make(second))
+
+
+def test_a_list_of_a_class_of_the_users_is_read_without_its_code() -> None:
+    assert fingerprint_of(closing(Unread([1]))) != fingerprint_of(closing(Unread([2])))
+
+
+def put(cache: dict[str, int], key: str) -> int:
+    return cache.setdefault(key, 1)
+
+
+def remembering(cache: dict[str, int]):
+    def score(t):
+        return put(cache, "x")
+
+    return score
+
+
+def renaming(cache: dict[str, int]):
+    def score(t):
+        other = cache
+        other["x"] = 1
+        return cache["x"]
+
+    return score
+
+
+class Remembering:
+    def __init__(self, cache: dict[str, int]):
+        self.cache = cache
+
+    def __call__(self, t: object) -> int:
+        return put(self.cache, "x")
+
+    @functools.cached_property
+    def rest(self) -> int:
+        return 3
+
+
+class HandedOn:
+    def __init__(self, cache: dict[str, int]):
+        self.cache = cache
+
+    def __call__(self, t: object) -> None:
+        note(self)
+
+
+def note(other: HandedOn) -> None:
+    other.cache["x"] = 1
+
+
+@pytest.mark.parametrize("make", [remembering, renaming, Remembering, HandedOn])
+def test_what_is_handed_on_may_be_changed_there_and_is_no_part_of_it(make) -> None:
+    score = make({})
+    before = fingerprint_of(score)
+    score(None)
+    assert fingerprint_of(score) == before == fingerprint_of(make({"y": 2}))
+
+
+def test_what_is_computed_once_is_no_part_of_an_object() -> None:
+    called = Remembering({})
+    before = fingerprint_of(called)
+    assert called.rest == 3
+    assert fingerprint_of(called) == before
+
+
+def asking(sampling: dict[str, int], tools: list[str]):
+    async def solve(t):
+        await t.generate(**sampling, tools=tools)
+        return len(sampling), sampling["n"]
+
+    return solve
+
+
+def test_what_is_only_read_or_given_to_the_rollout_is_part_of_it() -> None:
+    first = fingerprint_of(asking({"n": 1}, ["a"]))
+    assert first != fingerprint_of(asking({"n": 2}, ["a"]))
+    assert first != fingerprint_of(asking({"n": 1}, ["b"]))
+
+
+class Handling:
+    def __init__(self, held: object):
+        self.held = held
+        self.checks = [self.one, self.two]
+        self.handlers = {"one": self.one, "two": self.two}
+
+    def one(self, t: object) -> object:
+        return self.held
+
+    def two(self, t: object) -> object:
+        return self.held
+
+    def __call__(self, t: object) -> object:
+        return [check(t) for check in self.checks]
+
+
+def test_what_is_deep_or_holds_itself_is_read_in_a_moment() -> None:
+    assert fingerprint_of(Handling(1)) == fingerprint_of(Handling(1))
+    tree: dict[str, object] = {"it's": "a leaf"}
+    for _ in range(40):
+        tree = {"it's": tree, 'a "quote"': [tree, tree]}
+    tree["parent"] = tree
+    assert fingerprint_of(closing(tree)) == fingerprint_of(closing(tree))

@@ -1,0 +1,45 @@
+"""A trainer that publishes two versions to fake engines, and may be killed at any step of it.
+
+python weights_workload.py WAY FOLDER URL…
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.testing import crash_points
+from holdfast.weights.carrier import Carrier
+from holdfast.weights.strategies.adapter import AdapterStrategy
+from holdfast.weights.strategies.disk import DiskStrategy
+from holdfast.weights.strategies.sglang_transfer import SglangTransfer
+from holdfast.weights.strategies.vllm_transfer import VllmSharedMemory, VllmTransfer
+from holdfast.weights.sync import WeightSync
+from support.weights.versions import version_at
+
+WAYS = {
+    "disk": DiskStrategy,
+    "shm": lambda: DiskStrategy(stage=Path(sys.argv[2]) / "stage"),
+    "adapter": lambda: AdapterStrategy(rank=4),
+    "gloo": lambda: VllmTransfer(Carrier.GLOO),
+    "ipc": VllmSharedMemory,
+    "sglang": lambda: SglangTransfer(Carrier.GLOO),
+}
+
+
+async def main(way: str, folder: Path, urls: list[str]) -> None:
+    policy = EnginePolicy(urls, "fake", patience=60.0)
+    await policy.check()
+    sync = WeightSync(policy, [WAYS[way]()], report=print)
+    await sync.start()
+    for step in (1, 2):
+        version = version_at(folder, step, rank=4 if way == "adapter" else 0)
+        await (sync.publish_first if step == 1 else sync.publish)(version)
+    await sync.aclose()
+    await policy.aclose()
+
+
+if plan := os.environ.get("HOLDFAST_CRASH"):
+    crash_points.arm(plan)
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,42 @@
+"""slime's arguments, as its parser would give them."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from holdfast.training.run.train import TINY
+
+AGENT = Path(__file__).parent / "agent.py"
+
+
+def arguments(folder: Path, url: str, *, samples: int = 2, groups: int = 2, **more) -> Namespace:
+    data = folder / "data.jsonl"
+    if not data.exists():
+        rows = [{"input": f"do task {number}", "label": "fine"} for number in range(8)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "hf_checkpoint": str(TINY),
+        "prompt_data": str(data),
+        "input_key": "input",
+        "label_key": "label",
+        "rollout_batch_size": groups,
+        "n_samples_per_prompt": samples,
+        "rollout_temperature": 1.0,
+        "rollout_top_p": 1.0,
+        "rollout_top_k": -1,
+        "rollout_max_response_len": 12,
+        "rollout_seed": 3,
+        "rollout_shuffle": True,
+        "rollout_global_dataset": True,
+        "partial_rollout": False,
+        "save": str(folder / "checkpoints"),
+        "custom_reward_post_process_path": "holdfast.slime.post_process_rewards",
+        "advantage_estimator": "grpo",
+        "rewards_normalization": True,
+        "grpo_std_normalization": True,
+        "holdfast_rollout": f"{AGENT}:solve",
+        "holdfast_journal": str(folder / "holdfast.db"),
+        "holdfast_policy": url,
+        "holdfast_renderer": "bytes",
+    }
+    return Namespace(**given | more)

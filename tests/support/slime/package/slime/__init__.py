@@ -1,0 +1,1 @@
+"""A stand-in for slime, which is not on PyPI: its `Sample`, as its documentation describes it."""

@@ -1,0 +1,43 @@
+"""What is advised where a training cannot go on: words that work as they are printed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.training.run.ways_on import command_for, train_on
+
+
+def test_a_command_names_the_journal_that_it_needs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def named(path, *words):
+        async def ask():
+            async with SqliteJournal(Path(path)) as journal:
+                return command_for(*words, journal)
+
+        return asyncio.run(ask())
+
+    assert command_for("report", "first", MemoryJournal()) == "`holdfast report first`"
+    assert named("holdfast.db", "report", "first") == "`holdfast report first`"
+    assert named("my own.db", "rm", "a b") == "`holdfast rm 'a b' --journal 'my own.db'`"
+
+
+def test_a_server_is_named_without_its_password():
+    pytest.importorskip("asyncpg")
+    from holdfast.journal.postgres.journal import PostgresJournal
+
+    journal = PostgresJournal("postgresql://me:secret@db/holdfast")
+    said = command_for("report", "first", journal)
+    assert said.startswith("`holdfast report first --journal postgresql://me@db/holdfast")
+    assert "secret" not in said
+
+
+def test_to_train_on_keeps_the_learning_rate():
+    """By default, it depends on which model is given."""
+    assert train_on(Path("my out/weights/step-1"), 3e-4) == (
+        "train on from its model under another name (--model 'my out/weights/step-1' "
+        "--learning-rate 0.0003, another --run and --out)"
+    )
