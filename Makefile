@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for processes that they started: one more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+EVERYTHING := '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
 # Tests start hundreds of processes: what one compiles, the next ones read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles clean
+.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles pins clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -69,10 +71,18 @@ interop:
 oracles:
 	PYTHON=$(PYTHON) scripts/oracles.sh
 
-# Compiled on all cores, which pip cannot; templates that some packages bring are no Python and fail.
-$(VENV)/installed: pyproject.toml constraints.txt
+# The newest of every package that the tests run with; then `make check test`, and a commit of its own.
+pins:
+	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
+	$(INSTALL) --constraint constraints.txt --editable $(EVERYTHING)
+	sed -i '/^[^#]/d' constraints-tests.txt
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' >> constraints-tests.txt
+
+# Compiled on all cores, which pip cannot; templates that some packages bring are no Python and fail.
+$(VENV)/installed: pyproject.toml constraints.txt constraints-tests.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --constraint constraints.txt --constraint constraints-tests.txt --editable $(EVERYTHING)
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || true
 	touch $@
 

@@ -21,7 +21,7 @@ list() { "$python" -m zipfile -l "$1" | awk 'NR > 1 {print $1}' | sort; }
 diff <(list "$wheel") <(list "$place"/second/*.whl) || { echo "the sdist lacks files"; exit 1; }
 
 "$python" -m venv "$place/clean"
-"$place/clean/bin/pip" install --quiet --disable-pip-version-check "$wheel"
+"$place/clean/bin/pip" install --quiet --disable-pip-version-check --constraint constraints-tests.txt "$wheel"
 cd "$place"
 version=$(clean/bin/holdfast --version)
 case "$(basename "$wheel")" in

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,8 @@ def train(args: argparse.Namespace) -> int:
         return pipeline.watch(args)
     _check_required(args)
     extra.require()
+    # Of transformers 5.23 about peft 0.21: nothing that a user could do.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     place = torchrun_place()
     if place is not None and (args.is_async or args.only == "rollouter"):
         raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")

@@ -65,8 +65,7 @@ class Network:
         if lora is not None:
             self.module = _with_adapter(self.module, lora)
         if gradient_checkpointing:
-            self.module.gradient_checkpointing_enable({"use_reentrant": False})
-            self.module.enable_input_require_grads()
+            _checkpoint_activations(self.module)
         self.module.train()
         _without_dropout(self.module)
         if self.module.get_output_embeddings() is None:
@@ -326,6 +325,14 @@ def _without_dropout(module: Any) -> None:
             part.p = 0.0
         if isinstance(getattr(part, "attention_dropout", None), float):
             part.attention_dropout = 0.0
+
+
+def _checkpoint_activations(module: Any) -> None:
+    # The name from transformers 5.23 on, and the one before.
+    named = hasattr(module, "activation_checkpointing_enable")
+    name = "activation_checkpointing_enable" if named else "gradient_checkpointing_enable"
+    getattr(module, name)({"use_reentrant": False})
+    module.enable_input_require_grads()
 
 
 def _with_adapter(module: Any, lora: Lora) -> Any:
