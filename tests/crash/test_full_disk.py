@@ -64,6 +64,16 @@ def test_a_disk_that_fills_up_stops_the_run_and_loses_nothing(tmp_path, small_di
         assert engine.stats().requests <= requests + 64
 
 
+def test_a_log_that_outgrows_the_disk_is_copied_and_used_again(tmp_path):
+    """The journal ends with 3 MB, and its log would have 20 MB or more by then."""
+    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(150)])
+    env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
+    with FakeEngine(mean_length=16) as engine, mounted(tmp_path / "disk", size="10m") as disk:
+        code, _, err = finished(holdfast(*run_words(disk, engine, tasks, "--samples", 4), env=env))
+        assert code == 0, err
+        assert not check(disk / "journal.db").findings
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(postgres_server.binaries() is None, reason="needs a PostgreSQL server")

@@ -6,12 +6,16 @@ used again from its start at a moment when all of it is copied, so when the thre
 writer itself copies, between two batches, the little that came meanwhile.
 
 It is worth being used again: a commit that makes its file longer takes twice as long on the disk as
-one that writes where the file has been written before (benchmarks/journal.py).
+one that writes where the file has been written before (benchmarks/journal.py). And it has to be,
+where the disk is small: the log may be many times as long as what is in it, and once it has filled
+the disk, there is no room to copy it.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.journal.files.wal import PAGE_SIZE
 from holdfast.records.errors import JournalError
@@ -36,9 +40,13 @@ class Checkpointer:
     """Counts what the writer wrote; holds it up only for the rest of a long log."""
 
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], copied: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        connect: Callable[[], sqlite3.Connection],
+        copied: Callable[[], None] = lambda: None,
     ):
         """`copied` is called after each copy, in the thread that made it."""
+        self._folder = folder
         self._connect = connect
         self._copied = copied
         self._thread: threading.Thread | None = None
@@ -64,7 +72,7 @@ class Checkpointer:
         self._written = max(self._written + size + COMMIT_BYTES, self._found)
         left = self._written - self._requested_at
         is_long = self._is_copied and self._written >= RESTART_BYTES
-        if self._written >= max(MOST_BYTES, self._next_rest):
+        if self._written >= max(min(MOST_BYTES, self._room() // 2), self._next_rest):
             return True
         if is_long and left <= REST_BYTES and self._written >= self._next_rest:
             return True
@@ -80,13 +88,22 @@ class Checkpointer:
         reads from it."""
         with self._copying:
             self._is_copied = False
+            self._next_rest = self._written + min(START_BYTES, self._written // 4)
             self._found, is_all = _copy(connection)
             self._copied()
             if is_all:
                 self._written = self._found = self._requested_at = self._next_rest = 0
                 return
         self._requested_at = self._written
-        self._next_rest = self._written + START_BYTES
+
+    def _room(self) -> int:
+        """Bytes that are left on the disk. Half of that is as much as the log may be: it is longer
+        than the writer counts, and the file grows by no more than the log has."""
+        try:
+            disk = os.statvfs(self._folder)
+        except OSError:
+            return 2 * MOST_BYTES  # Who writes meets the same trouble and reports it.
+        return disk.f_bavail * disk.f_frsize
 
     def _start(self) -> None:
         with self._starting:

@@ -125,7 +125,7 @@ class SqliteJournal(ClosedByBlock):
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
         self._commits = Commits(self._file)
-        self._checkpointer = Checkpointer(self._connect, self._commits.sync)
+        self._checkpointer = Checkpointer(self._file.parent, self._connect, self._commits.sync)
         handle = Handle(self._file, self._connect, self._keep)
         self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer, self._commits)
 
