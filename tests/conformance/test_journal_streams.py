@@ -47,6 +47,25 @@ def test_tasks_are_admitted_until_the_run_is_sealed(check: Check) -> None:
     check(body)
 
 
+def test_a_sealed_run_that_is_opened_again_takes_tasks(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run = await journal.create_run(spec(samples=1), make_tasks("a"), sealed=False)
+        worker, consumer = await joined(journal, run), await consuming(journal, run)
+        await settle(journal, (await journal.claim(worker, groups=9))[0])
+        await journal.seal(run)
+        assert (await journal.next_batch(consumer, 1, groups=1)).ended
+        await journal.unseal(run)
+        await journal.unseal(run)
+        assert not (await journal.progress(run)).sealed
+        assert not (await journal.next_batch(consumer, 2, groups=1)).ended
+        assert await journal.admit(run, make_tasks("b")) == 1
+        await settle(journal, (await journal.claim(worker, groups=9))[0])
+        batch = await journal.next_batch(consumer, 2, groups=1)
+        assert [members[0].key.task for members in batch.groups] == ["b"]
+
+    check(body)
+
+
 def test_admitting_may_be_repeated_but_an_id_has_one_content(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(samples=1), [], sealed=False)

@@ -163,6 +163,20 @@ def test_a_stream_that_ends_gives_a_last_smaller_batch_and_both_parts_end(tmp_pa
     assert_whole(pipeline)
 
 
+@pytest.mark.timeout(900)
+def test_more_steps_after_the_last_one_are_those_of_a_longer_training(undisturbed, tmp_path):
+    pipeline = Pipeline(tmp_path)
+    code, _, err = pipeline.train("--steps", str(STEPS - 1))
+    assert code == 0, err
+    code, _, err = pipeline.train("--groups", "1")
+    assert (code, "groups was 2, now 1" in err) == (2, True), err
+    assert "starting the engine" not in err
+    code, out, err = pipeline.train()
+    assert code == 0, err
+    assert f"trained {STEPS} steps" in out
+    assert_same(pipeline, undisturbed)
+
+
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory) -> Pipeline:
     """An agent behind the gateway, whose rollouter is killed; a scorer that never answers for one

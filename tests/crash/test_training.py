@@ -100,6 +100,26 @@ def test_a_training_that_a_limit_on_tokens_stopped_goes_on_with_a_higher_one(und
 
 
 @pytest.mark.timeout(600)
+def test_more_steps_after_the_last_one_are_those_of_a_longer_training(undisturbed, tmp_path):
+    """Killed when it is about to take tasks again, and when it has some."""
+    training = Training(tmp_path)
+    fewer = ("--steps", str(STEPS - 1))
+    code, out, err = training.train(*fewer)
+    assert code == 0, err
+    assert f"trained {STEPS - 1} steps" in out
+    for point in ("engine.admitted:1", "engine.finished:2"):
+        code, _, err = training.train(crash=point)
+        assert code == SIGKILLED, err
+    code, _, err = training.train(*fewer)
+    assert code == 0, err
+    code, _, err = training.train()
+    assert code == 0, err
+    assert_same(training, undisturbed)
+    code, _, err = training.train(*fewer)
+    assert (code, "is later than --steps 2: give more" in err) == (2, True), err
+
+
+@pytest.mark.timeout(600)
 def test_a_kill_at_a_phase_of_a_step_changes_nothing(undisturbed, tmp_path):
     kill_and_resume(undisturbed, tmp_path, *PHASES)
 

@@ -259,6 +259,10 @@ class BothJournals(RuleBasedStateMachine):
     def seal(self) -> None:
         self.each(lambda one: one.seal(self.run[0]), lambda one: one.seal(self.run[1]))
 
+    @rule()
+    def unseal(self) -> None:
+        self.each(lambda one: one.unseal(self.run[0]), lambda one: one.unseal(self.run[1]))
+
     @rule(name=st.sampled_from(("v1", "v2", "v3")), digest=st.sampled_from("ab"))
     def publish(self, name: str, digest: str) -> None:
         self.each(

@@ -94,6 +94,10 @@ class MemoryRuns:
         self._streams.discard(run.id)
         self.changes.notify()
 
+    async def unseal(self, run: Run) -> None:
+        self._streams.add(run.id)
+        self.changes.notify()
+
     async def progress(self, run: Run) -> RunProgress:
         return self._progress(run)
 

@@ -99,6 +99,17 @@ def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
     return None
 
 
+def newest_state(folder: Path) -> TrainerState | None:
+    """The state of the newest checkpoint that can be read; whether its tensors are whole is not
+    looked at."""
+    for path in reversed(_all(folder)):
+        try:
+            return msgspec.json.decode((path / STATE).read_bytes(), type=TrainerState)
+        except (OSError, msgspec.MsgspecError):
+            continue  # `newest` says what is wrong with it.
+    return None
+
+
 def load(path: Path) -> Checkpoint:
     """Raises `CheckpointDamaged` that names the file which is missing or altered."""
     from safetensors import SafetensorError

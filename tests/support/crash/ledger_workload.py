@@ -159,7 +159,8 @@ class Training:
                 await self.train_on_a_batch(step)
             while self.stream.step < step and await self.train_on_the_stream():
                 pass
-        await self.write("seal", self.journal.seal(self.run))
+        for write in ("seal", "unseal", "seal"):
+            await self.write(write, getattr(self.journal, write)(self.run))
         step = STEPS + 1
         while await self.train_on_a_batch(max(step, self.batches.step + 1)):
             pass

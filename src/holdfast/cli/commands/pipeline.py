@@ -181,7 +181,8 @@ async def is_over(args: argparse.Namespace) -> bool:
     return args.epochs is None or (versions[-1].step) >= args.steps
 
 
-async def supervise(args: argparse.Namespace, *, model: Path) -> int:
+async def supervise(args: argparse.Namespace, *, model: Path, has_more: bool) -> int:
+    """`has_more`: steps, after those with which the training had ended."""
     from holdfast.pipeline.supervisor import Supervisor
 
     out = Path(args.out)
@@ -192,6 +193,8 @@ async def supervise(args: argparse.Namespace, *, model: Path) -> int:
     signals.watch()
     async with AsyncExitStack() as stack:
         stack.enter_context(use_folder(out / PARTS, holds_parts=True))
+        if has_more:
+            await _open_again(args)
         if args.retry_failed:
             await _retry_failed(args)
         policy = RestartPolicy() if args.restarts is None else RestartPolicy(restarts=args.restarts)
@@ -209,6 +212,16 @@ async def supervise(args: argparse.Namespace, *, model: Path) -> int:
             await stack.enter_async_context(_metrics(args.metrics_port, supervisor, out))
         ending = await supervisor.run()
     return _exit_code(ending, stop, signals, resume=resume)
+
+
+async def _open_again(args: argparse.Namespace) -> None:
+    """Before the parts are started: a rollouter ends with a sealed stream."""
+    from holdfast.pipeline.parts import shared_journal
+
+    async with shared_journal(args.journal) as journal:
+        run = await journal.find_run(args.run)
+        if run is not None:  # Else its trainer says what is missing.
+            await journal.unseal(run)
 
 
 async def _retry_failed(args: argparse.Namespace) -> None:

@@ -109,12 +109,15 @@ def train(args: argparse.Namespace) -> int:
     address, model = _address(args), Path(args.model) if args.model else TINY
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
-    if paced is not None and args.only is None and not run_in_own_loop(pipeline.is_over(args)):
+    if paced is not None and args.only is None:
+        from holdfast.training.run.loop import is_extended
         from holdfast.training.run.train import check_training
 
         # Its parts would refuse it, too, when an engine has been started for them.
-        check_training(plan, settings, model=model, has_engine=not address.urls)
-        return run_in_own_loop(pipeline.supervise(args, model=model))
+        has_more = is_extended(Path(args.out), settings, run=args.run)
+        if has_more or not run_in_own_loop(pipeline.is_over(args)):
+            check_training(plan, settings, model=model, has_engine=not address.urls)
+            return run_in_own_loop(pipeline.supervise(args, model=model, has_more=has_more))
     # Of a training that is over, nothing is left for parts: it is reported, or refused.
     return run_in_own_loop(_train(args, plan, settings, held_out, paced if args.only else None))
 

@@ -319,6 +319,13 @@ async def seal(connection: ServerConnection, run: Run) -> None:
     await notify(connection, run.id, "ready")
 
 
+async def unseal(connection: ServerConnection, run: Run) -> None:
+    await lock(connection, run)
+    await connection.execute(
+        "INSERT INTO holdfast.streams VALUES ($1) ON CONFLICT DO NOTHING", run.id
+    )
+
+
 async def progress(connection: ServerConnection, run: Run) -> RunProgress:
     row = await connection.fetchrow(
         "SELECT planned, settled, failed, "

@@ -303,6 +303,10 @@ class SqliteJournal(ClosedByBlock):
         await self._write(runs.seal, run)
         self.changes.notify()
 
+    async def unseal(self, run: Run) -> None:
+        await self._write(runs.unseal, run)
+        self.changes.notify()
+
     async def progress(self, run: Run) -> RunProgress:
         return await self._read(runs.progress, run)
 

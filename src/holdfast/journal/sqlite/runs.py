@@ -237,6 +237,10 @@ def seal(connection: sqlite3.Connection, run: Run) -> None:
     connection.execute("DELETE FROM streams WHERE run = ?", (run.id,))
 
 
+def unseal(connection: sqlite3.Connection, run: Run) -> None:
+    connection.execute("INSERT OR IGNORE INTO streams VALUES (?)", (run.id,))
+
+
 def progress(connection: sqlite3.Connection, run: Run) -> RunProgress:
     row = connection.execute(
         "SELECT planned, settled, failed FROM totals WHERE run = ?", (run.id,)

@@ -45,10 +45,58 @@ class Restored(Struct, frozen=True):
     """What is to be said of checkpoints that were passed over."""
     train_on: str = ""
     """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+    had_ended: bool = False
+    """It was the last step of the training then."""
 
 
 class NothingTrainable(NotTrainable):
     """No step is trained, and what is rolled out for the first one never will be."""
+
+
+def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path, run: str) -> None:
+    """Raises `UsageError` where a training does not go on as this run, or with these settings.
+    With another number of steps it does, if no step that was trained depends on that."""
+    where = f"the checkpoint of step {state.step} in {folder}"
+    if state.run != run:
+        raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
+    changed = _differences(state.settings, settings.identity)
+    if changed and (why := _why_not(state, settings, changed)):
+        raise UsageError(f"{where} {why} or {_train_on(state, folder)}")
+
+
+def _why_not(state: TrainerState, settings: TrainingSettings, changed: list[str]) -> str:
+    steps = settings.trainer.steps
+    if changed != _differences({"steps": _steps(state)}, {"steps": steps}):
+        return f"was made with other settings: {', '.join(changed)}; go on with the same,"
+    if settings.trainer.optimizer.schedule is not RateSchedule.CONSTANT:
+        return (
+            f"was trained with learning rates that go down to 0 at the last step: "
+            f"{changed[0]}; go on with the same,"
+        )
+    if state.step > steps:
+        return f"is later than --steps {steps}: give more,"
+    return ""
+
+
+def _steps(state: TrainerState) -> int:
+    trainer: Any = state.settings["trainer"]
+    return int(trainer["steps"])
+
+
+def _train_on(state: TrainerState, folder: Path) -> str:
+    trainer: Any = state.settings["trainer"]
+    rate = trainer["optimizer"]["learning_rate"]
+    return ways_on.train_on(folder / WEIGHTS / state.version, rate)
+
+
+def is_extended(folder: Path, settings: TrainingSettings, *, run: str) -> bool:
+    """Whether the training in `folder` had all its steps, and is to have more. Raises as
+    `check_state`."""
+    state = checkpoint.newest_state(folder / CHECKPOINTS)
+    if state is None:
+        return False
+    check_state(state, settings, folder=folder, run=run)
+    return _steps(state) <= state.step < settings.trainer.steps
 
 
 class TrainingState:
@@ -74,20 +122,13 @@ class TrainingState:
             return Restored(0, ())
         saved, problems = found
         state = saved.state
-        where = f"the checkpoint of step {state.step} in {self._folder}"
-        if state.run != self._run:
-            raise UsageError(
-                f"{where} is of run {state.run!r}, not of {self._run!r}: give another --out"
-            )
-        before: Any = state.settings["trainer"]
-        rate = before["optimizer"]["learning_rate"]
-        train_on = ways_on.train_on(self._folder / WEIGHTS / state.version, rate)
         # Settings first: those of an adapter make another network of the same model.
-        changed = _differences(state.settings, self._settings.identity)
-        if changed and (why := self._why_not(state, changed)):
-            raise UsageError(f"{where} {why} or {train_on}")
+        check_state(state, self._settings, folder=self._folder, run=self._run)
         if state.model != self._model:
-            raise UsageError(f"{where} began from another model: give that one, or another --out")
+            raise UsageError(
+                f"the checkpoint of step {state.step} in {self._folder} began from another model: "
+                "give that one, or another --out"
+            )
         self.trainer.restore(saved.tensors["weights"], saved.tensors["optimizer"])
         self._gathered = None
         self.trainer.step_number = state.step
@@ -95,34 +136,18 @@ class TrainingState:
         _set_random_state(saved.tensors["random"])
         used = f"step-{state.step:08d}"
         notes = tuple(f"{problem}; the one before it, {used}, is used" for problem in problems)
-        return Restored(state.step, notes, train_on)
+        return Restored(
+            state.step,
+            notes,
+            train_on=_train_on(state, self._folder),
+            had_ended=state.step >= _steps(state),
+        )
 
     def _weights(self) -> dict[str, Tensor]:
         step = self.trainer.step_number
         if self._gathered is None or self._gathered[0] != step:
             self._gathered = step, self.trainer.weights()
         return self._gathered[1]
-
-    def _why_not(self, state: TrainerState, changed: list[str]) -> str:
-        """Why a training does not go on with what has changed; "" where it does: with another
-        number of steps, if no step that was trained depends on it."""
-        trainer = self._settings.trainer
-        before: Any = state.settings["trainer"]
-        if changed != _differences({"steps": before["steps"]}, {"steps": trainer.steps}):
-            return f"was made with other settings: {', '.join(changed)}; go on with the same,"
-        if trainer.optimizer.schedule is not RateSchedule.CONSTANT:
-            return (
-                f"was trained with learning rates that go down to 0 at the last step: "
-                f"{changed[0]}; go on with the same,"
-            )
-        if state.step > trainer.steps:
-            return f"is later than --steps {trainer.steps}: give more,"
-        if state.step >= before["steps"]:
-            return (
-                f"is the last one: {changed[0]}, and a training that has ended takes no more "
-                "tasks; leave it as it is,"
-            )
-        return ""
 
     @property
     def bytes_on_disk(self) -> int:

@@ -339,6 +339,8 @@ class _Training:
             async with self._subscribed(run) as consumer:
                 await rewind(journal, consumer, restored, folder=self._folder, report=self._report)
                 consumer = await adopt_code(journal, consumer, spec, report=self._report)
+                if restored.had_ended and restored.step < self._settings.trainer.steps:
+                    await journal.unseal(run)
                 metrics = TrainingMetrics(self._folder, report=self._report)
                 metrics.rewind(restored.step)
                 metrics.follow(open_trackers(run, metrics.lines()))
