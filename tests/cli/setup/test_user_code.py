@@ -14,6 +14,7 @@ GRADE = "async def grade(trajectory):\n    return 1.0\n"
 LOOKUP = "async def lookup(word):\n    pass\n"
 LOOKUP_IMPORTED = "from other_tools import lookup\n"
 HINTED = "import holdfast\nasync def solve(it: 'holdfast.Rollout'):\n    pass\n"
+AGENT = "class Agent:\n    async def __call__(self, t):\n        pass\n"
 PATH = Path("mine.py")
 
 
@@ -50,12 +51,20 @@ def refused(source: str, scorer: str = "") -> str:
         "from other_agent import solve as rollout\n" + LOOKUP,
         "from other_agent import solve as rollout\n" + SOLVE,
         SOLVE + "rollout = solve\n",
+        AGENT + "rollout = Agent()\n" + LOOKUP,
         "import holdfast\nclass rollout(holdfast.SingleTurnRolloutProcessor):\n    pass\n" + LOOKUP,
     ],
 )
 def test_what_is_called_rollout_is_it_imported_or_not(source: str) -> None:
     module = made("mine", source)
     assert rollout_in(module, PATH, None) is module.rollout
+
+
+def test_an_object_that_is_called_is_a_rollout_and_a_judge_is_none() -> None:
+    judge = "import holdfast\nquality = holdfast.Judge('Right?', policy='http://127.0.0.1:1')\n"
+    assert found(AGENT + judge + "agent = Agent()\n") == "agent"
+    assert "has 2 rollouts (agent, solve)" in refused(AGENT + "agent = Agent()\n" + SOLVE)
+    assert "has no rollout" in refused(AGENT)
 
 
 def test_the_scorer_is_no_rollout() -> None:

@@ -1,5 +1,6 @@
 """What code was made with is part of it where it is plain, and nothing of the user's is called."""
 
+import argparse
 import dataclasses
 import enum
 import functools
@@ -8,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from decimal import Decimal
 from pathlib import Path
 
@@ -151,6 +153,8 @@ VALUES = [
     (Structure(0.25), Structure(0.75)),
     (functools.partial(weigh, held=Weights(1)), functools.partial(weigh, held=Weights(2))),
     (Path("a"), Path("b")),
+    (argparse.Namespace(a=1), argparse.Namespace(a=2)),
+    (types.SimpleNamespace(a=[1]), types.SimpleNamespace(a=[2])),
     (Color.RED, Color.BLUE),
     (len, sum),
     (Called, Processor),

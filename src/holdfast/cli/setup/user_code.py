@@ -35,7 +35,7 @@ __all__ = [
 
 SCORE = "score"
 ROLLOUT_NAME = "rollout"
-ROLLOUT = "an async function of one argument, or a RolloutProcessor"
+ROLLOUT = "an async function of one argument, an object with such a __call__, or a RolloutProcessor"
 
 
 def rollout_in(
@@ -223,11 +223,15 @@ def _is_rollout(value: object) -> bool:
         return issubclass(value, RolloutProcessor)
     if isinstance(value, RolloutProcessor):
         return True
-    return (
-        inspect.iscoroutinefunction(value)
-        and _takes_one_argument(value)
-        and not is_group_scorer(value)
-    )
+    is_async = inspect.iscoroutinefunction(value) or _is_called_object(value)
+    return is_async and _takes_one_argument(value) and not is_group_scorer(value)
+
+
+def _is_called_object(value: object) -> bool:
+    """Whether it is an object of the user's with `async def __call__(self, t)`."""
+    kind = type(value)
+    is_ours = kind.__module__.partition(".")[0] == "holdfast"
+    return not is_ours and inspect.iscoroutinefunction(getattr(kind, "__call__", None))
 
 
 def _takes_one_argument(value: object) -> bool:

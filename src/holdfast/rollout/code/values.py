@@ -3,8 +3,8 @@
 What a function closes over, its defaults, the arguments of a `functools.partial`, and the
 attributes of an object that is called, or whose method is, decide what it does. Plain values count:
 None, numbers, texts, bytes, paths, members of enums; tuples, lists, sets, dicts, dataclasses,
-Structs and pydantic models of them; functions, classes and called objects of the user's own, by the
-same rules. Sets and dicts have no order.
+Structs, pydantic models and namespaces of them; functions, classes and called objects of the user's
+own, by the same rules. Sets and dicts have no order.
 
 Anything else counts by its type alone: clients, models, locks, files. So does what is too large to
 be read at each start, and what the code itself changes: a counter, or a list that it appends to, is
@@ -36,6 +36,8 @@ _BUILT_IN = (type(None), bool, complex, range, Decimal, Fraction, date, timedelt
 _PATHS = (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
 _FIELDS = ("__dataclass_fields__", "__pydantic_fields__")
 _CHANGEABLE = (list, set, dict, bytearray)
+_NAMESPACES = (("types", "SimpleNamespace"), ("argparse", "Namespace"))
+"""By name: argparse is not imported for this."""
 _CACHED = functools.cached_property
 Named = tuple[str, object]
 _T = TypeVar("_T")
@@ -173,6 +175,8 @@ class _Text:
             stored = _stored(value)
             held: Iterable[Named] = [(name, stored.get(name)) for name in fields]
             return kind.__qualname__ + self._named(held, depth)
+        if (kind.__module__, kind.__qualname__) in _NAMESPACES:
+            return kind.__qualname__ + self._named(sorted(_stored(value).items()), depth)
         return self._called(value, depth)
 
     def _plain(self, value: Any) -> "str | None":
