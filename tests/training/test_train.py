@@ -345,6 +345,38 @@ def test_other_tasks_and_a_run_that_another_process_trains_are_refused(begun, tm
     assert sorted(path for path in out.rglob("*")) == before
 
 
+def test_a_trainer_keeps_its_lease_while_its_engine_starts(tmp_path, monkeypatch):
+    """Else a second one could take the run meanwhile."""
+
+    class CountedJournal(MemoryJournal):
+        renewals = 0
+
+        async def renew(self, consumer):
+            await super().renew(consumer)
+            self.renewals += 1
+
+    class SlowEngine:
+        def __init__(self, *_, **__):
+            pass
+
+        def serve(self):
+            return self
+
+        async def __aenter__(self):
+            async with asyncio.timeout(60):
+                while journal.renewals < 3:
+                    await asyncio.sleep(0.01)
+            raise UsageError("no engine")
+
+        async def __aexit__(self, *_):
+            pass
+
+    journal = CountedJournal()
+    monkeypatch.setattr("holdfast.training.run.train.TrainingEngine", SlowEngine)
+    lease = {"lease_seconds": 0.3}
+    attempt(tmp_path, journal=journal, rollout_settings=lease).match("no engine")
+
+
 def test_a_run_that_is_no_training_is_not_trained(tmp_path):
     journal = MemoryJournal()
     asyncio.run(journal.create_run(spec("first"), make_tasks("a")))

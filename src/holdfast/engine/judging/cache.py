@@ -5,8 +5,10 @@ question of another run, of a second scorer, or of a process that was killed bet
 its record. It holds answers of judges, no keys and no conversations.
 """
 
+import asyncio
 import hashlib
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,26 +28,37 @@ def digest_of_question(model: str, sampling: Sampling, messages: tuple[Message, 
 
 
 class VerdictCache:
-    """`path`: a file of its own; None: in memory, for as long as the judge is there."""
+    """`path`: a file of its own; None: in memory, for as long as the judge is there.
+
+    A file may have to be waited for, when another process writes to it: that is done in a thread.
+    """
 
     def __init__(self, path: Path | None):
         self._path = path
         self._known: dict[bytes, str] = {}
         self._connection: sqlite3.Connection | None = None
+        self._using = threading.Lock()
 
-    def get(self, digest: bytes) -> str | None:
-        if digest in self._known or self._path is None:
+    async def get(self, digest: bytes) -> str | None:
+        if self._path is None:
             return self._known.get(digest)
+        return await asyncio.to_thread(self._read, digest)
+
+    async def put(self, digest: bytes, answer: str) -> None:
+        if self._path is None:
+            self._known[digest] = answer
+        else:
+            await asyncio.to_thread(self._write, digest, answer)
+
+    def _read(self, digest: bytes) -> str | None:
         with self._usable() as connection:
             found = connection.execute("SELECT answer FROM verdicts WHERE digest = ?", (digest,))
             row = found.fetchone()
         return None if row is None else str(row[0])
 
-    def put(self, digest: bytes, answer: str) -> None:
-        self._known[digest] = answer
-        if self._path is not None:
-            with self._usable() as connection:
-                connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (digest, answer))
+    def _write(self, digest: bytes, answer: str) -> None:
+        with self._usable() as connection:
+            connection.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", (digest, answer))
 
     def check(self) -> None:
         """Raises `UsageError` for a file that cannot be read and written."""
@@ -58,7 +71,8 @@ class VerdictCache:
     @contextmanager
     def _usable(self) -> Iterator[sqlite3.Connection]:
         try:
-            yield self._open()
+            with self._using:
+                yield self._open()
         except sqlite3.Error as error:
             raise UsageError(
                 f"the judge's cache {self._path} cannot be used: {error}; name another file with "
@@ -75,6 +89,7 @@ class VerdictCache:
         return self._connection
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._using:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None

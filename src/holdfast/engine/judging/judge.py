@@ -217,7 +217,7 @@ class Judge:
         it is to compare; returns its model. A run calls it before anything is sampled."""
         if self._compares:
             _check_number(samples)
-        self._cache.check()
+        await asyncio.to_thread(self._cache.check)
         try:
             async with self._open(PATIENCE.default) as connection:
                 await _check_key(connection.policy)
@@ -246,11 +246,11 @@ class Judge:
     ) -> "_Answer":
         model = connection.policy.model
         digest = digest_of_question(model, self._sampling, messages)
-        if (kept := self._cache.get(digest)) is not None:
+        if (kept := await self._cache.get(digest)) is not None:
             return _Answer(model, read_verdict(kept, self.rubric, names), tries=0)
         answer = await self._ask_anew(connection, messages, names)
         if answer.verdict is not None:
-            self._cache.put(digest, answer.text)
+            await self._cache.put(digest, answer.text)
         return answer
 
     async def _ask_anew(
@@ -322,7 +322,7 @@ class Judge:
     async def aclose(self) -> None:
         """Closes what is open in this event loop, whoever still uses it."""
         shared = self._shared.pop(asyncio.get_running_loop(), None)
-        self._cache.close()
+        await asyncio.to_thread(self._cache.close)
         if shared is not None:
             await shared.aclose()
 

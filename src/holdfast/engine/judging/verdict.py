@@ -65,8 +65,9 @@ def _entry(entry: object, rubric: Rubric, name: str) -> tuple[float | None, str]
     score = entry["score"]
     if score is None:
         return None, reason[:MAX_REASON]
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    if not is_number or (isinstance(score, float) and math.isnan(score)):
         raise NoVerdict(f"the score of {name!r} is no number")
     if not rubric.low <= score <= rubric.high:
-        raise NoVerdict(f"the score of {name!r} is {score}, and not {rubric.range}")
+        raise NoVerdict(f"the score of {name!r} is {score!s:.40}, and not {rubric.range}")
     return float(score), reason[:MAX_REASON]

@@ -302,6 +302,7 @@ class _Training:
         self._stream = stream
         self._settings = settings
         self._journal: Journal
+        self._renewing: asyncio.Task[None]
         self._open_journal = open_journal
         self._folder = folder
         self._model = model
@@ -409,15 +410,18 @@ class _Training:
 
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
-        """The second trainer of a run is refused."""
+        """The second trainer of a run is refused, also while this one's engine starts."""
         consumer = await self._journal.subscribe(
             run, TRAINER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
+        self._renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
         try:
             if self._plan.spec.command not in (None, run.spec.command):
                 await self._journal.annotate_run(run, command=self._plan.spec.command)
             yield consumer
         finally:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
             await self._journal.unsubscribe(consumer)
 
     @asynccontextmanager
@@ -494,7 +498,7 @@ class _Training:
         run, is_sealed = consumer.run, False
         training = asyncio.create_task(loop.work(done), name="training")
         rolling = asyncio.create_task(self._roll_out(run, connection), name="rollouts")
-        renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
+        renewing = self._renewing
         watching = asyncio.create_task(until_death(ranks), name="the other ranks")
         try:
             await self._stop.wait_or(training, rolling, renewing, watching)
@@ -507,16 +511,16 @@ class _Training:
         finally:
             if self._stop.requested:
                 await _until_saved(loop, training)
-            for task in (training, renewing, watching):
+            for task in (training, watching):
                 task.cancel()
-            await asyncio.wait({training, renewing, watching})
+            await asyncio.wait({training, watching})
             if not is_sealed and not self._stop.spent:  # Then what is in flight is paid for.
                 self._stop.request("the trainer has ended")
             ending = await rolling
         if ending is not None and ending.fatal is not None:
             raise ending.fatal
         for task in (watching, renewing, training):
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         return "" if is_sealed else self._stop.reason
 
