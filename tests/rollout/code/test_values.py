@@ -6,6 +6,7 @@ import enum
 import functools
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -115,6 +116,10 @@ class Processor(RolloutProcessor):
         self.held = held
 
 
+class Strict(Judge):
+    pass
+
+
 def weigh(t, held):
     return held
 
@@ -125,6 +130,7 @@ MAKERS = {
     "keyword": with_keyword,
     "wrapper": wrapping,
     "nested": nested,
+    "cached": lambda held: functools.lru_cache(closing(held)),
     "partial": lambda held: functools.partial(weigh, held=held),
     "partial of a closure": lambda held: functools.partial(closing(held)),
     "object": Called,
@@ -153,6 +159,8 @@ VALUES = [
     (Structure(0.25), Structure(0.75)),
     (functools.partial(weigh, held=Weights(1)), functools.partial(weigh, held=Weights(2))),
     (Path("a"), Path("b")),
+    (re.compile("a"), re.compile("a", re.IGNORECASE)),
+    (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
     (argparse.Namespace(a=1), argparse.Namespace(a=2)),
     (types.SimpleNamespace(a=[1]), types.SimpleNamespace(a=[2])),
     (Color.RED, Color.BLUE),
@@ -184,8 +192,12 @@ def test_plain_values_are_part_of_code_however_it_holds_them(make, first, second
             Judge("Right?", policy="http://127.0.0.1:1"),
             Judge("Right?", policy="http://127.0.0.1:2"),
         ),
+        (
+            Strict("Right?", policy="http://127.0.0.1:1", api_key="a"),
+            Strict("Right?", policy="http://127.0.0.1:1", api_key="b"),
+        ),
     ],
-    ids=["order", "lock", "iterator", "foreign", "inside", "judge"],
+    ids=["order", "lock", "iterator", "foreign", "inside", "judge", "key"],
 )
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_anything_else_counts_by_its_type(make, first, second) -> None:

@@ -14,7 +14,6 @@ import json
 from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +22,7 @@ import msgspec
 from msgspec import structs
 
 from holdfast.engine.arguments import is_policy, sampling_from
-from holdfast.engine.connect import Connection, connect_policy
+from holdfast.engine.connect import Connection, EngineAddress, connect_policy
 from holdfast.engine.judging.arguments import (
     address_from,
     cache_from,
@@ -112,10 +111,12 @@ class Judge:
         check_open_policy(policy, model, api_key)
         check_switch("compare", compare)
         check_switch("target", target)
-        self._policy = policy
-        self._find_address = partial(address_from, policy, model, api_key)
-        # A provider's key is wanted when it is asked: a file is to import without it.
-        self._address = None if is_policy(policy) else self._find_address(needs_key=False)
+        self._policy, self._model, self._key = policy, model, _Key(api_key)
+        self._address: EngineAddress | None = None
+        if not is_policy(policy):
+            # A provider's key is wanted when it is asked: a file is to import without it.
+            found = address_from(policy, model, api_key, needs_key=False)
+            self._address = structs.replace(found, api_key=None)
         self._sampling = sampling_from(sampling) or SAMPLING
         check_whole("repairs", repairs, least=0)
         self._repairs = repairs
@@ -294,8 +295,8 @@ class Judge:
             assert is_policy(self._policy), "it has no address"
             yield await connect_policy(self._policy)
             return
-        address = structs.replace(self._find_address(), patience=patience)
-        async with connected(address) as connection:
+        address = address_from(self._policy, self._model, self._key.text)
+        async with connected(structs.replace(address, patience=patience)) as connection:
             yield connection
 
     async def __aenter__(self) -> "Judge":
@@ -325,6 +326,14 @@ class Judge:
         await asyncio.to_thread(self._cache.close)
         if shared is not None:
             await shared.aclose()
+
+
+class _Key:
+    """An API key. It is no part of what a judge is, also where a class of the user's is one: of an
+    object like this, only the type counts in an identity."""
+
+    def __init__(self, text: str | None):
+        self.text = text
 
 
 class _Answer:

@@ -2,9 +2,9 @@
 
 What a function closes over, its defaults, the arguments of a `functools.partial`, and the
 attributes of an object that is called, or whose method is, decide what it does. Plain values count:
-None, numbers, texts, bytes, paths, members of enums; tuples, lists, sets, dicts, dataclasses,
-Structs, pydantic models and namespaces of them; functions, classes and called objects of the user's
-own, by the same rules. Sets and dicts have no order.
+None, numbers, texts, bytes, paths, patterns, members of enums; tuples, lists, sets, dicts,
+dataclasses, Structs, pydantic models and namespaces of them; functions, classes and called objects
+of the user's own, by the same rules. Sets and dicts have no order.
 
 Anything else counts by its type alone: clients, models, locks, files. So does what is too large to
 be read at each start, and what the code itself changes: a counter, or a list that it appends to, is
@@ -16,6 +16,7 @@ import enum
 import functools
 import hashlib
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
 from decimal import Decimal
@@ -85,8 +86,11 @@ class Values:
             return
         elif self.code(kind) is not None:
             yield from _attributes(candidate)
-        elif (function := _stored(candidate).get("function")) is not None:
-            yield from self.held(function)  # A function as a processor, or as a tool.
+        else:
+            # A function as a processor, or as a tool; one that a decorator made an object of.
+            for name in ("function", "__wrapped__"):
+                if (function := _stored(candidate).get(name)) is not None:
+                    yield from self.held(function)
 
     def _held_by_function(self, function: FunctionType) -> Iterator[Named]:
         changed, handed_on = changed_by(function), handed_on_by(function)
@@ -187,6 +191,8 @@ class _Text:
             return repr(value)
         if kind in _PATHS:
             return f"Path {value}"
+        if kind is re.Pattern:
+            return f"Pattern {value.flags} {value.pattern!r}"
         if issubclass(kind, int):
             return int.__format__(value, "#x")
         if issubclass(kind, float):
