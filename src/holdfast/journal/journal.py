@@ -12,6 +12,7 @@
   it changes nothing.
 """
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
@@ -465,3 +466,10 @@ class Journal(Protocol):
         ...
 
     async def __aexit__(self, *_: object) -> None: ...
+
+
+async def keep_renewing(journal: Journal, consumer: Consumer) -> None:
+    """Keeps the consumer's lease until it is cancelled; `LeaseLost` when that is too late."""
+    while True:
+        await asyncio.sleep(consumer.lease_seconds / 3)
+        await journal.renew(consumer)

@@ -23,7 +23,7 @@ from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Consumer, Journal
+from holdfast.journal.journal import Consumer, Journal, keep_renewing
 from holdfast.journal.process import this_process
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.reasoning_effort import renderer_at
@@ -163,7 +163,7 @@ async def train(
 
     The same call again goes on from the newest checkpoint. `tasks` and `eval_tasks` are whatever
     `holdfast.read_tasks` takes, `journal` is one or the path of one. `policy` are the addresses of
-    engines that serve the model and take weights from disk; none: the embedded engine. `settings`
+    engines that serve the model and take new weights; none: the embedded engine. `settings`
     may be a dict of what `TrainingSettings.of` takes. `trackers` are names (`wandb`, `trackio`,
     `tensorboard`) or trackers of your own. `retry_failed` tries again what failed for good, but for
     groups that were trained or given out. Raises `UsageError` for bad input before anything is
@@ -414,7 +414,8 @@ class _Training:
         consumer = await self._journal.subscribe(
             run, TRAINER, this_process(), lease_seconds=self._plan.settings.lease_seconds
         )
-        self._renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
+        renewing = keep_renewing(self._journal, consumer)
+        self._renewing = asyncio.create_task(renewing, name="the trainer's lease")
         try:
             if self._plan.spec.command not in (None, run.spec.command):
                 await self._journal.annotate_run(run, command=self._plan.spec.command)
@@ -541,11 +542,6 @@ class _Training:
             if (await self._journal.progress(run)).sealed:
                 return
             await changes.wait(seen, timeout=POLL_SECONDS)
-
-    async def _renew(self, consumer: Consumer) -> None:
-        while True:
-            await asyncio.sleep(consumer.lease_seconds / 3)
-            await self._journal.renew(consumer)
 
     def _evaluation(self, connection: Connection, tasks: Sequence[Task]) -> Evaluate | None:
         if not tasks:
