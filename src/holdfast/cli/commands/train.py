@@ -82,13 +82,7 @@ def train(args: argparse.Namespace) -> int:
     extra.require()
     # Of transformers 5.23 about peft 0.21: nothing that a user could do.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-    place = torchrun_place()
-    if place is not None and (args.is_async or args.only == "rollouter"):
-        raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")
-    if place is not None and place.rank:
-        from holdfast.training.follower import follow_torchrun
-
-        follow_torchrun(place, args.device)
+    _follow_torchrun(args)
     if args.cluster is not None:
         cluster.check(args)
     check_address(args.journal)
@@ -110,16 +104,42 @@ def train(args: argparse.Namespace) -> int:
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
     if paced is not None and args.only is None:
-        from holdfast.training.run.loop import is_extended
-        from holdfast.training.run.train import check_training
-
-        # Its parts would refuse it, too, when an engine has been started for them.
-        has_more = is_extended(Path(args.out), settings, run=args.run)
-        if has_more or not run_in_own_loop(pipeline.is_over(args)):
-            check_training(plan, settings, model=model, has_engine=not address.urls)
-            return run_in_own_loop(pipeline.supervise(args, model=model, has_more=has_more))
+        ended = _supervise(args, plan, settings, model=model, has_engine=not address.urls)
+        if ended is not None:
+            return ended
     # Of a training that is over, nothing is left for parts: it is reported, or refused.
     return run_in_own_loop(_train(args, plan, settings, held_out, paced if args.only else None))
+
+
+def _follow_torchrun(args: argparse.Namespace) -> None:
+    """Under torchrun, all processes but the first only compute, and end here."""
+    place = torchrun_place()
+    if place is not None and (args.is_async or args.only == "rollouter"):
+        raise UsageError("torchrun starts trainers: leave it out, and give --ranks N")
+    if place is not None and place.rank:
+        from holdfast.training.follower import follow_torchrun
+
+        follow_torchrun(place, args.device)
+
+
+def _supervise(
+    args: argparse.Namespace,
+    plan: RunPlan,
+    settings: TrainingSettings,
+    *,
+    model: Path,
+    has_engine: bool,
+) -> int | None:
+    """None where nothing is left for parts. What they would refuse, when an engine has been started
+    for them, is refused here."""
+    from holdfast.training.run.loop import is_extended
+    from holdfast.training.run.train import check_training
+
+    has_more = is_extended(Path(args.out), settings, run=args.run)
+    if not has_more and run_in_own_loop(pipeline.is_over(args)):
+        return None
+    check_training(plan, settings, model=model, has_engine=has_engine)
+    return run_in_own_loop(pipeline.supervise(args, model=model, has_more=has_more))
 
 
 def _check_required(args: argparse.Namespace) -> None:

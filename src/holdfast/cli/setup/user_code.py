@@ -231,7 +231,8 @@ def _is_called_object(value: object) -> bool:
     """Whether it is an object of the user's with `async def __call__(self, t)`."""
     kind = type(value)
     is_ours = kind.__module__.partition(".")[0] == "holdfast"
-    return not is_ours and inspect.iscoroutinefunction(getattr(kind, "__call__", None))
+    call = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+    return not is_ours and inspect.iscoroutinefunction(call)
 
 
 def _takes_one_argument(value: object) -> bool:
