@@ -381,7 +381,7 @@ def test_a_rollout_or_a_scorer_that_is_made_with_another_value_is_another_one(pl
     first = holdfast.run_sync(asking(False), **made)
     assert first.rewards == [0.25] * 4
     assert holdfast.run_sync(asking(False), **made | {"scorer": giving(0.25)}).rewards == [0.25] * 4
-    with pytest.raises(RunChanged, match=r"rollout: .* what it was made with is not: hint"):
+    with pytest.raises(RunChanged, match=r"rollout: .* what it was made with is not: hint; "):
         holdfast.run_sync(asking(True), **made)
     made["scorer"] = giving(0.75)
     with pytest.raises(RunChanged, match=r"scorer: .* what it was made with is not: reward"):

@@ -37,6 +37,8 @@ class Code(Struct, frozen=True):
     counted: runs whose `values` are None were begun then, and go on by it."""
     values: tuple[str, ...] | None = None
     """The names of what it was made with: variables, arguments, attributes."""
+    value_digests: dict[str, str] = {}
+    """A digest of each, by its name: so that a change can be named."""
 
 
 class RecordedCommand(Struct, frozen=True):
@@ -203,7 +205,8 @@ def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
     if changed:
         return f" (changed: {', '.join(changed)})"
     if code is not None and code.values:
-        names = ", ".join(_shortened(code.values))
+        other = [] if then is None else _changed(then.value_digests, code.value_digests)
+        names = ", ".join(other or _shortened(code.values))
         return (
             f" (its file is the same, and what it was made with is not: {names}; a value that is "
             "another one at each start, as the time is, belongs into the function)"

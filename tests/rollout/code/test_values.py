@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import types
+import uuid
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import msgspec
 import pytest
 
 from holdfast.engine.judging.judge import Judge
+from holdfast.rollout.code.fingerprint import fingerprinted
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprint_of
 
 
@@ -42,7 +45,7 @@ class Color(enum.Enum):
 
 
 class Foreign:
-    """Raises whatever is asked of it."""
+    """Raises whatever is asked of it: what it holds is read past its class."""
 
     def __init__(self, held: object = None):
         self.held = held
@@ -161,6 +164,8 @@ VALUES = [
     (Path("a"), Path("b")),
     (re.compile("a"), re.compile("a", re.IGNORECASE)),
     (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
+    (Foreign(1), Foreign(2)),
+    ([Foreign(1)], [Foreign(2)]),
     (argparse.Namespace(a=1), argparse.Namespace(a=2)),
     (types.SimpleNamespace(a=[1]), types.SimpleNamespace(a=[2])),
     (Color.RED, Color.BLUE),
@@ -186,8 +191,8 @@ def test_plain_values_are_part_of_code_however_it_holds_them(make, first, second
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (threading.Lock(), threading.Lock()),
         (itertools.count(), itertools.count(3)),
-        (Foreign(1), Foreign(2)),
-        ([Foreign(1)], [Foreign(2)]),
+        (Foreign(threading.Lock()), Foreign(threading.Lock())),
+        ([Foreign(threading.Lock())], [Foreign(threading.Lock())]),
         (
             Judge("Right?", policy="http://127.0.0.1:1"),
             Judge("Right?", policy="http://127.0.0.1:2"),
@@ -353,6 +358,101 @@ def test_what_is_handed_on_may_be_changed_there_and_is_no_part_of_it(make) -> No
     before = fingerprint_of(score)
     score(None)
     assert fingerprint_of(score) == before == fingerprint_of(make({"y": 2}))
+
+
+def system_of(config: dict[str, int]) -> int:
+    return first_of(config) + config["b"]
+
+
+def first_of(config: dict[str, int]) -> int:
+    known = config
+    return known["a"]
+
+
+def helped(config: dict[str, int]):
+    def score(t):
+        return system_of(config)
+
+    return score
+
+
+def known_here_as(config: dict[str, int]):
+    def score(t):
+        here = config
+        return here["a"]
+
+    return score
+
+
+class Configured:
+    def __init__(self, config: dict[str, int]):
+        self.config = config
+
+    def __call__(self, t: object) -> int:
+        config = self.config
+        return config["a"] + self.rest(self.config) + system_of(self.config)
+
+    def rest(self, config: dict[str, int]) -> int:
+        return config["b"]
+
+
+class Chained:
+    def configure(self, config: dict[str, int]) -> "Chained":
+        self.config = config
+        return self
+
+    def __call__(self, t: object) -> int:
+        return self.config["a"]
+
+
+class Tooled:
+    def __init__(self, tools: dict[str, int]):
+        self.tools = tools
+
+    async def __call__(self, t) -> None:
+        await t.generate(tools=self.tools)
+
+
+READERS = [helped, known_here_as, Configured, lambda config: Chained().configure(config), Tooled]
+
+
+@pytest.mark.parametrize("make", READERS, ids=["helper", "alias", "object", "chain", "tools"])
+def test_what_functions_of_the_users_own_only_read_is_part_of_it(make) -> None:
+    first = fingerprint_of(make({"a": 1, "b": 2}))
+    assert first == fingerprint_of(make({"a": 1, "b": 2}))
+    assert first != fingerprint_of(make({"a": 2, "b": 2}))
+
+
+def stamped():
+    started = f"run-{time.time()}"
+    key = os.urandom(8).hex()
+
+    def score(t):
+        return started, key
+
+    return score
+
+
+class Stamped:
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.id: str = uuid.uuid4().hex
+
+    def __call__(self, t: object) -> object:
+        return self.started, self.id
+
+
+@pytest.mark.parametrize("make", [stamped, Stamped, lambda: closing(Stamped())])
+def test_when_it_was_started_is_no_part_of_it(make) -> None:
+    assert fingerprint_of(make()) == fingerprint_of(make())
+
+
+def test_a_change_is_named() -> None:
+    _, first = fingerprinted(functools.partial(weigh, held=1, more=threading.Lock()))
+    _, second = fingerprinted(functools.partial(weigh, held=2, more=threading.Lock()))
+    assert first.values == ("held", "more")
+    digests = first.value_digests.items() - second.value_digests.items()
+    assert [name for name, _ in digests] == ["held"]
 
 
 def test_what_is_computed_once_is_no_part_of_an_object() -> None:

@@ -55,25 +55,32 @@ def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tup
     with _reading_files() as reading:
         now, values = _current(candidate, subject, module)
     with _reading_files(_AsOf.TEXTS):
-        code, named = _code(subject), b"" if module is None else _module_file(module, subject)
-        texts = _digest(code, _texts(function, subject), _identity(candidate), named)
+        source, named = _code(subject), b"" if module is None else _module_file(module, subject)
+        texts = _digest(source, _texts(function, subject), _identity(candidate), named)
     with _reading_files(_AsOf.ONE_FILE):
         before = _digest(_file(subject) + _identity(candidate))
-    return f"{name}@{now}", Code(reading.files, f"{name}@{before}", f"{name}@{texts}", values)
+    code = Code(
+        reading.files,
+        f"{name}@{before}",
+        f"{name}@{texts}",
+        values=tuple(each for each, _ in values),
+        value_digests={each: _digest(_encoded([(each, text)])) for each, text in values},
+    )
+    return f"{name}@{now}", code
 
 
 def _current(
     candidate: object, subject: object, module: ModuleType | None
-) -> tuple[str, tuple[str, ...]]:
-    """The digest, and the names of the values in it."""
+) -> tuple[str, list[tuple[str, str]]]:
+    """The digest, and the values in it, each with its name."""
     if (whole := whole_identity(candidate)) is not None:
-        return _digest(whole.encode()), ()
+        return _digest(whole.encode()), []
     identity = _identity(candidate)
     code, own = _code(subject), own_source(_plain_function(subject))
     # What an object says of itself is what there is to say.
     values = [] if identity else _values(candidate)
     named = b"" if module is None else _module_file(module, subject)
-    return _digest(code, own, _encoded(values), identity, named), tuple(name for name, _ in values)
+    return _digest(code, own, _encoded(values), identity, named), values
 
 
 def code_of(*candidates: object) -> str:

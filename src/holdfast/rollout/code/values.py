@@ -3,12 +3,14 @@
 What a function closes over, its defaults, the arguments of a `functools.partial`, and the
 attributes of an object that is called, or whose method is, decide what it does. Plain values count:
 None, numbers, texts, bytes, paths, patterns, members of enums; tuples, lists, sets, dicts,
-dataclasses, Structs, pydantic models and namespaces of them; functions, classes and called objects
-of the user's own, by the same rules. Sets and dicts have no order.
+dataclasses, Structs, pydantic models and namespaces of them; functions, classes and objects of the
+user's own, by the same rules. Sets and dicts have no order.
 
 Anything else counts by its type alone: clients, models, locks, files. So does what is too large to
-be read at each start, and what the code itself changes: a counter, or a list that it appends to, is
-not what it was made with; nor is a list, set or dict that it hands on to others, who may change it.
+be read at each start, what the code itself changes (a counter, or a list that it appends to, is not
+what it was made with), and what is set to the time or to an id that is drawn. Nor does a list, set
+or dict count that is handed on to others, who may change it; functions of the user's own that only
+read it are no others.
 Nothing of the user's is called: no `repr`, no `==`, no property.
 """
 
@@ -26,7 +28,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from holdfast.rollout.code.definitions import changed_by, handed_on_by
+from holdfast.rollout.code.definitions import changed_by, handed_on_by, made_at_start
 
 _DEEPEST = 20
 _MOST = 100_000
@@ -94,11 +96,12 @@ class Values:
 
     def _held_by_function(self, function: FunctionType) -> Iterator[Named]:
         changed, handed_on = changed_by(function), handed_on_by(function)
+        left_out = (changed or frozenset()) | made_at_start(function)
         wrapped = vars(function).get("__wrapped__")
         cells = [(name, cell) for name, cell in _cells(function) if id(cell) not in self._changed]
         for name, value in (*_contents(cells), *_defaults(function)):
             may_change = (changed is None or name in handed_on) and _is(value, _CHANGEABLE)
-            if value is not wrapped and not may_change and name not in (changed or ()):
+            if value is not wrapped and not may_change and name not in left_out:
                 yield name, value
         if wrapped is not None:
             yield from self.held(wrapped)
@@ -221,7 +224,7 @@ class _Text:
             return value.__qualname__
         elif (whole := whole_identity(value)) is not None:
             return f"{kind.__qualname__} {whole}"
-        elif any("__call__" in vars(base) for base in kind.__mro__):
+        elif self._values.code(kind) is not None or _is_called(kind):
             name = kind.__qualname__
         else:
             return kind.__qualname__
@@ -259,6 +262,10 @@ def whole_identity(value: object) -> "str | None":
     return value.identity if is_whole else None  # type: ignore[attr-defined]
 
 
+def _is_called(kind: type) -> bool:
+    return any("__call__" in vars(base) for base in kind.__mro__)
+
+
 def _name(subject: Any) -> str:
     return str(subject.__qualname__)
 
@@ -290,7 +297,7 @@ def _attributes(value: object) -> Iterator[Named]:
     for base in type(value).__mro__[:-1]:
         found = changed_by(base)
         known = known and found is not None
-        changed |= found or set()
+        changed |= (found or set()) | made_at_start(base)
         changed |= {f".{name}" for name, one in vars(base).items() if _is(one, _CACHED)}
         if not base.__module__.startswith("holdfast."):  # What is ours changes nothing of theirs.
             handed_on |= handed_on_by(base)
