@@ -55,12 +55,17 @@ def _forms(secret: str) -> Iterator[str]:
     yield from (line for line in lines if len(line) >= _SHORTEST_LINE)
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether what is so named, a variable or a field, is a secret by its name."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def hide_variables(variables: Mapping[str, str]) -> None:
     """Hides what is secret of the variables that a program is given: by its name, or because a part
     of it is made of letters and digits like no word is."""
     for name, value in variables.items():
         is_path_or_text = any(character.isspace() or character == "/" for character in value)
-        if _SECRET_NAME.search(name) or (_RANDOM.search(value) and not is_path_or_text):
+        if is_secret_name(name) or (_RANDOM.search(value) and not is_path_or_text):
             hide(value)
 
 

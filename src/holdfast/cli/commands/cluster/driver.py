@@ -142,11 +142,16 @@ class Driver:
 
     def _described(self) -> str:
         found = self._variables()
-        variables.hide_secrets(found)
-        return variables.describe(found, secrets=(self._args.api_key_env,))
+        variables.hide_secrets(found, named=self._named)
+        return variables.describe(found, named=self._named)
 
     def _variables(self) -> dict[str, str]:
-        return variables.traveling((self._args.api_key_env, *(self._args.cluster_env or ())))
+        return variables.traveling(self._named)
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        """The environment variables that the user's options name."""
+        return (self._args.api_key_env, *(self._args.cluster_env or ()))
 
     @property
     def _size(self) -> FleetSize:
