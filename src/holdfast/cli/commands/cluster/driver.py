@@ -313,15 +313,19 @@ class Driver:
     # --- the end
 
     def _note_log(self, run: Run, member: FleetMember, role: str) -> None:
-        """So that `holdfast logs` finds what lies on another machine."""
+        """So that `holdfast logs` finds what lies on another machine. A disk that is full is no
+        reason to end the run."""
         if member.place is None or not member.log:
             return
-        with self.log.open("a") as file:
-            line = f"a {role} on {member.place.host} took {member.cpu:.2f} s of CPU: {member.log}"
-            file.write(f"{line}\n")
+        place, path = member.place.host, member.log
         folder = log_files.logs_of(run.spec.name, self._args.journal)
-        if not Path(member.log).exists():
-            log_files.note_elsewhere(folder, host=member.place.host, path=member.log, role=role)
+        try:
+            with self.log.open("a") as file:
+                file.write(f"a {role} on {place} took {member.cpu:.2f} s of CPU: {path}\n")
+            if not Path(path).exists():
+                log_files.note_elsewhere(folder, host=place, path=path, role=role)
+        except OSError as error:
+            notify(f"the log of a {role} on {place} is {path}, which cannot be noted: {error}")
 
     def stop(self, reason: str) -> None:
         self._stopped = self._stopped or reason
