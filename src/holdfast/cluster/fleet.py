@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.cluster.connection import ray_calls
 from holdfast.cluster.member import FleetMember, HowEnded, MemberEnd, Resources
 from holdfast.cluster.messages import Order, Place, ProcessJob, WorkerReport
 from holdfast.cluster.nodes import Node, live_nodes
@@ -230,7 +231,7 @@ class Fleet:
 
     async def _nodes(self) -> list[Node]:
         # Ray asks its control plane, which may take its time.
-        nodes = await asyncio.to_thread(live_nodes, self._ray)
+        nodes = await ray_calls.run(lambda: live_nodes(self._ray))
         if not self._off_gpu_nodes:
             return nodes
         return [node for node in nodes if not node.gpus]
