@@ -288,7 +288,7 @@ class Driver:
             arguments=arguments,
             role=role,
             run=run.spec.name,
-            journal=log_files.without_password(self._args.journal),
+            journal=log_files.journal_name(self._args.journal),
             variables=self._variables(),
             message=msgspec.json.encode(job).decode(),
         )
