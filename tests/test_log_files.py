@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from holdfast import log_files
 
 
@@ -13,11 +15,20 @@ def test_runs_of_one_name_in_two_journals_have_two_folders(tmp_path):
     assert one != other
 
 
-def test_a_password_changes_nothing_and_is_nowhere(tmp_path):
+@pytest.mark.parametrize(
+    "journal",
+    [
+        "postgresql://me:secret@db/x",
+        "postgresql://me:se/cret@secret@db/x",
+        "postgresql://me@db/x?password=secret",
+        "postgresql://me@db/x?password=s@cret",
+    ],
+)
+def test_a_password_changes_nothing_and_is_nowhere(tmp_path, journal):
     env = {log_files.LOGS: str(tmp_path)}
-    with_password = log_files.logs_of("r", "postgresql://me:secret@db/x", environment=env)
+    with_password = log_files.logs_of("r", journal, environment=env)
     assert with_password == log_files.logs_of("r", "postgresql://me@db/x", environment=env)
-    assert "secret" not in str(with_password)
+    assert log_files.journal_name(journal) == "postgresql://me@db/x"
 
 
 def test_files_are_new_and_belong_to_the_user(tmp_path):

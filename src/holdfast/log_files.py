@@ -9,18 +9,17 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.records.encoding.file_name import file_name
+from holdfast.records.encoding.redaction import public_address
 
 LOGS = "HOLDFAST_LOGS"
 """The environment variable that names the folder of all logs."""
 INDEX = "elsewhere.jsonl"
-_PASSWORD = re.compile(r"(//[^/@:]*):[^/@]*@")
 _numbers = itertools.count(1)
 
 
@@ -29,7 +28,7 @@ def logs_of(run: str, journal: str, *, environment: Mapping[str, str] = os.envir
 
     Two journals may have runs of one name: the folder's name holds a digest of the journal's, too.
     """
-    digest = hashlib.sha256(without_password(journal).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(journal_name(journal).encode()).hexdigest()[:8]
     return _root(environment) / file_name(f"{run}-{digest}")
 
 
@@ -79,8 +78,6 @@ def _root(environment: Mapping[str, str]) -> Path:
     return Path(state) / "holdfast" / "logs"
 
 
-def without_password(journal: str) -> str:
+def journal_name(journal: str) -> str:
     """One name for one journal: the same from every folder, and with every password."""
-    if "://" in journal:
-        return _PASSWORD.sub(r"\1@", journal)
-    return os.path.abspath(journal)
+    return public_address(journal) if "://" in journal else os.path.abspath(journal)

@@ -1,6 +1,9 @@
 """Environment variables travel by a list, and no value of a secret is shown."""
 
+import pytest
+
 from holdfast.cluster import variables
+from holdfast.records.encoding.redaction import redact
 
 HERE = {
     "PATH": "/bin",
@@ -33,6 +36,22 @@ def test_secrets_travel_and_are_not_shown():
     assert "\n" not in line
 
 
-def test_a_variable_that_is_named_as_a_secret_is_hidden():
-    assert variables.describe({"MODEL": "abc"}, secrets=("MODEL",)) == "MODEL=(hidden)"
-    assert variables.describe({}) == "none"
+@pytest.mark.parametrize(
+    "name", ["GITHUB_PAT", "DB_PASS", "SMTP_AUTH", "SSH_PASSPHRASE", "SESSION_COOKIE"]
+)
+def test_a_name_says_that_it_is_a_secret(name):
+    assert variables.describe({name: "correct-horse"}) == f"{name}=(hidden)"
+    variables.hide_secrets({name: f"battery-{name}"})
+    assert redact(f"it was battery-{name}") == "it was [redacted]"
+
+
+def test_what_somebody_named_is_hidden_whatever_its_name():
+    assert variables.describe({"MODEL": "abc"}, named=("MODEL",)) == "MODEL=(hidden)"
+    assert variables.describe({}, named=("MODEL",)) == "none"
+    variables.hide_secrets({"LICENSE": "9f8e7d6c5b4a3f2e1d"}, named=("LICENSE", "NOT_SET"))
+    assert redact("it was 9f8e7d6c5b4a3f2e1d") == "it was [redacted]"
+
+
+@pytest.mark.parametrize("proxy", ["user:s3cret@proxy:3128", "http://user:s3cr@t@proxy:3128"])
+def test_a_proxy_is_shown_without_its_password(proxy):
+    assert variables.describe({"HTTP_PROXY": proxy}) == "HTTP_PROXY=…@proxy:3128"

@@ -66,6 +66,40 @@ def test_a_full_pool_makes_who_submits_wait_and_drops_nothing():
     asyncio.run(body())
 
 
+def test_the_bound_holds_for_all_who_submit_at_once():
+    async def body():
+        journal, _, pool = await a_pool(bound=4)
+        real = journal.ledger
+
+        async def ledger(*args, **more):
+            found = await real(*args, **more)
+            await asyncio.sleep(0)  # As a server: others look meanwhile.
+            return found
+
+        journal.ledger = ledger
+        parts = [make_tasks(*part) for part in ("abcd", "efgh", "ijkl")]
+        done = await asyncio.gather(
+            *(pool.submit(part, wait=0.01) for part in parts), return_exceptions=True
+        )
+        assert [type(result) for result in done] == [int, PoolFull, PoolFull]
+        assert (await pool.stats()).open == 4
+
+    asyncio.run(body())
+
+
+def test_who_waits_for_room_holds_up_nobody():
+    async def body():
+        _, _, pool = await a_pool()
+        await pool.submit(make_tasks("a", "b"))
+        waiting = asyncio.create_task(pool.submit(make_tasks("c")))
+        await asyncio.sleep(0.01)
+        assert await pool.submit(make_tasks("a"), wait=0.0) == 0, "a repeated one needs no room"
+        assert not waiting.done()
+        waiting.cancel()
+
+    asyncio.run(body())
+
+
 def await_consumer(pool):
     return pool._consumer
 
@@ -171,6 +205,15 @@ def test_training_and_validation_never_mix():
         batch = await pool.next_batch(1, groups=1)
         assert batch.groups == (), "nothing of a validation is trained"
         assert (await pool.stats()).admitted == 1
+
+    asyncio.run(body())
+
+
+def test_a_channel_that_is_none_is_refused_in_one_line():
+    async def body():
+        _, _, pool = await a_pool()
+        with pytest.raises(UsageError, match="channel='test' is none of training, validation"):
+            await pool.get_last_step("run/a/0", "test")
 
     asyncio.run(body())
 

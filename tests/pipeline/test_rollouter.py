@@ -8,8 +8,10 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.run_plan import NO_CODE, plan_run
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
+from holdfast.pipeline import rollouter as module
 from holdfast.pipeline.engine import newest_version
 from holdfast.pipeline.rollouter import Rollouter
+from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
@@ -97,14 +99,44 @@ def test_an_engine_that_does_not_say_which_weights_sampled_a_token_is_refused(tm
         asyncio.run(main(engine))
 
 
-def test_one_that_waits_can_be_stopped(tmp_path):
+def test_engines_are_asked_once_a_second_while_it_waits(tmp_path, monkeypatch):
+    requests = []
+    version = Endpoint.version
+
+    async def counted(self):
+        requests.append(self)
+        return await version(self)
+
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            await asyncio.sleep(0.6)
+            requested = len(requests)
+            stop.request("enough")
+            await working
+            assert 1 <= requested <= 2
+
+        try:
+            await rolled_out(journal, engine, body)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="unpublished") as engine:
+        monkeypatch.setattr(Endpoint, "version", counted)
+        asyncio.run(main(engine))
+
+
+def test_one_that_waits_can_be_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_SECONDS", 600.0)
+
     async def main(engine):
         journal = open_journal(str(tmp_path / "journal.db"))
 
         async def body(run, working, stop, lines):
             await asyncio.sleep(0.1)
             stop.request("enough")
-            assert (await working).stopped == "enough"
+            assert (await asyncio.wait_for(working, 60.0)).stopped == "enough"
             assert engine.calls() == []
 
         try:

@@ -50,6 +50,14 @@ def test_a_loss_that_needs_fresh_samples_is_refused():
     assert corrected(PipelineSettings(), training).trainer.objective.correction == MIS
 
 
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [({}, 30.0), ({"growth": 2}, 30.0), ({"growth": 1e300}, 30.0), ({"delay": 0.0}, 0.0)],
+)
+def test_however_many_crashes_a_wait_is_at_most_the_longest(options, seconds):
+    assert RestartPolicy(restarts=10_000, **options).wait(5_000) == seconds
+
+
 def test_a_staleness_that_nobody_chose_adapts_to_the_training():
     assert adapted(PipelineSettings(), TrainingSettings.of(steps=10), tasks=16).max_staleness == 1
     short = TrainingSettings.of(groups=4, steps=1)

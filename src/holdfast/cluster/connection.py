@@ -12,10 +12,13 @@ from typing import Any
 from holdfast.cluster.extra import import_ray
 from holdfast.cluster.folder import TravelFolder
 from holdfast.records.errors import UsageError
+from holdfast.rollout.threads.pool import DaemonThreads
 
 AUTO = "auto"
 REACH_SECONDS = 10.0
 CONNECT_SECONDS = 120.0
+ray_calls = DaemonThreads("calls of Ray")
+"""For what Ray does in its own time. At its exit the process waits for none of them."""
 _HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
 
 
@@ -46,7 +49,7 @@ async def connected(
         environment["pip"] = requirements
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await asyncio.to_thread(_init, ray, address, environment)
+            await ray_calls.run(lambda: _init(ray, address, environment))
     except TimeoutError:
         raise UsageError(
             f"--cluster {address}: Ray did not connect within {CONNECT_SECONDS:g} s"

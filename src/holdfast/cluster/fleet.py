@@ -7,13 +7,13 @@ missing.
 """
 
 import asyncio
-import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
 
+from holdfast.cluster.connection import ray_calls
 from holdfast.cluster.member import FleetMember, HowEnded, MemberEnd, Resources
 from holdfast.cluster.messages import Order, Place, ProcessJob, WorkerReport
 from holdfast.cluster.nodes import Node, live_nodes
@@ -54,7 +54,11 @@ class FleetSize(Struct, frozen=True):
 
 
 class Fleet:
-    """Use it once. `keep` runs until `stop`, or until nothing is wanted any more."""
+    """Use it once. `grow` as often as something may be missing, then `stop`.
+
+    What ends all of it is in `error`: a process that cannot work, too many that were lost, or
+    whatever `on_gone`, `on_report` or the watching of a process raised. Nothing is started then.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Fleet:
         self._not_before = 0.0
         self._started = 0
         self.is_stopping = False
-        self.error: HoldfastError | None = None
+        self.error: BaseException | None = None
 
     @property
     def members(self) -> list[FleetMember]:
@@ -97,30 +101,39 @@ class Fleet:
         """Something got done: what died before is forgiven."""
         self._losses = 0
 
-    def room(self) -> int:
+    async def room(self) -> int:
         """How many processes fit onto the nodes that may have them."""
-        nodes = self._nodes()
+        nodes = await self._nodes()
         cpus, gpus = self._resources.cpus, self._resources.gpus
         by_cpu = sum(int(node.cpus // cpus) for node in nodes) if cpus else 2**31
         by_gpu = sum(int(node.gpus // gpus) for node in nodes) if gpus else 2**31
         return max(1, min(by_cpu, by_gpu))
 
-    def grow(self, wanted: int) -> None:
+    async def grow(self, wanted: int) -> None:
         """Starts what is missing; those that are too many go by themselves."""
-        now = asyncio.get_running_loop().time()
-        if self.is_stopping or self.error is not None or now < self._not_before:
+        if not self._may_start():
             return
+        if not (self._one_per_node or self._off_gpu_nodes):
+            self._start_each([""] * (wanted - len(self._members)))
+            return
+        nodes = [node.id for node in await self._nodes()]
+        if not self._may_start():
+            return  # The nodes were asked for meanwhile.
         if self._one_per_node:
             taken = [member.node for member in self.members]
-            for node in self._nodes():
-                if node.id not in taken:
-                    self._start(node.id)
+            self._start_each(node for node in nodes if node not in taken)
             return
         for _ in range(wanted - len(self._members)):
-            place = self._emptiest() if self._off_gpu_nodes else ""
-            if place is None:
-                return  # Those that may be used are gone: Ray may bring others.
-            self._start(place)
+            # Where those that may be used are gone, Ray may bring others.
+            self._start_each(self._emptiest(nodes))
+
+    def _may_start(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return not self.is_stopping and self.error is None and now >= self._not_before
+
+    def _start_each(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._start(node)
 
     def _start(self, node: str) -> None:
         member = FleetMember(
@@ -129,12 +142,33 @@ class Fleet:
             resources=self._resources,
             strategy=_strategy(node),
             node=node,
-            on_report=self._on_report,
+            on_report=self._report,
         )
         self._started += 1
         task = asyncio.create_task(self._watch(member), name=f"{self._what} {self._started}")
         self._members[task] = member
-        task.add_done_callback(self._members.pop)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """A process that is watched no more. Whatever its watching raised is seen."""
+        del self._members[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.is_stopping:
+            self._notify(f"an error at the end of a {self._what}: {error!r:.500}")
+        else:
+            self.error = self.error or error
+
+    async def _report(self, report: WorkerReport, member: FleetMember) -> None:
+        """An error here ends the fleet, and not the process: that may finish what is in flight."""
+        if self._on_report is None:
+            return
+        try:
+            await self._on_report(report, member)
+        except Exception as error:
+            self._fail(error)
 
     async def stop(self, reason: str, *, grace: float) -> None:
         """Lets all of them finish what is in flight; after so many seconds they are ended."""
@@ -165,10 +199,11 @@ class Fleet:
 
     async def _watch(self, member: FleetMember) -> None:
         end = await member.work()
-        # What it held is given back before another one can look for it.
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
+            # What it held is given back before another one can look for it.
             await self._on_gone(member, end)
-        self._judge(member, end)
+        finally:
+            self._judge(member, end)
 
     def _judge(self, member: FleetMember, end: MemberEnd) -> None:
         where = f" on {end.place.host}" if end.place is not None else ""
@@ -194,16 +229,17 @@ class Fleet:
         if self._losses > 3:
             self._not_before = asyncio.get_running_loop().time() + pause
 
-    def _nodes(self) -> list[Node]:
-        nodes = live_nodes(self._ray)
+    async def _nodes(self) -> list[Node]:
+        # Ray asks its control plane, which may take its time.
+        nodes = await ray_calls.run(lambda: live_nodes(self._ray))
         if not self._off_gpu_nodes:
             return nodes
         return [node for node in nodes if not node.gpus]
 
-    def _emptiest(self) -> str | None:
+    def _emptiest(self, nodes: Iterable[str]) -> list[str]:
+        """The node with the fewest of these processes; none where there is no node."""
         taken = [member.node for member in self.members]
-        nodes = sorted((taken.count(node.id), node.id) for node in self._nodes())
-        return nodes[0][1] if nodes else None
+        return [node for _, node in sorted((taken.count(node), node) for node in nodes)[:1]]
 
 
 def _strategy(node: str) -> object:

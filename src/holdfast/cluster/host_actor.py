@@ -26,6 +26,8 @@ from holdfast.gateway.address import reachable_name
 NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
 """The environment variable with the address at which other nodes reach this one."""
 END_SECONDS = 10.0
+READ_SECONDS = 5.0
+"""For what a process reported before its end to be read."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
 """For how long a call waits for a report before it returns without one."""
@@ -76,8 +78,24 @@ class ProcessHost:
         folder = log_files.logs_of(job.run, job.journal, environment=environment)
         self._log = log_files.new_log(folder, job.role)
         reading, writing = os.pipe()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own code
+        try:
+            self._process = self._open(job, self._log, environment, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
+        reader.start()
+        threading.Thread(target=self._reap, args=(reader,), daemon=True).start()
+        self.send(job.message.encode() + b"\n")
+        return self._process.pid
+
+    def _open(
+        self, job: ProcessJob, path: Path, environment: dict[str, str], writing: int
+    ) -> subprocess.Popen[bytes]:
+        with path.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 - this interpreter, with our own code
                 [sys.executable, *job.arguments, str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -86,11 +104,6 @@ class ProcessHost:
                 pass_fds=(writing,),
                 start_new_session=True,
             )
-        os.close(writing)
-        threading.Thread(target=self._read, args=(reading,), daemon=True).start()
-        threading.Thread(target=self._reap, daemon=True).start()
-        self.send(job.message.encode() + b"\n")
-        return self._process.pid
 
     def send(self, body: bytes) -> bool:
         """A line for the process; False when it is gone."""
@@ -112,7 +125,7 @@ class ProcessHost:
             return self._reports[seen:]
 
     def wait(self, seconds: float) -> bytes:
-        """How it ended; empty while it runs."""
+        """How it ended; empty while it runs. What it had reported is among its reports then."""
         if not self._ended.wait(seconds):
             return b""
         assert self._process is not None, "it has ended"
@@ -137,12 +150,14 @@ class ProcessHost:
                     self._reports.append(report)
                     self._change.notify_all()
 
-    def _reap(self) -> None:
+    def _reap(self, reader: threading.Thread) -> None:
         assert self._process is not None, "it was started"
         self._process.wait()
         with contextlib.suppress(ProcessLookupError):
             # What it left behind in its session.
             os.killpg(self._process.pid, signal.SIGKILL)
+        # Its last report says why it ended.
+        reader.join(READ_SECONDS)
         self._ended.set()
         with self._change:
             self._change.notify_all()

@@ -86,16 +86,15 @@ class FleetMember:
         )
 
     async def work(self) -> MemberEnd:
-        """Starts the process and watches it; how it ended. Its actor is gone then."""
+        """Starts the process and watches it; how it ended. Its actor is gone then.
+
+        Raises at once what reading its reports raised: it would wait for ever for what it is to
+        do. What it holds then ends with its lease.
+        """
         try:
             self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)
             self.pid = await self._actor.start.remote(msgspec.json.encode(self.job))
-            reading = asyncio.create_task(self._read_reports(), name="reports of a process")
-            try:
-                end = await self._wait()
-            finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            end = await self._wait_and_read()
             await self._read_last()
             return self._judged(end)
         except self._ray.exceptions.RayError as error:
@@ -112,6 +111,19 @@ class FleetMember:
         """Ends the actor at once, and its process with it."""
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor)
+
+    async def _wait_and_read(self) -> ChildEnd:
+        waiting = asyncio.create_task(self._wait(), name="the end of a process")
+        reading = asyncio.create_task(self._read_reports(), name="reports of a process")
+        try:
+            await asyncio.wait({waiting, reading}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()  # Raises; without an error, the actor was lost.
+            return await waiting
+        finally:
+            for task in (waiting, reading):
+                task.cancel()
+            await asyncio.gather(waiting, reading, return_exceptions=True)
 
     async def _wait(self) -> ChildEnd:
         while True:

@@ -100,8 +100,8 @@ class RunWorkers:
             if now.is_over:
                 return
             self._check()
-            self._keep_scorers()
-            self._grow(now)
+            await self._keep_scorers()
+            await self._grow(now)
             await self._until_change(stopping)
 
     async def end(self, reason: str) -> None:
@@ -142,11 +142,11 @@ class RunWorkers:
             if fleet.error is not None:
                 raise fleet.error
 
-    def _keep_scorers(self) -> None:
+    async def _keep_scorers(self) -> None:
         if self.scorers is not None:
-            self.scorers.grow(self._settings.scorers)
+            await self.scorers.grow(self._settings.scorers)
 
-    def _grow(self, now: RunProgress) -> None:
+    async def _grow(self, now: RunProgress) -> None:
         if now.settled != self._settled:
             self._settled = now.settled
             for fleet in self._fleets:
@@ -156,8 +156,10 @@ class RunWorkers:
         if self._idle_at == (now.planned, self._lost) and self.workers.members:
             return
         self._idle_at = None
-        wanted = self._settings.size.wanted(now.planned - now.settled, room=self.workers.room())
-        self.workers.grow(wanted)
+        wanted = self._settings.size.wanted(
+            now.planned - now.settled, room=await self.workers.room()
+        )
+        await self.workers.grow(wanted)
 
     async def _until_change(self, stopping: asyncio.Event) -> None:
         looking = asyncio.create_task(self.workers.until_change())
@@ -170,7 +172,10 @@ class RunWorkers:
             await asyncio.gather(looking, stopped, return_exceptions=True)
 
     async def _worker_gone(self, member: FleetMember, end: MemberEnd) -> None:
+        await self._give_back(member, end)
         self._on_log(member, "worker")
+
+    async def _give_back(self, member: FleetMember, end: MemberEnd) -> None:
         if end.how is HowEnded.DONE:
             with contextlib.suppress(JournalError):
                 self._idle_at = ((await self._journal.progress(self._run)).planned, self._lost)
@@ -189,8 +194,8 @@ class RunWorkers:
             await self._more_reports(report, member)
 
     async def _scorer_gone(self, member: FleetMember, end: MemberEnd) -> None:
-        self._on_log(member, "scorer")
         await self.workers.order(Order(scorers=self.addresses(but=member)))
+        self._on_log(member, "scorer")
 
     async def _scorer_reported(self, report: WorkerReport, member: FleetMember) -> None:
         await self.workers.order(Order(scorers=self.addresses()))

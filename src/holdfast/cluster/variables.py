@@ -1,5 +1,5 @@
 """Which environment variables travel to the processes of a cluster: an explicit list, which is
-shown. Values of secrets are not.
+shown. Values of secrets are not, nor is any that somebody named: what it holds is theirs to know.
 
 They go to a process with its job, and not by Ray's `runtime_env`, whose contents anybody may read
 who can look at the cluster.
@@ -8,7 +8,7 @@ who can look at the cluster.
 import os
 from collections.abc import Iterable, Mapping
 
-from holdfast.records.encoding.redaction import hide
+from holdfast.records.encoding.redaction import hide, hide_variables, is_secret_name
 
 NAMES = (
     "PYTHONPATH",
@@ -27,7 +27,6 @@ NAMES = (
 PREFIXES = ("HF_", "HOLDFAST_", "PG")
 LOCAL = ("HOLDFAST_CRASH",)
 """What is meant for this process alone."""
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 MAX_SHOWN = 80
 
 
@@ -43,29 +42,26 @@ def traveling(
     }
 
 
-def describe(variables: Mapping[str, str], *, secrets: Iterable[str] = ()) -> str:
-    """On one line, with no value of a secret."""
-    known = set(secrets)
+def describe(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> str:
+    """On one line, with no value of a secret, and none of what was `named`."""
+    hidden = set(named)
     shown = (
-        f"{name}={'(hidden)' if is_secret(name) or name in known else _shown(value)}"
+        f"{name}={'(hidden)' if is_secret_name(name) or name in hidden else _shown(value)}"
         for name, value in variables.items()
     )
     return ", ".join(shown) or "none"
 
 
-def hide_secrets(variables: Mapping[str, str]) -> None:
-    """No message of ours will contain them."""
+def hide_secrets(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> None:
+    """No message of ours will contain them. What was `named` is one by its looks, too."""
     for name, value in variables.items():
-        if is_secret(name):
+        if is_secret_name(name):
             hide(value)
-
-
-def is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in _SECRET)
+    hide_variables({name: variables[name] for name in named if name in variables})
 
 
 def _shown(value: str) -> str:
-    # The proxy's user and password stand before its host.
-    before, at, after = value.rpartition("@")
-    value = f"…@{after}" if at and "://" in before else value
+    # The proxy's user and password stand before its host, with or without a scheme.
+    _, at, after = value.rpartition("@")
+    value = f"…@{after}" if at else value
     return value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

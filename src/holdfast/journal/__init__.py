@@ -27,6 +27,7 @@ from pathlib import Path
 from msgspec import json
 
 from holdfast.journal.journal import Journal
+from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 MEMORY = "memory:"
@@ -49,9 +50,7 @@ def shown_address(where: str | Path) -> str:
     """The address as anyone may see it: a URL without its password."""
     if not is_server(where):
         return str(where)
-    from holdfast.journal.postgres.address import public_name
-
-    return public_name(str(where))
+    return public_address(str(where))
 
 
 def take_password(where: str) -> str:

@@ -1,8 +1,15 @@
 """What the ledger of a run's groups means, in whichever database it is kept."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast.journal.journal import GroupEnd
+from holdfast.journal.journal import Consumer, GroupEnd
+from holdfast.journal.rules import not_taken, step_passed
+
+KnownGroup = tuple[int, int | None, int | None, str]
+"""Of a group that a consumer names: its task's number, its state, its step and the reason of its
+dismissal. The state is None where the consumer has no such group."""
+UNKNOWN: KnownGroup = (-1, None, None, "")
 
 
 class DeliveryState(IntEnum):
@@ -34,3 +41,22 @@ def end_of(
 def later_than(step: int | None, committed: int | None) -> bool:
     """Whether a step comes after what the last checkpoint holds, or has no number yet."""
     return step is None or committed is None or step > committed
+
+
+def fresh_tasks(
+    consumer: Consumer, step: int, known: Mapping[str, KnownGroup], *, committed: int | None
+) -> list[int]:
+    """The tasks of those named groups that a commit puts into `step`, without those that are in it
+    already. Raises where one was not taken or is in another step, or where the step has passed."""
+    fresh: list[int] = []
+    wrong: list[str] = []
+    for name, (task, state, before, _) in known.items():
+        if state != DeliveryState.TAKEN or before not in (None, step):
+            wrong.append(name)
+        elif before is None:
+            fresh.append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    if fresh and not later_than(step, committed):
+        raise step_passed(consumer.name, step=step, last=committed or 0)
+    return fresh

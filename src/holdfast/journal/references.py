@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 
-DIGEST_BYTES = 32
 MAX_UNPACKED = 1 << 30
 _DIGEST = re.compile(rb"(?s)\xc4\x20(?=(.{32}))")
 _PACKED = b"\x78"

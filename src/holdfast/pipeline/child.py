@@ -1,7 +1,8 @@
 """A part as a child process: this Python, a session and a log of its own, pipes that are read.
 
 It ends with its parent, however that ends: its stdin is a pipe that closes with it. When it has
-ended, nothing of its session is left.
+ended, nothing of its process group is left. What it had started in a group or a session of its own
+may live on, and hold its pipes: nobody waits for that, and its output is still read.
 """
 
 import asyncio
@@ -11,13 +12,18 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
 from msgspec import Struct
 
 LAST_LINES = 20
+READ_SECONDS = 2.0
+"""For what a part wrote before its end to be read; longer takes only who holds its pipe."""
+KILL_SECONDS = 10.0
+"""For the end of a process that was killed; longer takes only one that the kernel cannot end."""
+_STREAMS = ("stdout", "stderr")
 
 
 class PipelinePart(Struct, frozen=True):
@@ -51,50 +57,57 @@ class ChildProcess:
 
     def start(self) -> None:
         self._part.log.parent.mkdir(parents=True, exist_ok=True)
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
-            list(self._part.command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        log = self._part.log.open("ab", buffering=0)
-        for name in ("stdout", "stderr"):
-            pipe = getattr(self._process, name)
-            reader = threading.Thread(
-                target=self._read, args=(name, pipe, log), name=f"{self._part.name} {name}"
+        with ExitStack() as opened:
+            # Before the process: where they cannot be opened, nobody is left behind.
+            logs = [opened.enter_context(self._open_log()) for _ in _STREAMS]
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+                list(self._part.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
-            reader.daemon = True
-            reader.start()
-            self._readers.append(reader)
-        waiter = threading.Thread(target=self._wait, args=(log,), name=f"{self._part.name} end")
-        waiter.daemon = True
-        waiter.start()
+            opened.pop_all()
+        for name, log in zip(_STREAMS, logs, strict=True):
+            pipe = getattr(self._process, name)
+            self._readers.append(self._in_thread(name, self._read, name, pipe, log))
+        self._in_thread("end", self._wait)
+
+    def _open_log(self) -> IO[bytes]:
+        return self._part.log.open("ab", buffering=0)
+
+    def _in_thread(
+        self, what: str, work: Callable[..., None], *arguments: object
+    ) -> threading.Thread:
+        name = f"{self._part.name} {what}"
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _read(self, name: str, pipe: IO[bytes], log: IO[bytes]) -> None:
-        """Always: a child whose pipe is full would stand still."""
-        for line in pipe:
-            with suppress(OSError, ValueError):  # A full disk is no reason to stop reading.
-                log.write(line)
-            text = line.decode("utf-8", "replace").rstrip("\n")
-            with suppress(RuntimeError):  # The loop may be closed by now.
-                self._loop.call_soon_threadsafe(self._take, name, text)
+        """Always: a child whose pipe is full would stand still. Closes both, which nobody else may
+        while it reads."""
+        with pipe, log:
+            for line in pipe:
+                with suppress(OSError):  # A full disk is no reason to stop reading.
+                    log.write(line)
+                text = line.decode("utf-8", "replace").rstrip("\n")
+                with suppress(RuntimeError):  # The loop may be closed by now.
+                    self._loop.call_soon_threadsafe(self._take, name, text)
 
     def _take(self, name: str, text: str) -> None:
         if name == "stderr":
             self._last.append(text)
         self._on_line(name, text)
 
-    def _wait(self, log: IO[bytes]) -> None:
+    def _wait(self) -> None:
         code = self._process.wait()
-        self.kill_session()
+        self._kill_group()
         for reader in self._readers:
-            reader.join()
-        log.close()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert pipe is not None, "all three are pipes"
-            with suppress(OSError):
-                pipe.close()
+            reader.join(READ_SECONDS)
+        assert self._process.stdin is not None, "it is a pipe"
+        with suppress(OSError):
+            self._process.stdin.close()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end, code)
 
@@ -103,25 +116,28 @@ class ChildProcess:
             self._ended.set_result(code)
 
     async def wait(self) -> int:
-        """Its exit status, when its output has been read to the end; below 0: the signal."""
+        """Its exit status, when its output has been read: to the end, or for a while where another
+        process holds its pipes. Below 0: the signal."""
         return await asyncio.shield(self._ended)
 
     async def end(self, *, within: float) -> int:
-        """SIGTERM, and SIGKILL after so many seconds: everything acknowledged is durable."""
+        """SIGTERM, and SIGKILL after so many seconds: everything acknowledged is durable. What not
+        even that ends within a while is left behind."""
         self._signal(signal.SIGTERM)
-        try:
+        with suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), within)
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            return await self.wait()
+        self._signal(signal.SIGKILL)
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self.wait(), KILL_SECONDS)
+        return -signal.SIGKILL
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             if not self._ended.done():
                 os.kill(self._process.pid, number)
 
-    def kill_session(self) -> None:
-        """What the part had started, and left behind."""
+    def _kill_group(self) -> None:
+        """What the part had started in its process group, and left behind."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -2,6 +2,8 @@
 
 A view of the journal, with no store of its own: whoever opens it, in whatever process, sees the
 same. It has a bound, and nothing that is in it is ever dropped to make room: who submits waits.
+The bound holds for all who submit to one `DataPool`; others look for themselves, each in its own
+process, and each may exceed it by one submission.
 Training and validation are channels of their own; nothing gets from one into the other.
 """
 
@@ -22,6 +24,7 @@ from holdfast.journal.journal import (
     TrajectoryRow,
 )
 from holdfast.records.encoding.bounds import check_whole
+from holdfast.records.encoding.declared import as_declared
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.history import History
@@ -99,6 +102,7 @@ class DataPool:
         self.bound = bound
         self._first = 0
         self._names: set[str] | None = None
+        self._submitting = asyncio.Lock()
 
     # --- in
 
@@ -117,13 +121,14 @@ class DataPool:
             )
         while True:
             seen = self._journal.changes.count
-            fresh = {task.id for task in tasks} - await self._known()
-            has_room = not fresh or len(await self.open()) + len(fresh) <= self.bound
-            if has_room or (await self._journal.progress(self._run)).sealed:
-                # A sealed run refuses what is new: no room would help.
-                added = await self._journal.admit(self._run, tasks)
-                (await self._known()).update(fresh)
-                return added
+            # Nobody else may take the room between the look and the admission. Who waits for room
+            # holds up nobody.
+            async with self._submitting:
+                fresh = {task.id for task in tasks} - await self._known()
+                if await self._may_submit(len(fresh)):
+                    added = await self._journal.admit(self._run, tasks)
+                    (await self._known()).update(fresh)
+                    return added
             left = POLL_SECONDS if deadline is None else deadline - clock()
             if left <= 0:
                 raise PoolFull(
@@ -131,6 +136,12 @@ class DataPool:
                     f"s: {self.bound} are on their way or wait to be trained"
                 )
             await self._journal.changes.wait(seen, timeout=min(left, POLL_SECONDS))
+
+    async def _may_submit(self, fresh: int) -> bool:
+        if not fresh or len(await self.open()) + fresh <= self.bound:
+            return True
+        # A sealed run refuses what is new: no room would help.
+        return (await self._journal.progress(self._run)).sealed
 
     async def _known(self) -> set[str]:
         if self._names is None:
@@ -177,7 +188,7 @@ class DataPool:
     ) -> LastStep | None:
         """The last durable step of a trajectory, also of one that is running; None before its
         first. `trajectory` is RUN/TASK/SAMPLE; one of the other channel is a `UsageError`."""
-        row = await self._find(str(trajectory), PoolChannel(channel))
+        row = await self._find(str(trajectory), as_declared("channel", channel, PoolChannel))
         records = await self._journal.history(row.id)
         history = History(records)
         live = {step.path: step for step in history.generations}

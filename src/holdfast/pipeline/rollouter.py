@@ -6,6 +6,7 @@ the model as it was before all training, and is waited for until it has a publis
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.engine import Ending
@@ -21,7 +22,8 @@ from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
 
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 1.0
+"""Between two requests to each engine for its version."""
 
 
 class Rollouter:
@@ -96,4 +98,5 @@ class Rollouter:
             if not reported:
                 reported = True
                 self._report("waiting until the engines have weights that the trainer published")
-            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.event.wait(), LOOK_SECONDS)

@@ -1,6 +1,7 @@
 """How far rollouts may be ahead of training, and how parts are restarted. Frozen; no torch."""
 
 import math
+import sys
 from enum import StrEnum
 
 from msgspec import Struct, structs
@@ -74,7 +75,13 @@ class RestartPolicy(Struct, frozen=True, kw_only=True):
         """Seconds before the next start, after so many crashes `within` its time; None: no more."""
         if crashes > self.restarts:
             return None
-        return float(min(self.longest, self.delay * self.growth ** max(crashes - 1, 0)))
+        return float(min(self.longest, self.delay * self._grown(max(crashes - 1, 0))))
+
+    def _grown(self, times: int) -> float:
+        try:
+            return float(float(self.growth) ** times)
+        except OverflowError:  # More than any wait can be; and no infinity, for a delay of 0.
+            return sys.float_info.max
 
 
 def check_pipeline(pipeline: PipelineSettings, training: TrainingSettings, *, tasks: int) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.journal import PASSWORDS, adopt_passwords, share_passwords, take_password
 from holdfast.journal.postgres import address as module
-from holdfast.journal.postgres.address import address_of, public_name
+from holdfast.journal.postgres.address import address_of
+from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 SECRET = "s3cret/%"
@@ -22,7 +23,7 @@ SECRET = "s3cret/%"
     ],
 )
 def test_a_password_is_parted_from_the_address(where, name, password):
-    assert public_name(where) == name
+    assert public_address(where) == name
     if password == "refused":
         with pytest.raises(UsageError) as caught:
             address_of(where)

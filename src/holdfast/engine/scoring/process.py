@@ -51,6 +51,8 @@ BOOT = (
 )
 """What the interpreter of such a process runs."""
 LIMIT = 1024 * 1024
+TOKEN_SECONDS = 10.0
+"""For whoever has connected over the network to send the token."""
 _log = logging.getLogger("holdfast")
 """For people: an engine is down, or back."""
 
@@ -77,22 +79,30 @@ async def _serve_socket(sock: socket.socket) -> None:
 
 
 async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
-    """Serves every connection whose first frame is the token. Ends this process where the folder
-    that it was started in is gone, as Ray's are with their node: it can load nothing, which is no
-    fault of the scorer, and whoever started it starts another."""
+    """Serves every connection whose first frame is the token, and comes in time.
+
+    Ends this process where the folder that it was started in is gone, as Ray's are with their node:
+    it can load nothing, which is no fault of the scorer, and whoever started it starts another.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            # Bounded: who has no token sends nothing long.
-            size = int.from_bytes(await reader.readexactly(8), "big")
-            first = await reader.readexactly(size) if size <= len(token) else b""
-            if hmac.compare_digest(first, token.encode()):
-                if not _has_folder():
-                    os._exit(1)
-                await Serving(reader, writer).serve()
+        if await _has_token(reader, token):
+            if not _has_folder():
+                os._exit(1)
+            await Serving(reader, writer).serve()
         writer.close()
 
     return await asyncio.start_server(serve, host, port, limit=LIMIT)
+
+
+async def _has_token(reader: asyncio.StreamReader, token: str) -> bool:
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+        async with asyncio.timeout(TOKEN_SECONDS):
+            # Bounded: who has no token sends nothing long.
+            size = int.from_bytes(await reader.readexactly(8), "big")
+            first = await reader.readexactly(size) if size <= len(token) else b""
+            return hmac.compare_digest(first, token.encode())
+    return False
 
 
 def _has_folder() -> bool:

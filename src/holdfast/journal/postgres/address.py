@@ -9,13 +9,13 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from msgspec import Struct
 
+from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 CONNECT_SECONDS = 15.0
 """How long a server that cannot be reached is tried, before anything has worked."""
 OUTAGE_SECONDS = 300.0
 """How long writes wait for a server that was there."""
-_SHOWN = ("host", "port", "user", "dbname", "database")
 _OWN = ("allow_fsync_off", "allow_synchronous_commit_off", "connect_timeout", "outage")
 """Parameters of ours, which the driver would send to the server."""
 
@@ -52,31 +52,20 @@ def address_of(where: str) -> ServerAddress:
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:  # Its text may quote a part of the password.
         raise UsageError(
-            f"journal {public_name(where)} is no URL: check the port and the parameters; in a "
+            f"journal {public_address(where)} is no URL: check the port and the parameters; in a "
             "password, write / as %2F, : as %3A, @ as %40, % as %25"
         ) from None
     others = dict(query)
     own = {name: others.pop(name) for name in _OWN if name in others}
     return ServerAddress(
         url=_joined(parts._replace(query=urlencode(others, quote_via=quote))),
-        name=public_name(where),
+        name=public_address(where),
         password=password if password is not None else taken_passwords.get(bare),
         connect_seconds=_seconds(own, "connect_timeout", CONNECT_SECONDS),
         outage_seconds=_seconds(own, "outage", OUTAGE_SECONDS),
         allow_fsync_off=_switch(own, "allow_fsync_off"),
         allow_synchronous_commit_off=_switch(own, "allow_synchronous_commit_off"),
     )
-
-
-def public_name(where: str) -> str:
-    """The address as it may be shown to anyone: no password, and no parameter that may be one."""
-    scheme, _, rest = where.partition("://")
-    place, _, query = rest.partition("?")
-    # A password may have any character in it, escaped or not: what follows the last @ is a host.
-    user, at, host = place.rpartition("@")
-    shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _SHOWN]
-    name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"
-    return f"{name}?{'&'.join(shown)}" if shown else name
 
 
 def keep_password(where: str) -> str:

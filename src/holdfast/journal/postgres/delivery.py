@@ -12,7 +12,14 @@ against amending and reopening.
 from collections.abc import Mapping, Sequence
 
 from holdfast.journal.journal import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
-from holdfast.journal.ledger import DeliveryState, end_of, later_than
+from holdfast.journal.ledger import (
+    UNKNOWN,
+    DeliveryState,
+    KnownGroup,
+    end_of,
+    fresh_tasks,
+    later_than,
+)
 from holdfast.journal.postgres.connection import Row, ServerConnection, column
 from holdfast.journal.postgres.runs import (
     check_text,
@@ -357,7 +364,7 @@ async def dismiss(
     tasks: list[int] = []
     wrong: list[str] = []
     for name in groups:
-        task, state, step, before = known.get(name, (-1, None, None, ""))
+        task, state, step, before = known.get(name, UNKNOWN)
         if state == DeliveryState.DISMISSED and before == reason:
             continue
         if state != DeliveryState.TAKEN or not later_than(step, committed):
@@ -377,8 +384,8 @@ async def dismiss(
 
 async def _of(
     connection: ServerConnection, consumer: Consumer, names: Sequence[str]
-) -> dict[str, tuple[int, int | None, int | None, str]]:
-    """Task number, state, step and reason of the groups that the consumer has looked at."""
+) -> dict[str, KnownGroup]:
+    """Those of the groups that the consumer has looked at."""
     rows = await connection.fetch(
         "SELECT k.id, d.task, d.state, d.step, d.reason FROM holdfast.tasks k "
         "JOIN holdfast.deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = $2 "
@@ -420,21 +427,10 @@ async def _name_step(
     groups: Sequence[str],
     committed: int | None,
 ) -> None:
-    known = await _of(connection, consumer, groups)
-    fresh: list[int] = []
-    wrong: list[str] = []
-    for name in groups:
-        task, state, before, _ = known.get(name, (-1, None, None, ""))
-        if state == DeliveryState.TAKEN and before == step:
-            continue
-        if state != DeliveryState.TAKEN or before is not None:
-            wrong.append(name)
-        fresh.append(task)
-    if wrong:
-        raise not_taken(consumer.name, wrong)
-    if fresh and not later_than(step, committed):
-        raise step_passed(consumer.name, step=step, last=committed or 0)
-    await _put_in_step(connection, consumer, step, list(dict.fromkeys(fresh)))
+    found = await _of(connection, consumer, groups)
+    known = {name: found.get(name, UNKNOWN) for name in groups}
+    fresh = fresh_tasks(consumer, step, known, committed=committed)
+    await _put_in_step(connection, consumer, step, fresh)
 
 
 async def rewind(
@@ -480,7 +476,7 @@ async def _hold(
     steps: dict[int, list[int]] = {}
     wrong: list[str] = []
     for name, at in trained.items():
-        task, state, before, _ = known.get(name, (-1, None, None, ""))
+        task, state, before, _ = known.get(name, UNKNOWN)
         if state != DeliveryState.TAKEN:
             wrong.append(name)
         elif later_than(before, step):

@@ -21,7 +21,14 @@ from holdfast.journal.journal import (
     WorkerIdentity,
 )
 from holdfast.journal.lease_clock import IS_LEASED, Instant
-from holdfast.journal.ledger import DeliveryState, end_of, later_than
+from holdfast.journal.ledger import (
+    UNKNOWN,
+    DeliveryState,
+    KnownGroup,
+    end_of,
+    fresh_tasks,
+    later_than,
+)
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
 from holdfast.journal.sqlite.runs import policy_of, progress, text_of, trajectory_rows
@@ -335,16 +342,13 @@ def dismiss(
     )
 
 
-def _of(
-    connection: sqlite3.Connection, consumer: Consumer, name: str
-) -> tuple[int, int | None, int | None, str]:
-    """Task number, state, step and reason; state None where the consumer has no such group."""
+def _of(connection: sqlite3.Connection, consumer: Consumer, name: str) -> KnownGroup:
     row = connection.execute(
         "SELECT d.task, d.state, d.step, d.reason FROM tasks k JOIN deliveries d "
         "ON d.run = k.run AND d.task = k.ordinal AND d.consumer = ? WHERE k.run = ? AND k.id = ?",
         (consumer.name, consumer.run.id, name),
     ).fetchone()
-    return (-1, None, None, "") if row is None else row
+    return UNKNOWN if row is None else row
 
 
 def commit(
@@ -373,20 +377,8 @@ def commit(
 def _name_step(
     connection: sqlite3.Connection, consumer: Consumer, step: int, groups: Sequence[str]
 ) -> None:
-    committed = _committed(connection, consumer)
-    fresh: list[int] = []
-    wrong: list[str] = []
-    for name in groups:
-        task, state, known, _ = _of(connection, consumer, name)
-        if state == DeliveryState.TAKEN and known == step:
-            continue
-        if state != DeliveryState.TAKEN or known is not None:
-            wrong.append(name)
-        fresh.append(task)
-    if wrong:
-        raise not_taken(consumer.name, wrong)
-    if fresh and not later_than(step, committed):
-        raise step_passed(consumer.name, step=step, last=committed or 0)
+    known = {name: _of(connection, consumer, name) for name in groups}
+    fresh = fresh_tasks(consumer, step, known, committed=_committed(connection, consumer))
     _put_in_step(connection, consumer, step, fresh)
 
 

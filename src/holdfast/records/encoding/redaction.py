@@ -20,6 +20,7 @@ _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
     r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"
 )
+_PUBLIC_PARAMETERS = ("host", "port", "user", "dbname", "database")
 _RANDOM = re.compile(r"(?i)(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{12,}")
 _CREDENTIALS = (
     re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
@@ -55,12 +56,17 @@ def _forms(secret: str) -> Iterator[str]:
     yield from (line for line in lines if len(line) >= _SHORTEST_LINE)
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether what is so named, a variable or a field, is a secret by its name."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def hide_variables(variables: Mapping[str, str]) -> None:
     """Hides what is secret of the variables that a program is given: by its name, or because a part
     of it is made of letters and digits like no word is."""
     for name, value in variables.items():
         is_path_or_text = any(character.isspace() or character == "/" for character in value)
-        if _SECRET_NAME.search(name) or (_RANDOM.search(value) and not is_path_or_text):
+        if is_secret_name(name) or (_RANDOM.search(value) and not is_path_or_text):
             hide(value)
 
 
@@ -76,6 +82,18 @@ def hide_credentials(url: str) -> None:
     hide(password or user)
     hide(f"{user}:{password}")
     hide(base64.b64encode(f"{user}:{password}".encode()).decode())
+
+
+def public_address(url: str) -> str:
+    """The address of a server as it may be shown to anyone: no password, and no parameter that may
+    be one."""
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    # A password may have any character in it, escaped or not: what follows the last @ is a host.
+    user, at, host = place.rpartition("@")
+    shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _PUBLIC_PARAMETERS]
+    name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"
+    return f"{name}?{'&'.join(shown)}" if shown else name
 
 
 def redact(text: str) -> str:

@@ -142,11 +142,16 @@ class Driver:
 
     def _described(self) -> str:
         found = self._variables()
-        variables.hide_secrets(found)
-        return variables.describe(found, secrets=(self._args.api_key_env,))
+        variables.hide_secrets(found, named=self._named)
+        return variables.describe(found, named=self._named)
 
     def _variables(self) -> dict[str, str]:
-        return variables.traveling((self._args.api_key_env, *(self._args.cluster_env or ())))
+        return variables.traveling(self._named)
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        """The environment variables that the user's options name."""
+        return (self._args.api_key_env, *(self._args.cluster_env or ()))
 
     @property
     def _size(self) -> FleetSize:
@@ -283,7 +288,7 @@ class Driver:
             arguments=arguments,
             role=role,
             run=run.spec.name,
-            journal=log_files.without_password(self._args.journal),
+            journal=log_files.journal_name(self._args.journal),
             variables=self._variables(),
             message=msgspec.json.encode(job).decode(),
         )
@@ -308,15 +313,19 @@ class Driver:
     # --- the end
 
     def _note_log(self, run: Run, member: FleetMember, role: str) -> None:
-        """So that `holdfast logs` finds what lies on another machine."""
+        """So that `holdfast logs` finds what lies on another machine. A disk that is full is no
+        reason to end the run."""
         if member.place is None or not member.log:
             return
-        with self.log.open("a") as file:
-            line = f"a {role} on {member.place.host} took {member.cpu:.2f} s of CPU: {member.log}"
-            file.write(f"{line}\n")
+        place, path = member.place.host, member.log
         folder = log_files.logs_of(run.spec.name, self._args.journal)
-        if not Path(member.log).exists():
-            log_files.note_elsewhere(folder, host=member.place.host, path=member.log, role=role)
+        try:
+            with self.log.open("a") as file:
+                file.write(f"a {role} on {place} took {member.cpu:.2f} s of CPU: {path}\n")
+            if not Path(path).exists():
+                log_files.note_elsewhere(folder, host=place, path=path, role=role)
+        except OSError as error:
+            notify(f"the log of a {role} on {place} is {path}, which cannot be noted: {error}")
 
     def stop(self, reason: str) -> None:
         self._stopped = self._stopped or reason

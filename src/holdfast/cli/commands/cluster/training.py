@@ -48,7 +48,11 @@ def check(args: argparse.Namespace) -> checks.ClusterPlan:
 async def rollouts(
     args: argparse.Namespace, plan: RunPlan, stop: Stop, *, on_connected: Callable[[], None]
 ) -> "AsyncIterator[Assembly | None]":
-    """Workers on the cluster while the block trains; None where there is no cluster."""
+    """Workers on the cluster while the block trains; None where there is no cluster.
+
+    What ends all workers ends the block, by `stop`. Of that, what is no error of ours is raised
+    here when the block has ended without one of its own.
+    """
     if args.cluster is None:
         yield None
         return
@@ -69,6 +73,7 @@ async def rollouts(
         finally:
             driver.stop("the trainer has ended")
             await asyncio.gather(rolling, return_exceptions=True)
+        rolling.result()
 
 
 class TrainingDriver(Driver):
@@ -78,14 +83,17 @@ class TrainingDriver(Driver):
 
     async def roll_out(self, ray: Any, stop: Stop) -> None:
         """Until the run is sealed and settled, or the trainer has ended; what ends all workers
-        ends the training."""
+        ends the training. Raises what is no `HoldfastError`, and so no reason to give a user."""
         ordered = asyncio.create_task(self._stop_with(stop), name="stop the workers")
         try:
             async with opened_journal(self._args.journal) as journal:
                 if (run := await self._opened(journal)) is not None:
                     await self._supervise(ray, run, journal)
-        except HoldfastError as error:
+        except Exception as error:
+            # Whatever it is: without workers, the trainer would wait for ever.
             stop.fail(error)
+            if not isinstance(error, HoldfastError):
+                raise
         finally:
             ordered.cancel()
             await asyncio.gather(ordered, return_exceptions=True)
