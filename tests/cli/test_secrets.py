@@ -1,13 +1,17 @@
 """The engine's key is in no journal, no output and no export, whoever says it aloud."""
 
 import json
+import sys
 import threading
+from argparse import Namespace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
+from holdfast.cli.main import _take_passwords
 from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.journal.postgres.address import address_of
 from support.cli.shell import Lab
 
 CANARY = "canaryQ7x9Zp42mNw"
@@ -124,3 +128,11 @@ def test_secrets_that_an_agent_was_given_and_says_in_its_last_words_go_nowhere(l
     told = said(lab, done) + (lab.place / "page.html").read_text()
     assert "exit code 3" in told
     assert CANARY not in told
+
+
+def test_words_to_go_on_with_have_no_password(monkeypatch):
+    url, bare = "postgresql://me:pass[word@db/x", "postgresql://me@db/x"
+    monkeypatch.setattr(sys, "argv", ["holdfast", "runs", "--journal", url, f"--journal={url}"])
+    _take_passwords(Namespace(journal=url))
+    assert sys.argv[1:] == ["runs", "--journal", bare, f"--journal={bare}"]
+    assert address_of(bare).password == "pass[word"

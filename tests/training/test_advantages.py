@@ -113,3 +113,10 @@ def test_the_overlong_penalty_grows_over_its_margin():
     assert [penalty.apply(1.0, tokens) for tokens in (80, 90, 100, 150)] == [1.0, 0.5, 0.0, 0.0]
     with pytest.raises(UsageError, match="margin"):
         OverlongPenalty(length=10, margin=20)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_reward_that_is_not_finite_is_refused(estimator, wrong):
+    with pytest.raises(UsageError, match="rewards are finite numbers, or None"):
+        estimate([[1.0, wrong, None]], estimator)

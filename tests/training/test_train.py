@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec import structs
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from holdfast.engine.open_run import RunChanged, open_run
@@ -23,11 +24,18 @@ from holdfast.training.checkpoint import CheckpointDamaged
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
 from holdfast.training.run import folder
-from holdfast.training.run.folder import DiskTooSmall, FolderInUse, use_folder
+from holdfast.training.run.folder import (
+    DiskFull,
+    DiskTooSmall,
+    FolderInUse,
+    name_full_disk,
+    use_folder,
+)
 from holdfast.training.run.loop import Restored, TrainingState, _differences, in_thread
-from holdfast.training.run.metrics import is_flat
+from holdfast.training.run.metrics import is_empty, is_flat
 from holdfast.training.run.open_training import open_training
-from holdfast.training.run.train import TINY, TrainingReport, train
+from holdfast.training.run.result import TrainingReport
+from holdfast.training.run.train import TINY, train
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import (
     Lora,
@@ -612,6 +620,36 @@ def _group():
         samples = samples_of(history, task="a", group="a", sample=number)
         members.append(TrainedTrajectory(f"a/{number}", float(number), tuple(samples)))
     return TrainingGroup("a", tuple(members))
+
+
+def test_a_step_without_a_sampled_token_trained_nothing():
+    empty = {"tokens": 0, "trajectories": 4, "groups_informative": 0, "gradient_norm": 0.0}
+    assert (is_empty(empty), is_flat(empty)) == (True, False)
+    report = TrainingReport("first", 2, Path("out"), "", [0.0, 0.0], {}, 1, empty_steps=1)
+    assert report.trained_nothing
+
+
+def test_a_disk_that_is_full_is_named(tmp_path):
+    for error in (OSError(28, "No space left on device"), SafetensorError("… (os error 28)")):
+        with pytest.raises(DiskFull, match="is full; free some space"), name_full_disk(tmp_path):
+            raise error
+    with pytest.raises(OSError, match="other"), name_full_disk(tmp_path):
+        raise OSError(5, "other")
+
+
+def test_another_model_is_named_before_the_learning_rate_that_it_has(saved, tmp_path):
+    optimizer = OptimizerSettings(learning_rate=1e-5)
+    settings = structs.replace(SMALL, trainer=TrainerSettings(optimizer=optimizer, steps=2))
+    said = str(attempt(saved, model=other_model(tmp_path), settings=settings).value)
+    assert "began from another model" in said
+
+
+def test_columns_and_a_limit_are_as_in_a_run(tmp_path):
+    rows = [{"question": "What is 1 + 2?"}] * 3
+    assert "columns={'prompt': 'question'}" in str(attempt(tmp_path, tasks=rows).value)
+    named = {"tasks": rows, "columns": {"prompt": "question"}}
+    few = structs.replace(SMALL, groups=3)
+    assert "2 tasks" in str(attempt(tmp_path, **named, limit=2, settings=few).value)
 
 
 def test_a_report_counts_the_steps_that_trained_nothing():

@@ -36,7 +36,7 @@ from holdfast.cli.setup.config_file import (
 from holdfast.cli.terminal import text
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.options import API_KEY
-from holdfast.journal import PASSWORDS, adopt_passwords, take_password
+from holdfast.journal import PASSWORDS, adopt_passwords, is_server, take_password
 from holdfast.records.encoding import redaction
 from holdfast.records.errors import UsageError
 
@@ -126,6 +126,13 @@ def _take_passwords(args: argparse.Namespace) -> None:
         where = getattr(args, name, None)
         if isinstance(where, str) and "://" in where:
             setattr(args, name, take_password(where))
+    # What is given to processes of ours, and advised to go on with, is made of these words.
+    sys.argv[1:] = [_without_password(word) for word in sys.argv[1:]]
+
+
+def _without_password(word: str) -> str:
+    option, equals, where = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{take_password(where)}" if is_server(where) else word
 
 
 def _dispatch(args: argparse.Namespace) -> int:

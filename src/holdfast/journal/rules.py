@@ -90,9 +90,11 @@ def _check_name(what: str, name: object) -> None:
 
 
 def consumer_held(run: Run, name: str, *, holder: str, seconds: float) -> ConsumerHeld:
+    # A loop of the user's own has a name to choose; `holdfast train` has a run.
+    other = "train another run (--run)" if name == "trainer" else "consume under another name"
     return ConsumerHeld(
         f"{holder} consumes run {run.spec.name!r} as {name!r}, and holds it for {seconds:.0f} s "
-        "more; stop it, or wait for it, or consume under another name"
+        f"more; stop it, or wait for it, or {other}"
     )
 
 
@@ -162,7 +164,9 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
 
 
 def name_taken(name: str) -> UsageError:
-    return UsageError(f"run {name!r} exists already")
+    return UsageError(
+        f"run {name!r} exists already in this journal: give another name, or rename or delete it"
+    )
 
 
 def check_tags(tags: Sequence[object]) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ from holdfast.training.run.folder import PARTS
 from holdfast.training.settings import TrainingSettings, training_settings_from
 
 if TYPE_CHECKING:
-    from holdfast.training.run.train import Assembly, TrainingReport
+    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.train import Assembly
 
 TRAINER_PART, ROLLOUTER_PART = "trainer", "rollouter"
 LOOK_SECONDS = 0.1

@@ -5,6 +5,7 @@ A group is the rewards of one task's trajectories. `None` is a trajectory withou
 may be of unequal size.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from enum import StrEnum
@@ -98,12 +99,16 @@ def estimate(
 def _valid(groups: Sequence[Rewards]) -> list[list[float]]:
     """Of any kind of list and of number: arrays and tensors, too."""
     try:
-        return [[0.0 + reward for reward in group if reward is not None] for group in groups]
+        valid = [[0.0 + reward for reward in group if reward is not None] for group in groups]
+        wrong = [reward for group in valid for reward in group if not math.isfinite(reward)]
     except TypeError:
         raise UsageError(
             "groups holds a list for each task, of its trajectories' rewards: numbers, or None; "
             f"not {groups!r:.100}"
         ) from None
+    if wrong:
+        raise UsageError(f"rewards are finite numbers, or None, not {wrong[0]}")
+    return valid
 
 
 def estimate_by_turn(

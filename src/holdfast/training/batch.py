@@ -157,7 +157,7 @@ def _weighted(
             if max_tokens is not None and len(sample.token_ids) > max_tokens:
                 raise UsageError(
                     f"trajectory {trajectory.key} has {len(sample.token_ids)} tokens, and a row at "
-                    f"most {max_tokens}: raise the token budget, or limit the rollout"
+                    f"most {max_tokens}: raise row_tokens (--row-tokens), or limit the rollout"
                 )
             if any(sample.loss_mask):
                 found.append(_sequence(sample, _by_token(sample, turns), weight, family))

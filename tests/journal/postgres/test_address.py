@@ -20,6 +20,8 @@ SECRET = "s3cret/%"
         ("postgresql://me@/x?host=/a&password=s3cret/%25", "postgresql://me@/x?host=/a", SECRET),
         ("postgresql://me:s3cret/%25@db/x", "postgresql://me@db/x", "refused"),
         ("postgresql://me:a@b@db/x", "postgresql://me@db/x", "a@b"),
+        ("postgresql://me:a[s3cret]b@db/x", "postgresql://me@db/x", "a[s3cret]b"),
+        ("postgresql://me:[s3cret@/x?host=/a", "postgresql://me@/x?host=/a", "[s3cret"),
     ],
 )
 def test_a_password_is_parted_from_the_address(where, name, password):

@@ -21,7 +21,7 @@ from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import RETRY_FAILED
 from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.stop import Stop
-from holdfast.journal import is_server
+from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
@@ -199,6 +199,7 @@ async def supervise(args: argparse.Namespace, *, model: Path, has_more: bool) ->
             await _retry_failed(args)
         policy = RestartPolicy() if args.restarts is None else RestartPolicy(restarts=args.restarts)
         engine = await _engine(args, stack, model=model, policy=policy)
+        share_passwords()
         supervisor = Supervisor(
             [_part(args, "rollouter", engine), _part(args, "trainer", engine)],
             policy=policy,

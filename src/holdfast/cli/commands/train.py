@@ -67,7 +67,7 @@ from holdfast.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.training.run.train import TrainingReport
+    from holdfast.training.run.result import TrainingReport
 
 PLAIN_SECONDS = 60.0
 """Between two lines of progress where nobody watches; each step has a line anyway."""
@@ -379,6 +379,12 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
         lines.append(
             f"{which} of them trained nothing: all rewards of every group are equal; look at the "
             "scorer"
+        )
+    if report.empty_steps:
+        which = "all" if report.empty_steps == report.steps else str(report.empty_steps)
+        lines.append(
+            f"{which} of them trained nothing: no token was sampled; the policy is asked by "
+            "`await t.generate()`"
         )
     if report.skipped_steps:
         which = "all" if report.skipped_steps == report.steps else str(report.skipped_steps)

@@ -27,12 +27,13 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
-from holdfast.training.run.folder import FolderInUse
+from holdfast.training.run.folder import FolderInUse, OtherTraining
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),
     (RunHeld, Exit.HELD),
     (FolderInUse, Exit.HELD),
+    (OtherTraining, Exit.CHANGED),
     (NotAJournal, Exit.USAGE),
     (JournalNewer, Exit.USAGE),
     (JournalCorrupt, Exit.CORRUPT),

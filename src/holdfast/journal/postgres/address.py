@@ -53,7 +53,7 @@ def address_of(where: str) -> ServerAddress:
     except ValueError:  # Its text may quote a part of the password.
         raise UsageError(
             f"journal {public_address(where)} is no URL: check the port and the parameters; in a "
-            "password, write / as %2F, : as %3A, @ as %40, % as %25"
+            "password, write / as %2F, ? as %3F, # as %23, @ as %40, % as %25"
         ) from None
     others = dict(query)
     own = {name: others.pop(name) for name in _OWN if name in others}
@@ -77,16 +77,19 @@ def keep_password(where: str) -> str:
 
 
 def _parted(where: str) -> tuple[str, str | None]:
-    """The URL without its password, and that."""
-    parts = urlsplit(where)
-    user, at, hosts = parts.netloc.rpartition("@")
+    """The URL without its password, and that. By hand: `urlsplit` refuses brackets in a password,
+    in words that quote it."""
+    scheme, _, rest = where.partition("://")
+    place, mark, query = rest.partition("?")
+    netloc, slash, path = place.partition("/")
+    user, at, hosts = netloc.rpartition("@")
     name, colon, password = user.partition(":")
-    pairs = [pair.partition("=") for pair in parts.query.split("&")]
+    pairs = [pair.partition("=") for pair in query.split("&")]
     in_query = [value for key, _, value in pairs if key == "password"]
     if not colon and not in_query:
         return where, None
-    rest = "&".join("".join(pair) for pair in pairs if pair[0] != "password")
-    bare = _joined(parts._replace(netloc=f"{name}{at}{hosts}", query=rest))
+    kept = "&".join("".join(pair) for pair in pairs if pair[0] != "password")
+    bare = f"{scheme}://{name}{at}{hosts}{slash}{path}{mark if kept else ''}{kept}"
     return bare, unquote(in_query[-1] if in_query else password)
 
 

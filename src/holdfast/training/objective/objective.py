@@ -184,8 +184,9 @@ class Objective(Struct, frozen=True):
         truncates = self.correction is not None and self.correction.action is BoundAction.TRUNCATE
         if truncates and not self.recompute_old:
             raise UsageError(
-                "a truncating correction needs recompute_old=True: with the recorded logprobs as "
-                "the old policy, the ratio holds that factor already; or use a mask"
+                "a truncating correction needs recompute_old=True (--recompute-old): with the "
+                "recorded logprobs as the old policy, the ratio holds that factor already; or use "
+                "a mask"
             )
 
 

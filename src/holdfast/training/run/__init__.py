@@ -13,6 +13,7 @@
 - `trackers`: Weights & Biases, trackio and TensorBoard
 - `curve`: the learning curve as a picture
 - `loop`: batch, step, checkpoint, commit, weights; again
+- `result`: how it ended
 - `open_training`: the run in its journal: made, found again, or refused; brought to the checkpoint
 - `train`: `holdfast.train`
 """

@@ -1,6 +1,7 @@
 """The folder of a training: it begins empty, and one process at a time writes into it. It belongs
 to a journal, which is opened with it."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -29,6 +30,14 @@ class FolderInUse(HoldfastError):
 
 class DiskTooSmall(UsageError):
     """The first checkpoint would not fit."""
+
+
+class DiskFull(HoldfastError):
+    """A file of the training did not fit any more."""
+
+
+class OtherTraining(UsageError):
+    """The folder's checkpoint was made with other settings."""
 
 
 @contextmanager
@@ -95,9 +104,29 @@ def check_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DiskTooSmall(
-            f"{folder} has {free / 1e9:.1f} GB free, and a checkpoint with its weights takes "
-            f"{needed / 1e9:.1f} GB: make room, or give another --out"
+            f"{folder} has {_size(free)} free, and a checkpoint with its weights takes "
+            f"{_size(needed)}: make room, or give another --out"
         )
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+@contextmanager
+def name_full_disk(folder: Path) -> Iterator[None]:
+    """Weights and checkpoints are written aside and renamed: what did not fit was never there."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if not is_full and "os error 28" not in str(error):
+            raise
+        raise DiskFull(
+            f"the disk that holds {folder} is full; free some space and run the same command again"
+        ) from error
 
 
 @asynccontextmanager

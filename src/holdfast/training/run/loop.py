@@ -24,7 +24,7 @@ from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import ways_on, weights
 from holdfast.training.run.batches import BatchSource, NothingValid, StepBatch, check_rewarded
-from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS
+from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS, OtherTraining
 from holdfast.training.run.metrics import TrainingMetrics, step_line
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.weights import WeightFolder
@@ -61,7 +61,7 @@ def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path
         raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
     changed = _differences(state.settings, settings.identity)
     if changed and (why := _why_not(state, settings, changed)):
-        raise UsageError(f"{where} {why} or {_train_on(state, folder)}")
+        raise OtherTraining(f"{where} {why} or {_train_on(state, folder)}")
 
 
 def _why_not(state: TrainerState, settings: TrainingSettings, changed: list[str]) -> str:
@@ -122,10 +122,13 @@ class TrainingState:
             return Restored(0, ())
         saved, problems = found
         state = saved.state
-        # Settings first: those of an adapter make another network of the same model.
-        check_state(state, self._settings, folder=self._folder, run=self._run)
-        if state.model != self._model:
-            raise UsageError(
+        is_other = state.model != self._model
+        # An adapter makes another network of the same model; and by default, another model has
+        # another learning rate.
+        if not is_other or state.settings.get("lora") != self._settings.identity.get("lora"):
+            check_state(state, self._settings, folder=self._folder, run=self._run)
+        if is_other:
+            raise OtherTraining(
                 f"the checkpoint of step {state.step} in {self._folder} began from another model: "
                 "give that one, or another --out"
             )

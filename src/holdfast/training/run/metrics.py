@@ -105,10 +105,16 @@ def is_skipped(numbers: Mapping[str, float]) -> bool:
     return 0 < numbers.get("skipped_updates", 0) == numbers.get("updates")
 
 
+def is_empty(numbers: Mapping[str, float]) -> bool:
+    """Whether no token was sampled for a step: the rollout did not ask its policy."""
+    return numbers.get("tokens") == 0 and numbers.get("trajectories", 0) > 0
+
+
 def is_flat(numbers: Mapping[str, float]) -> bool:
     """Whether a step trained nothing, since the rewards of each group are equal. By the gradient,
     too: a KL, or a baseline of the whole batch, may give one all the same."""
-    return numbers.get("groups_informative") == 0 and numbers.get("gradient_norm", 1.0) < ROUNDING
+    is_without = numbers.get("groups_informative") == 0 and not is_empty(numbers)
+    return is_without and numbers.get("gradient_norm", 1.0) < ROUNDING
 
 
 def step_line(step: int, numbers: Mapping[str, float]) -> str:

@@ -55,9 +55,14 @@ from holdfast.training.run.checks import (
     describe_shared,
     loss_file,
 )
-from holdfast.training.run.curve import draw
 from holdfast.training.run.evaluation import evaluate
-from holdfast.training.run.folder import CURVE, ENGINE_LOG, check_disk, use_folder, use_journal
+from holdfast.training.run.folder import (
+    ENGINE_LOG,
+    check_disk,
+    name_full_disk,
+    use_folder,
+    use_journal,
+)
 from holdfast.training.run.loop import (
     Evaluate,
     Publish,
@@ -69,12 +74,11 @@ from holdfast.training.run.metrics import (
     OpenTrackers,
     Tracker,
     TrainingMetrics,
-    is_flat,
-    is_skipped,
 )
 from holdfast.training.run.open_training import adopt_code, open_training, retry_failed, rewind
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.ranks import join_ranks, until_death
+from holdfast.training.run.result import TrainingReport, report_of
 from holdfast.training.run.serving import MODEL, TrainingEngine
 from holdfast.training.run.trackers import check_tracker, open_tracker
 from holdfast.training.run.weights import WeightFolder, open_sync
@@ -111,32 +115,7 @@ class Assembly(Struct, frozen=True):
     """False: another process works on the run."""
 
 
-class TrainingReport(Struct, frozen=True):
-    """How a training ended."""
-
-    run: str
-    steps: int
-    """How many were trained, in all."""
-    model: Path
-    """The folder of the newest weights."""
-    stopped: str
-    """Why it stopped early; "" when it trained all steps."""
-    rewards: list[float]
-    """The mean over each step's trajectories."""
-    held_out: dict[int, float]
-    """The mean over held-out tasks, by step."""
-    skipped_steps: int
-    """In how many steps nothing was trained, since no gradient was finite."""
-    flat_steps: int = 0
-    """In how many there was no gradient, since the rewards of each group were equal."""
-
-    @property
-    def trained_nothing(self) -> bool:
-        """There were steps, and the model is still the one that it began with."""
-        return 0 < self.steps == self.skipped_steps + self.flat_steps
-
-
-@checks_arguments(own="journal scorer settings sampling rollout_settings loss")
+@checks_arguments(own="journal scorer settings sampling rollout_settings loss columns")
 async def train(
     rollout: object,
     *,
@@ -158,11 +137,14 @@ async def train(
     stop: Stop | None = None,
     retry_failed: bool = False,
     assembly: Assembly | None = None,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> TrainingReport:
     """Trains `model`, a Hugging Face folder (the tiny one of ours), and keeps everything in `out`.
 
     The same call again goes on from the newest checkpoint. `tasks` and `eval_tasks` are whatever
-    `holdfast.read_tasks` takes, `journal` is one or the path of one. `policy` are the addresses of
+    `holdfast.read_tasks` takes, `columns` as there, and of `tasks` the first `limit`; `journal` is
+    one or the path of one. `policy` are the addresses of
     engines that serve the model and take new weights; none: the embedded engine. `settings`
     may be a dict of what `TrainingSettings.of` takes. `trackers` are names (`wandb`, `trackio`,
     `tensorboard`) or trackers of your own. `retry_failed` tries again what failed for good, but for
@@ -179,7 +161,7 @@ async def train(
         settings = structs.replace(settings, loss=fingerprinted(loss)[0])
     plan = plan_run(
         name,
-        tasks=await load_tasks(tasks),
+        tasks=await load_tasks(tasks, limit=limit, columns=columns),
         processor=as_processor(rollout),
         rollout=fingerprinted(rollout),
         scorer=None if scorer is None else Scorer(scorer),
@@ -199,7 +181,7 @@ async def train(
         address=EngineAddress(
             urls=(policy,) if isinstance(policy, str) else tuple(policy), api_key=api_key
         ),
-        eval_tasks=await _read_held_out(eval_tasks),
+        eval_tasks=await _read_held_out(eval_tasks, columns),
         loss=loss,
         open_trackers=lambda run, lines: [
             open_tracker(each, run=run, folder=Path(out), lines=lines)
@@ -214,9 +196,10 @@ async def train(
     )
 
 
-async def _read_held_out(tasks: "Tasks") -> list[Task]:
+async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> list[Task]:
     """There may be none."""
-    return [] if isinstance(tasks, list | tuple) and not tasks else await load_tasks(tasks)
+    is_none = isinstance(tasks, list | tuple) and not tasks
+    return [] if is_none else await load_tasks(tasks, columns=columns)
 
 
 async def train_plan(
@@ -255,7 +238,7 @@ async def train_plan(
         retries_failed=retries_failed,
         assembly=assembly or Assembly(),
     )
-    with use_folder(out):
+    with use_folder(out), name_full_disk(out):
         return await work.run(open_trackers, eval_tasks, loss)
 
 
@@ -347,7 +330,14 @@ class _Training:
                 metrics.follow(open_trackers(run, metrics.lines()))
                 try:
                     stopped = await self._train(state, consumer, metrics, held_out, running)
-                    return self._result(state, metrics, stopped)
+                    assert state.version is not None, "it has a name before it is trained"
+                    return report_of(
+                        spec.name,
+                        metrics,
+                        folder=self._folder,
+                        model=state.version.path,
+                        stopped=stopped,
+                    )
                 finally:
                     metrics.close()
 
@@ -557,29 +547,6 @@ class _Training:
             max_tokens=self._settings.eval_max_tokens,
             progress=self._progress,
             report=self._report,
-        )
-
-    def _result(
-        self, state: TrainingState, metrics: TrainingMetrics, stopped: str
-    ) -> TrainingReport:
-        lines = metrics.lines()
-        metrics.rewind(max(lines, default=0))
-        rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}
-        held_out = {s: line["eval_reward"] for s, line in lines.items() if "eval_reward" in line}
-        curves = {"training": list(rewards.items()), "held out": list(held_out.items())}
-        title = f"{self._plan.spec.name}: mean reward"
-        drawn = {name: line for name, line in curves.items() if line}
-        (self._folder / CURVE).write_text(draw(drawn, title=title, axis="step"))
-        assert state.version is not None
-        return TrainingReport(
-            run=self._plan.spec.name,
-            steps=max(rewards, default=0),
-            model=state.version.path,
-            stopped=stopped,
-            rewards=list(rewards.values()),
-            held_out=held_out,
-            skipped_steps=sum(is_skipped(line) for line in lines.values()),
-            flat_steps=sum(is_flat(line) for line in lines.values()),
         )
 
 
