@@ -21,10 +21,12 @@ SILENT_SECONDS = 10.0
 
 
 async def pool_of(journal: Journal, name: str) -> DataPool:
-    """Raises `UsageError` for a run that is not there, or that nobody trains on."""
+    """Raises `UsageError` for a run that is not there, or that is no training."""
     run = await journal.find_run(name)
     if run is None:
         raise UsageError(f"the journal has no run {name!r}: give the --run of a training")
+    if (await journal.progress(run)).sealed and not await journal.versions(run):
+        raise UsageError(f"run {name!r} is no training: give the --run of one")
     return DataPool(journal, run, bound=1)
 
 

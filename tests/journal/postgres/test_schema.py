@@ -94,7 +94,8 @@ def test_a_missing_right_is_named_with_the_line_that_grants_it():
         )
         line = refusal(guarded)
         assert "permission denied for schema holdfast" in line
-        assert "GRANT USAGE ON SCHEMA holdfast" in line
+        assert "GRANT USAGE ON SCHEMA holdfast TO " in line
+        assert "this_user" not in line
         server.run_sql(url, "DROP SCHEMA holdfast CASCADE")
         line = refusal(guarded)
         assert "lacks the right CREATE" in line

@@ -4,8 +4,10 @@ An outage is no failure: the connection is made again, the outcome of what was u
 up, and only then is anything decided. What is left is named with what to do about it.
 """
 
+import os
 import re
 import shlex
+from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
@@ -78,7 +80,7 @@ def explain(error: BaseException, address: ServerAddress) -> JournalError:
             f"`createdb {_database(text)}`, as a user of the server who may"
         )
     if state == "42501":
-        return JournalError(f"journal {address.name}: {text}; {_GRANT}")
+        return JournalError(f"journal {address.name}: {text}; {_grant(address)}")
     if state in ("42P01", "42883", "42703"):
         return NotAJournal(
             f"journal {address.name}: schema holdfast is not one of ours ({text}); it was not "
@@ -87,10 +89,14 @@ def explain(error: BaseException, address: ServerAddress) -> JournalError:
     return JournalError(f"journal {address.name}: {text}")
 
 
-_GRANT = (
-    "let its owner run: GRANT USAGE ON SCHEMA holdfast TO this_user; GRANT SELECT, INSERT, UPDATE, "
-    "DELETE ON ALL TABLES IN SCHEMA holdfast TO this_user (docs/cluster.md has the whole role)"
-)
+def _grant(address: ServerAddress) -> str:
+    user = unquote(urlsplit(address.url).username or "") or os.environ.get("PGUSER") or "this_user"
+    role = user if user.isidentifier() and user.islower() else f'"{user}"'
+    return (
+        f"let its owner run: GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT SELECT, INSERT, "
+        f"UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {role} (docs/cluster.md has the whole "
+        "role)"
+    )
 
 
 def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreachable:
