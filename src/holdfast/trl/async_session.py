@@ -19,7 +19,8 @@ from msgspec import Struct, structs
 from holdfast import crashpoint
 from holdfast.convert.checks import check_temperature, check_vocabulary
 from holdfast.convert.trl import to_trl_async
-from holdfast.delivery.stream import LOOK_SECONDS, RolloutStream, Trained
+from holdfast.delivery.settled_groups import LOOK_SECONDS
+from holdfast.delivery.stream import RolloutStream, Trained
 from holdfast.delivery.taken_rows import TakenRow
 from holdfast.delivery.thread import LoopThread
 from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
@@ -215,7 +216,7 @@ class AsyncSession:
 
     async def _check_alive(self) -> None:
         """Raises where rollouts ended, or every group fails since the newest that was queued."""
-        await self._stream.check_alive()
+        self._stream.check_alive()
         failed = await self._stream.failed_groups(since=self._counted_from)
         if failed >= self._window:
             raise await self._stream.nothing_to_train(f"of {failed} groups in a row")
