@@ -232,5 +232,5 @@ def test_a_lease_that_was_lost_is_logged_where_nobody_asks(tmp_path, engine, cap
             await asyncio.sleep(0.5)
 
     asyncio.run(main())
-    assert "the lease of 'trainer' was lost" in caplog.text
+    assert "the trainer's lease: LeaseLost" in caplog.text
     assert "never retrieved" not in caplog.text

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.convert.experts import load_experts
-from holdfast.delivery.lease import LeaseRenewal
+from holdfast.delivery.background import BackgroundTask, renew_lease
 from holdfast.delivery.settled_groups import SettledGroups
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
@@ -41,6 +41,7 @@ from holdfast.records.trajectory import Status
 from holdfast.training.run.batches import load_group
 
 _log = logging.getLogger("holdfast.delivery")
+LEASE = "the trainer's lease"
 SUPERSEDED = "superseded: the trainer asked for other tasks in this step"
 
 
@@ -97,7 +98,7 @@ class RolloutStream:
         self._admitting = asyncio.Lock()
         self._starting = asyncio.Lock()
         self._rolling: asyncio.Task[Any] | None = None
-        self._lease: LeaseRenewal | None = None
+        self._renewing: BackgroundTask | None = None
         self._groups: SettledGroups
         self.journal: Journal
         self.run: Run
@@ -141,8 +142,8 @@ class RolloutStream:
         await self.journal.rewind(consumer, step, trained=dict(trained))
         self._committed = step
         # It ends after the rollouts, which may take a while to come to their end.
-        self._lease = LeaseRenewal(self.journal, consumer)
-        self._stack.push_async_callback(self._lease.end)
+        self._renewing = BackgroundTask(renew_lease(self.journal, consumer), name=LEASE)
+        self._stack.push_async_callback(self._renewing.end)
 
     def _check_new(self) -> None:
         if self._committed:
@@ -325,8 +326,8 @@ class RolloutStream:
 
     def check_alive(self) -> None:
         """Raises what ended the rollouts, or took the lease."""
-        if self._lease is not None:
-            self._lease.check()
+        if self._renewing is not None:
+            self._renewing.check()
         if self._rolling is not None and self._rolling.done():
             ending = self._rolling.result()
             raise ending.fatal or HoldfastError(f"the rollouts have ended: {ending.stopped}")
