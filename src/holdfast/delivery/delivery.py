@@ -141,10 +141,7 @@ class Delivery:
 
     def __exit__(self, *error: object) -> None:
         thread, self._thread = self._in_thread(), None
-        try:
-            thread.call(self._close())
-        finally:
-            thread.stop()
+        thread.close(self._close())
 
     def __iter__(self) -> Iterator[tuple[int, DeliveredBatch]]:
         while (batch := self._in_thread().call(self.next_async())) is not None:

@@ -7,6 +7,7 @@ generated twice, and what was under way when the process died goes on from its l
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -27,13 +28,13 @@ from holdfast.engine.stop import Stop
 from holdfast.journal.journal import (
     Batch,
     Consumer,
+    GroupEnd,
     Journal,
     LedgerEntry,
     TrajectoryRow,
 )
 from holdfast.journal.process import this_process
 from holdfast.records.errors import HoldfastError, UsageError
-from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
 from holdfast.records.task import Task
@@ -302,11 +303,11 @@ class RolloutStream:
     async def ledger(self, *, since: int = 0) -> list[LedgerEntry]:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
-    async def failed_groups(self, *, since: int) -> int:
-        """How many groups, from ordinal `since` on, ended with too few valid members. One that
-        waits for a member has not ended."""
+    async def dismissals(self, *, since: int) -> Counter[str]:
+        """How many groups, from ordinal `since` on, nobody trains on, by the reason. One that waits
+        for a member has none yet."""
         entries = await self.ledger(since=since)
-        return sum(entry.reason == Dismissal.TOO_FEW_VALID for entry in entries)
+        return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
     async def admit(self, tasks: Sequence[Task]) -> None:
         """They are rolled out once `start` was called. Repeating it changes nothing."""

@@ -57,6 +57,13 @@ class LoopThread:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
+    def close(self, work: Coroutine[Any, Any, None]) -> None:
+        """The last call: whatever it raises, the loop ends."""
+        try:
+            self.call(work)
+        finally:
+            self.stop()
+
     def stop(self) -> None:
         """Ends the loop. Nothing may be running in it any more."""
         if self._thread.is_alive():
