@@ -16,6 +16,8 @@ LOOK_SECONDS = 1.0
 """After which a change by another process is noticed; those of this one wake who waits at once."""
 _PAUSE = 4
 """Between two looks, in units of what a look took: one costs as much as there are waits."""
+_MAX_PAUSE = 0.05
+"""In seconds: a look that a busy event loop held up was not expensive."""
 
 
 class SettledGroups:
@@ -59,7 +61,7 @@ class SettledGroups:
                 seen = self._journal.changes.count
                 began = time.monotonic()
                 await self._look()
-                await asyncio.sleep(_PAUSE * (time.monotonic() - began))
+                await asyncio.sleep(min(_MAX_PAUSE, _PAUSE * (time.monotonic() - began)))
                 await self._journal.changes.wait(seen, timeout=LOOK_SECONDS)
         except Exception as error:
             self._fail(error)
