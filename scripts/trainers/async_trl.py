@@ -3,7 +3,8 @@
 and which needs a GPU, is written out in torch here, and the GPU's peak speed is unknown.
 
 `--history FILE` notes each row in the step that trains it, by TRL's own classes and not by ours.
-With `--stragglers N`, one member of each group waits until N others of any group have finished.
+With `--stragglers N`, one member of each group waits until N others of any group have finished;
+with `--unrewarded`, no rollout has a reward.
 """
 
 import argparse
@@ -94,6 +95,19 @@ def with_stragglers(others: int):
     return solve
 
 
+async def without_reward(t) -> float | None:
+    await calculator.solve(t)
+    return None if t.task.messages else 1.0
+
+
+def rollout(args: argparse.Namespace):
+    """With its scorer."""
+    if args.unrewarded:
+        return without_reward, None
+    solve = with_stragglers(args.stragglers) if args.stragglers else calculator.solve
+    return solve, calculator.score
+
+
 def train(args: argparse.Namespace) -> AsyncGRPOTrainer:
     packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=attention)
     async_grpo_trainer.get_peak_flops_per_device = lambda *words: None
@@ -101,8 +115,7 @@ def train(args: argparse.Namespace) -> AsyncGRPOTrainer:
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     data = rows(args.limit)
     found = holdfast.trl.async_rollouts(
-        with_stragglers(args.stragglers) if args.stragglers else calculator.solve,
-        calculator.score,
+        *rollout(args),
         journal=args.journal,
         rows=data,
         log_requests=True,
@@ -154,6 +167,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=512)
     parser.add_argument("--token-budget", type=int, default=0)
     parser.add_argument("--stragglers", type=int)
+    parser.add_argument("--unrewarded", action="store_true")
     parser.add_argument("--max-staleness", type=int, default=100)
     parser.add_argument("--learning-rate", type=float, default=6e-4)
     return parser.parse_args()

@@ -211,6 +211,13 @@ def test_a_training_that_begins_does_not_get_the_rows_of_another(tmp_path, capfd
     assert history
 
 
+def test_a_training_in_which_nothing_has_a_reward_ends(tmp_path, capfd):
+    training = Training(tmp_path)
+    assert training.run("--unrewarded") == 1
+    assert "NothingRewarded: run 'trl': no trajectory of 4 groups" in capfd.readouterr().err
+    assert len(training.ledger()) < 16, "no more than a few windows of four groups were drawn"
+
+
 def test_what_trl_leaves_out_as_too_old_is_dismissed(tmp_path):
     training = Training(tmp_path)
     assert training.run("--max-staleness", 0) == 0

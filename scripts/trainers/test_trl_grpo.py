@@ -55,7 +55,7 @@ def train(
         processing_class=tokenizer,
         train_dataset=rows(64),
         rollout_func=holdfast.trl.rollouts(
-            calculator.solve,
+            options.pop("rollout", calculator.solve),
             options.pop("scorer", constant),
             **{"journal": folder / "holdfast.db", **options},
         ),
@@ -121,6 +121,26 @@ def test_a_training_that_begins_does_not_get_the_samples_of_another(tmp_path):
     ]
 
 
+def test_a_trainer_that_trains_again_commits_its_checkpoints(tmp_path):
+    trainer = train(tmp_path, save="steps")
+    trainer.args.max_steps = 4
+    trainer.train(resume_from_checkpoint=newest_checkpoint(tmp_path / "out"))
+    ends = [(str(entry.end), entry.step) for entry in recorded(tmp_path)[1]]
+    assert ends == [("trained", step) for step in (1, 2, 3, 4)]
+    trainer.rollout_func.commit(4)  # Between two trainings, there is nothing to commit to.
+
+
+async def unrewarded(t) -> None:
+    t.add(*t.task.messages)
+    await t.generate()
+
+
+def test_a_training_that_nothing_can_reward_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="nothing gives the trajectories of run 'trl' a reward"):
+        train(tmp_path, rollout=unrewarded, scorer=None)
+    assert not (tmp_path / "holdfast.db").exists(), "nothing was sampled"
+
+
 def test_a_step_is_answered_where_the_same_weights_sampled_it(tmp_path):
     """No checkpoint is written: each training begins at the first step."""
     first = weights(train(tmp_path))
@@ -138,8 +158,8 @@ def test_a_step_is_answered_where_the_same_weights_sampled_it(tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"policy": 5}, "policy is the address of an engine"),
-        ({"policy": ["http://127.0.0.1:1", 5]}, "policy is the address of an engine"),
+        ({"policy": 5}, "policy is of type int, and no policy; give the engine's address"),
+        ({"policy": ["http://127.0.0.1:1", 5]}, "policy: an address is a text, not 5"),
         ({"branches": "zzz"}, "branches is one of refuse, longest, not 'zzz'"),
         ({"other_weights": 1}, "other_weights is one of refuse, accept, not 1"),
         ({"journal": None}, "journal is the path of a file"),

@@ -2,18 +2,27 @@
 journal when a prompt is issued again, with verl's weight versions."""
 
 import asyncio
+from array import array
 
 import hydra
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop import agent_loop as verl_loop
 from verl.workers.rollout.replica import TokenOutput
 
 import holdfast.verl
+from holdfast.convert.selection import Branches
 from holdfast.engine.open_run import RunChanged
-from holdfast.records.errors import UsageError
+from holdfast.policy.policy import Request
+from holdfast.records.errors import EngineUnavailable, UsageError
+from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.sampling import Sampling
 from holdfast.training.run.train import TINY
+from holdfast.verl import loops
+from holdfast.verl.policy import ServerPolicy
 
 CONFIG = OmegaConf.create(
     {
@@ -138,3 +147,70 @@ def test_a_trainer_that_does_not_say_the_step_is_refused(tmp_path):
     with pytest.raises(UsageError, match="global_steps"):
         asyncio.run(issue())
     assert asyncio.run(issue(step=lambda kwargs: 1)).num_turns == 2
+
+
+def rollouts(tmp_path):
+    return loops._Rollouts(
+        solve,
+        score,
+        journal=tmp_path / "holdfast.db",
+        run="verl",
+        branches=Branches.REFUSE,
+        settings=None,
+        step=None,
+    )
+
+
+def as_numpy(prompt):
+    """As verl gives them, which keeps its columns in arrays of objects."""
+    return {
+        **prompt,
+        "raw_prompt": np.array(
+            [{"role": np.str_("user"), "content": np.str_("2 + 2?")}], dtype=object
+        ),
+        "reward_model": {"ground_truth": np.array(["4"], dtype=object)},
+        "extra_info": {"index": np.int64(3), "parts": np.array([{"n": np.float32(1)}], object)},
+    }
+
+
+def test_what_verl_keeps_in_numpy_is_recorded(tmp_path):
+    found = rollouts(tmp_path)
+    task = found._task(as_numpy(prompt()))
+    assert task.ground_truth == ["4"]
+    assert task.messages[0].content == "2 + 2?"
+    plain = prompt() | {
+        "reward_model": {"ground_truth": ["4"]},
+        "extra_info": {"index": 3, "parts": [{"n": 1.0}]},
+    }
+    assert rollouts(tmp_path)._task(plain).id == task.id
+
+
+@pytest.mark.parametrize("column", ["ground_truth", "extra_info", "raw_prompt"])
+def test_what_cannot_be_recorded_is_named(tmp_path, column):
+    changed = {
+        "ground_truth": {"reward_model": {"ground_truth": object()}},
+        "extra_info": {"extra_info": {"image": object()}},
+        "raw_prompt": {"raw_prompt": [{"role": "user", "content": object()}]},
+    }
+    with pytest.raises(UsageError, match=f"^{column} of a prompt cannot be recorded"):
+        rollouts(tmp_path)._task(prompt() | changed[column])
+
+
+def test_prompts_of_steps_that_are_over_are_forgotten(tmp_path):
+    found = rollouts(tmp_path)
+    names = [found._task(prompt(step, uid=str(step))).id for step in range(1, 100)]
+    assert len(set(names)) == 99
+    assert len(found._issued) <= loops.KEPT_STEPS + 1
+    assert found._task(prompt(99, uid="99")).id == names[-1]
+    assert found._task(prompt(99, uid="other")).id != names[-1]
+
+
+def test_a_server_that_died_is_no_error_of_the_rollout():
+    class Dead:
+        async def generate(self, *words, **named):
+            raise ActorDiedError
+
+    policy = ServerPolicy(Dead(), model="verl", logprobs_mode=LogprobsMode.PROCESSED)
+    request = Request(array("i", [1, 2]), Sampling(), seed=None, id="request")
+    with pytest.raises(EngineUnavailable, match="verl's servers: ActorDiedError"):
+        asyncio.run(policy.sample(request))

@@ -11,7 +11,7 @@ from holdfast.records.run import MAX_TRAJECTORIES
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
-from support.records import consuming, joined, make_tasks, settle, spec
+from support.records import consuming, joined, make_tasks, ready, settle, spec
 
 
 def test_a_run_that_is_created_with_its_tasks_is_sealed(check: Check) -> None:
@@ -102,6 +102,25 @@ def test_some_tasks_are_read_without_the_others(check: Check) -> None:
         assert [task.id for task in found] == ["d", "a", "d"]
         with pytest.raises(UsageError, match="no task number 4"):
             await journal.tasks(run, ordinals=[4])
+
+    check(body)
+
+
+def test_the_trajectories_of_some_tasks_are_read_without_the_others(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abcd", samples=2)
+        await settle(journal, claims[3])
+        every = await journal.trajectories(run)
+        found = await journal.trajectories(run, ordinals=[3, 1, 3])
+        assert [(row.key.task, row.key.sample) for row in found] == [
+            ("b", 0),
+            ("b", 1),
+            ("d", 0),
+            ("d", 1),
+        ]
+        assert found == [row for row in every if row.ordinal in (1, 3)]
+        assert await journal.trajectories(run, ordinals=[]) == []
+        assert await journal.trajectories(run, ordinals=[4, -1, 2**40]) == [], "there are none"
 
     check(body)
 

@@ -17,10 +17,11 @@ import holdfast
 from holdfast.cli.commands.runs.list_runs import read_rewards
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training, open_run
 from holdfast.journal import opened_journal
-from holdfast.journal.journal import LedgerEntry
+from holdfast.journal.journal import Consumer, LedgerEntry
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.process import this_process
-from holdfast.records.errors import ConsumerHeld, UsageError
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.records.errors import ConsumerHeld, JournalError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
@@ -533,3 +534,37 @@ def test_a_training_of_ours_is_consumed_by_nobody_else_under_its_name(tmp_path: 
     with holdfast.Delivery(path, "run", groups=2, consumer="mine") as mine:
         assert len(tasks_of(next(iter(mine))[1])) == 2
     assert trained(path) == before
+
+
+def test_a_journal_is_closed_also_where_the_lease_cannot_be_given_back(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[SqliteJournal] = []
+    close = SqliteJournal.close
+
+    async def noted_close(self: SqliteJournal) -> None:
+        closed.append(self)
+        await close(self)
+
+    async def broken(self: SqliteJournal, consumer: Consumer) -> None:
+        raise JournalError("no space left")
+
+    monkeypatch.setattr(SqliteJournal, "close", noted_close)
+    monkeypatch.setattr(SqliteJournal, "unsubscribe", broken)
+    delivery = holdfast.Delivery(journal, "run", groups=2)
+    with pytest.raises(JournalError, match="no space left"), delivery:
+        pass
+    assert len(closed) == 1
+    monkeypatch.undo()
+    with pytest.raises(ConsumerHeld), delivery:
+        pass
+
+
+def test_an_opening_that_fails_gives_the_lease_back_and_closes_the_journal(journal: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="checkpoint=9"),
+        holdfast.Delivery(journal, "run", groups=2, checkpoint=9),
+    ):
+        pass
+    with holdfast.Delivery(journal, "run", groups=2):
+        pass

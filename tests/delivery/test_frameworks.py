@@ -37,3 +37,11 @@ def test_another_version_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         require("msgspec", tested="1.16.0", module="holdfast.x", remedy="")
     found["msgspec"] = "1.16.7"
     require("msgspec", tested="1.16.0", module="holdfast.x", remedy="")
+
+
+def test_what_was_tested_without_a_version_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.4.0")
+    require("msgspec", tested="main of August 2026", module="holdfast.x", remedy="")
+    assert not recwarn.list

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import holdfast
-from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.errors import HoldfastError, NotTrainable, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
@@ -24,7 +24,7 @@ STEPS, PROMPTS, SIZE = 3, 2, 2
 def stand_in(monkeypatch):
     """NeMo's documented shapes in place of the package; its actor answers in this process."""
     monkeypatch.syspath_prepend(str(PACKAGE))
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda answer: answer))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda answer, timeout: answer))
 
 
 async def fill(path: Path, *, failed: bool) -> None:
@@ -120,7 +120,8 @@ def test_it_waits_while_the_buffer_is_full(journal, monkeypatch):
 
     with delivery(journal) as found:
         fed = feed(found, buffer)
-        monkeypatch.setattr("holdfast.nemo.buffer.time", SimpleNamespace(sleep=wait, time=float))
+        clock = SimpleNamespace(sleep=wait, time=float, monotonic=float)
+        monkeypatch.setattr("holdfast.nemo.buffer.time", clock)
         fed.run()
     assert len(trained) == STEPS - 1
     assert len(buffer.entries) == PROMPTS
@@ -147,3 +148,22 @@ def test_what_is_no_feed_is_named(journal):
         feed(delivery(journal), ReplayBuffer(max_size=8), weight_version=0)
     with pytest.raises(UsageError, match="max_age_steps must be a whole number, not '1'"):
         feed(delivery(journal), ReplayBuffer(max_size=8), max_age_steps="1")
+
+
+def test_a_buffer_that_stays_full_is_waited_for_no_longer_than_was_said(journal, monkeypatch):
+    monkeypatch.setattr("holdfast.nemo.buffer.FULL_SECONDS", 0.01)
+    with delivery(journal) as found:
+        feeding = feed(found, ReplayBuffer(max_size=1), wait=0.05)
+        with pytest.raises(HoldfastError, match=r"full, and took no group of step 0 within wait"):
+            feeding.run()
+
+
+def test_a_buffer_that_does_not_answer_is_an_error(journal, monkeypatch):
+    def get(answer, timeout):
+        raise TimeoutError(f"after {timeout} seconds")
+
+    with delivery(journal) as found:
+        feeding = feed(found, ReplayBuffer(max_size=100))
+        monkeypatch.setattr("holdfast.nemo.buffer.ray", SimpleNamespace(get=get))
+        with pytest.raises(HoldfastError, match="does not answer: get_trajectories_needed"):
+            feeding.run()

@@ -186,3 +186,24 @@ def test_bad_input(made):
         made(3)
     with pytest.raises(UsageError, match="stop_strings must be a list, not 'END'"):
         made(stop_strings="END")
+
+
+class ClosesBadly(Countdown):
+    def close(self) -> None:
+        super().close()
+        raise OSError("the server is gone")
+
+
+def test_every_environment_is_closed_whatever_one_raises(made):
+    environment = made(lambda row: ClosesBadly())
+    environment.step(said("1", "1", "1"), [{"seed": 5}] * 3)
+    with pytest.raises(OSError, match="the server is gone"):
+        environment.shutdown()
+    assert ClosesBadly.closed == 3
+    assert not environment._thread.is_running
+
+
+@pytest.mark.parametrize("own", ["mine", 5, {"episode": "x"}, ["a"]])
+def test_a_column_of_our_name_is_refused(made, own):
+    with pytest.raises(UsageError, match="as 'holdfast', which is where the episode is kept"):
+        made().step(said("1"), [{"seed": 5, "holdfast": own}])

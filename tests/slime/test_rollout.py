@@ -218,6 +218,37 @@ def test_evaluations_are_runs_of_their_own(opened, tmp_path):
     assert source.ledger() == []
 
 
+@pytest.mark.parametrize("words", [["held-out"], ["a", "a.jsonl", "b"]])
+def test_evaluation_data_without_a_path_is_refused(opened, words):
+    args, source = opened(eval_prompt_data=words)
+    with pytest.raises(UsageError, match="--eval-prompt-data is pairs of a name and a path"):
+        generate(args, 0, source, evaluation=True)
+
+
+def test_every_run_is_closed_whatever_one_raises(opened, tmp_path, monkeypatch):
+    args, source = opened(eval_prompt_data=["held-out", str(tmp_path / "data.jsonl")])
+    generate(args, 0, source, evaluation=True)
+    generate(args, 0, source)
+    thread, streams = source._thread, list(source._streams.values())
+    closed = []
+
+    def closing(stream, close):
+        async def closed_badly():
+            closed.append(stream)
+            await close()
+            raise OSError("the disk is gone")
+
+        return closed_badly
+
+    for stream in streams:
+        monkeypatch.setattr(stream, "close", closing(stream, stream.close))
+    with pytest.raises(OSError, match="the disk is gone"):
+        source.close()
+    assert sorted(map(id, closed)) == sorted(map(id, streams))
+    assert len(closed) == 2
+    assert not thread.is_running
+
+
 def test_a_cancellation_is_no_sample(opened):
     """It stops whoever waits; the trajectories go on."""
     args, source = opened()

@@ -2,6 +2,8 @@
 
 - `thread`: An event loop in a thread of its own, for loops that are not asynchronous.
 - `waiting`: What a consumer is told where there is nothing to deliver.
+- `background`: Work beside a trainer's own, such as the renewal of its lease.
+- `settled_groups`: Waiting for groups of a run to settle: one reader for all who wait.
 - `delivery`: `Delivery`: the groups of a run, step by step, for a loop of one's own.
 - `dataset`: The same as an `IterableDataset` of PyTorch.
 - `stream`: A run that a trainer asks for rollouts, step by step: what plug-ins stand on.

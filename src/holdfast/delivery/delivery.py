@@ -9,19 +9,21 @@ before it knows their step names, too, which of them the checkpoint holds.
 import asyncio
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
 
 from holdfast import crashpoint
+from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.thread import LoopThread
 from holdfast.delivery.waiting import GroupWait, log_undelivered
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training
 from holdfast.engine.report import many
 from holdfast.journal import check_journal, is_server, open_journal, shown_address
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Batch, Consumer, Journal, LedgerEntry
+from holdfast.journal.journal import Batch, Consumer, Journal, LedgerEntry, keep_renewing
 from holdfast.journal.process import this_process
 from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
 from holdfast.records.encoding.declared import checks_arguments
@@ -32,6 +34,7 @@ from holdfast.training.batch import TrainingGroup
 from holdfast.training.run.batches import load_group
 
 LEASE_SECONDS = 60.0
+LEASE = "the lease of a Delivery"
 
 
 class DeliveredBatch(Struct, frozen=True):
@@ -108,7 +111,8 @@ class Delivery:
         self._thread: LoopThread | None = None
         self._journal: Journal | None = None
         self._consumer: Consumer | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing: BackgroundTask | None = None
+        self._stack = AsyncExitStack()
         self._next = 0
         self._asking = asyncio.Lock()
         """Of whoever is given the next step: each step is given once."""
@@ -137,10 +141,7 @@ class Delivery:
 
     def __exit__(self, *error: object) -> None:
         thread, self._thread = self._in_thread(), None
-        try:
-            thread.call(self._close())
-        finally:
-            thread.stop()
+        thread.close(self._close())
 
     def __iter__(self) -> Iterator[tuple[int, DeliveredBatch]]:
         while (batch := self._in_thread().call(self.next_async())) is not None:
@@ -263,8 +264,8 @@ class Delivery:
             batch = await request(wait.ask_seconds)
             if batch.groups or batch.ended:
                 return batch
-            if self._renewing is not None and self._renewing.done():
-                self._renewing.result()  # Raises: the lease is lost.
+            if self._renewing is not None:
+                self._renewing.check()
             await wait.go_on()
 
     async def _end(self) -> None:
@@ -294,47 +295,46 @@ class Delivery:
             raise UsageError("this Delivery is open already: leave its `with` block first")
         self._asking = asyncio.Lock()
         self._taken.clear()
-        own = isinstance(self._address, Path | str)
-        if isinstance(self._address, Path | str):
-            if not is_server(self._address) and not Path(self._address).is_file():
-                raise UsageError(f"there is no journal at {self._address}")
-            self._journal = open_journal(self._address)
-        else:
-            self._journal = self._address
-        try:
-            run = await run_named(self._journal, self._run)
-            await self._refuse_training(self._journal, run)
-            self._consumer = await self._journal.subscribe(
+        async with AsyncExitStack() as stack:
+            journal = self._open_journal(stack)
+            run = await run_named(journal, self._run)
+            await self._refuse_training(journal, run)
+            consumer = await journal.subscribe(
                 run, self._name, this_process(), lease_seconds=self._lease_seconds
             )
-            self._next = await self._restore(self._consumer) + 1
-        except BaseException:
-            if self._consumer is not None:
-                await self._journal.unsubscribe(self._consumer)
-            if own:
-                await self._journal.close()
-            self._journal = self._consumer = None
-            raise
-        self._renewing = asyncio.create_task(self._renew(), name="the trainer's lease")
+            stack.push_async_callback(journal.unsubscribe, consumer)
+            self._next = await self._restore(journal, consumer) + 1
+            self._renewing = BackgroundTask(keep_renewing(journal, consumer), name=LEASE)
+            stack.push_async_callback(self._renewing.end)
+            self._journal, self._consumer = journal, consumer
+            self._stack = stack.pop_all()
 
-    async def _restore(self, consumer: Consumer) -> int:
+    def _open_journal(self, stack: AsyncExitStack) -> Journal:
+        """One of the caller's stays open."""
+        if not isinstance(self._address, Path | str):
+            return self._address
+        if not is_server(self._address) and not Path(self._address).is_file():
+            raise UsageError(f"there is no journal at {self._address}")
+        journal = open_journal(self._address)
+        stack.push_async_callback(journal.close)
+        return journal
+
+    async def _restore(self, journal: Journal, consumer: Consumer) -> int:
         """The ledger is brought to the checkpoint, forward, too, when the kill came between the
         checkpoint and its commit."""
-        assert self._journal is not None, "it is open"
         committed = consumer.committed or 0
         step = committed if self._checkpoint is None else self._checkpoint
         if self._trained is None and step not in (0, committed):
-            await self._check_known(consumer, step)
+            await self._check_known(journal, consumer, step)
         trained = dict.fromkeys(self._trained or (), step)
-        await self._journal.rewind(consumer, step, trained=trained)
+        await journal.rewind(consumer, step, trained=trained)
         return step
 
-    async def _check_known(self, consumer: Consumer, step: int) -> None:
+    async def _check_known(self, journal: Journal, consumer: Consumer, step: int) -> None:
         """A checkpoint of a step that this run never gave is of another run, or a mistake: what is
         not trained would count as trained. And where nobody has said which groups are in it, what
         is trained would come again."""
-        assert self._journal is not None, "it is open"
-        ledger = await self._journal.ledger(consumer.run, consumer.name)
+        ledger = await journal.ledger(consumer.run, consumer.name)
         committed = consumer.committed or 0
         taken = [entry for entry in ledger if entry.reason == "taken" and entry.step is None]
         last = max((committed, *(entry.step or 0 for entry in ledger)))
@@ -352,21 +352,10 @@ class Delivery:
                 "trained=[…], as they were to be committed (an empty list: none of them)"
             )
 
-    async def _renew(self) -> None:
-        journal, consumer = self._opened()
-        while True:
-            await asyncio.sleep(consumer.lease_seconds / 3)
-            await journal.renew(consumer)
-
     async def _close(self) -> None:
-        journal, consumer = self._opened()
-        assert self._renewing is not None, "it was opened"
-        self._renewing.cancel()
-        await asyncio.wait({self._renewing})
-        await journal.unsubscribe(consumer)
-        if isinstance(self._address, Path | str):
-            await journal.close()
-        self._journal = self._consumer = None
+        self._opened()
+        self._journal = self._consumer = self._renewing = None
+        await self._stack.aclose()
 
     def _opened(self) -> tuple[Journal, Consumer]:
         if self._journal is None or self._consumer is None:

@@ -23,7 +23,8 @@ def require(package: str, *, tested: str, module: str, remedy: str) -> None:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return  # A clone on the path has no version.
-    if found.split(".")[:2] != tested.split(".")[:2]:
+    # What was tested may be no version, but a date.
+    if tested[:1].isdigit() and found.split(".")[:2] != tested.split(".")[:2]:
         warnings.warn(
             f"{module} was tested with {package} {tested}, and {found} is installed",
             stacklevel=3,

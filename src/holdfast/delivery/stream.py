@@ -6,6 +6,8 @@ generated twice, and what was under way when the process died goes on from its l
 """
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -15,6 +17,8 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.convert.experts import load_experts
+from holdfast.delivery.background import BackgroundTask
+from holdfast.delivery.settled_groups import SettledGroups
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
@@ -28,19 +32,19 @@ from holdfast.journal.journal import (
     Journal,
     LedgerEntry,
     TrajectoryRow,
+    keep_renewing,
 )
 from holdfast.journal.process import this_process
 from holdfast.records.errors import HoldfastError, UsageError
-from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.training.run.batches import load_group
 
+_log = logging.getLogger("holdfast.delivery")
+LEASE = "the trainer's lease"
 SUPERSEDED = "superseded: the trainer asked for other tasks in this step"
-LOOK_SECONDS = 1.0
-"""After which a change by another process is noticed; those of this one wake who waits at once."""
 
 
 class NothingToTrain(HoldfastError):
@@ -93,8 +97,11 @@ class RolloutStream:
         self._stop: Stop
         self._stack = AsyncExitStack()
         self._ordinals: dict[str, int] = {}
+        self._admitting = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._rolling: asyncio.Task[Any] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing: BackgroundTask | None = None
+        self._groups: SettledGroups
         self.journal: Journal
         self.run: Run
         self._consumer: Consumer | None = None
@@ -114,6 +121,8 @@ class RolloutStream:
             self.run = await self._find_run(done or 0)
             if self._name is not None:
                 await self._subscribe(self._name, done, trained, begins=begins)
+            self._groups = SettledGroups(self.journal, self.run, check=self.check_alive)
+            self._stack.push_async_callback(self._groups.close)
             tasks = await self.journal.tasks(self.run)
             self._ordinals = {task.id: number for number, task in enumerate(tasks)}
         except BaseException:
@@ -134,7 +143,9 @@ class RolloutStream:
         step = self._committed if done is None else done
         await self.journal.rewind(consumer, step, trained=dict(trained))
         self._committed = step
-        self._renewing = asyncio.create_task(self._renew(consumer), name="the trainer's lease")
+        # It ends after the rollouts, which may take a while to come to their end.
+        self._renewing = BackgroundTask(keep_renewing(self.journal, consumer), name=LEASE)
+        self._stack.push_async_callback(self._renewing.end)
 
     def _check_new(self) -> None:
         if self._committed:
@@ -158,7 +169,13 @@ class RolloutStream:
                 "journal does not know: give the journal that it was trained with"
             )
         if run is None:
-            return await self._create_run()
+            run = await self._create_run()
+        await self._check_run(run)
+        return run
+
+    async def _check_run(self, run: Run) -> None:
+        """Raises where the run is not what the trainer's plan is."""
+        spec = self._plan.spec
         if (await self.journal.progress(run)).sealed:
             raise UsageError(
                 f"run {spec.name!r} of this journal is over: it takes no more tasks; give another "
@@ -171,7 +188,6 @@ class RolloutStream:
                 differences,
                 objections="a training goes on as it began; give another run, or another journal",
             )
-        return run
 
     async def _create_run(self) -> Run:
         try:
@@ -185,34 +201,28 @@ class RolloutStream:
 
     async def start(self) -> None:
         """Connects to the policy and begins to roll out. Once; later calls do nothing."""
-        if self._rolling is not None:
-            return
-        self._stop = Stop()
-        connection = await self._stack.enter_async_context(
-            self._connect(self.journal, self._consumer)
-        )
-        engine = self._plan.engine(self.run, self.journal, connection, stop=self._stop)
-        self._rolling = asyncio.create_task(engine.work(), name="rollouts")
-        self._stack.push_async_callback(self._end_rollouts)
+        async with self._starting:
+            if self._rolling is not None:
+                return
+            self._stop = Stop()
+            connection = await self._stack.enter_async_context(
+                self._connect(self.journal, self._consumer)
+            )
+            engine = self._plan.engine(self.run, self.journal, connection, stop=self._stop)
+            self._rolling = asyncio.create_task(engine.work(), name="rollouts")
+            self._stack.push_async_callback(self._end_rollouts, self._rolling)
 
     async def close(self) -> None:
         """Ends everything, and gives the leases back. What is under way goes on next time."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing})
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
-    async def _end_rollouts(self) -> None:
-        assert self._rolling is not None, "it was started"
+    async def _end_rollouts(self, rolling: asyncio.Task[Any]) -> None:
         self._stop.request("the trainer has ended")
-        await asyncio.wait({self._rolling})
+        await asyncio.wait({rolling})
         self._rolling = None
-
-    async def _renew(self, consumer: Consumer) -> None:
-        while True:
-            await asyncio.sleep(consumer.lease_seconds / 3)
-            await self.journal.renew(consumer)
+        if not rolling.cancelled() and (error := rolling.exception()) is not None:
+            _log.warning("the rollouts of run %r have failed: %s", self.run.spec.name, error)
 
     # --- steps
 
@@ -220,7 +230,7 @@ class RolloutStream:
         """Whether all of them are settled, so that no policy is needed."""
         if any(task.id not in self._ordinals for task in tasks):
             return False
-        return not await self._under_way([self._ordinals[task.id] for task in tasks])
+        return not await self._groups.under_way([self._ordinals[task.id] for task in tasks])
 
     async def sampled_by(self, tasks: Sequence[Task]) -> set[str]:
         """The names of the weights that sampled what is recorded of these tasks, finished or
@@ -240,9 +250,9 @@ class RolloutStream:
         evaluation), for none."""
         await self.admit(tasks)
         ordinals = [self._ordinals[task.id] for task in tasks]
-        if await self._under_way(ordinals):
+        if await self._groups.under_way(ordinals):
             await self.start()
-            await self._settled(ordinals)
+            await self._groups.wait(ordinals)
         crashpoint.reach("stream.settled")
         if step is None:
             rows = await self._rows(ordinals)
@@ -294,44 +304,32 @@ class RolloutStream:
     async def ledger(self, *, since: int = 0) -> list[LedgerEntry]:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
-    async def failed_groups(self, *, since: int) -> int:
-        """How many groups, from ordinal `since` on, ended with too few valid members. One that
-        waits for a member has not ended."""
+    async def dismissals(self, *, since: int) -> Counter[str]:
+        """How many groups, from ordinal `since` on, nobody trains on, by the reason. One that waits
+        for a member has none yet."""
         entries = await self.ledger(since=since)
-        return sum(entry.reason == Dismissal.TOO_FEW_VALID for entry in entries)
+        return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
     async def admit(self, tasks: Sequence[Task]) -> None:
         """They are rolled out once `start` was called. Repeating it changes nothing."""
-        run = self.run
-        await self.journal.admit(run, tasks)
-        # Whoever was cancelled in here has admitted tasks that are not known yet, too.
-        total = (await self.journal.progress(run)).planned // run.spec.samples
-        numbers = range(len(self._ordinals), total)
-        if numbers:
-            found = await self.journal.tasks(run, ordinals=numbers)
-            self._ordinals |= {task.id: n for n, task in zip(numbers, found, strict=True)}
+        await self.journal.admit(self.run, tasks)
+        # One after the other: who waits finds that another one has read the numbers of its tasks.
+        async with self._admitting:
+            if any(task.id not in self._ordinals for task in tasks):
+                await self._read_ordinals()
         crashpoint.reach("stream.admitted")
 
-    async def _under_way(self, ordinals: Sequence[int]) -> bool:
-        wanted = set(ordinals)
-        entries = await self.journal.ledger(self.run, self._name or "nobody", since=min(wanted))
-        return any(
-            entry.ordinal in wanted and entry.end is GroupEnd.OPEN and entry.reason == "rolling out"
-            for entry in entries
-        )
+    async def _read_ordinals(self) -> None:
+        """Of all tasks that are not known yet: whoever was cancelled has admitted some, too."""
+        total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
+        numbers = range(len(self._ordinals), total)
+        found = await self.journal.tasks(self.run, ordinals=numbers)
+        self._ordinals |= {task.id: n for n, task in zip(numbers, found, strict=True)}
 
-    async def _settled(self, ordinals: Sequence[int]) -> None:
-        while True:
-            seen = self.journal.changes.count
-            if not await self._under_way(ordinals):
-                return
-            await self.check_alive()
-            await self.journal.changes.wait(seen, timeout=LOOK_SECONDS)
-
-    async def check_alive(self) -> None:
+    def check_alive(self) -> None:
         """Raises what ended the rollouts, or took the lease."""
-        if self._renewing is not None and self._renewing.done():
-            self._renewing.result()
+        if self._renewing is not None:
+            self._renewing.check()
         if self._rolling is not None and self._rolling.done():
             ending = self._rolling.result()
             raise ending.fatal or HoldfastError(f"the rollouts have ended: {ending.stopped}")
@@ -359,9 +357,8 @@ class RolloutStream:
 
     async def _rows(self, ordinals: Sequence[int]) -> Sequence[tuple[TrajectoryRow, ...]]:
         found: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
-        for row in await self.journal.trajectories(self.run):
-            if row.ordinal in found:
-                found[row.ordinal].append(row)
+        for row in await self.journal.trajectories(self.run, ordinals=ordinals):
+            found[row.ordinal].append(row)
         return [tuple(members) for members in found.values()]
 
     async def nothing_to_train(
@@ -369,10 +366,8 @@ class RolloutStream:
     ) -> NothingToTrain:
         """The error for trajectories that all failed, with the last reason, of these tasks where
         they are named."""
-        rows = await self.journal.trajectories(self.run)
-        if tasks is not None:
-            names = {task.id for task in tasks}
-            rows = [row for row in rows if row.key.task in names]
+        ordinals = None if tasks is None else [self._ordinals[task.id] for task in tasks]
+        rows = await self.journal.trajectories(self.run, ordinals=ordinals)
         last = next((row for row in reversed(rows) if row.status is Status.FAILED), None)
         failure = None if last is None else last_failure(await history_of(self.journal, last))
         why = "" if failure is None else f", the last one by: {failure.line}"

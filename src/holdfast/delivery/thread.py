@@ -10,9 +10,15 @@ Result = TypeVar("Result")
 JOIN_SECONDS = 30.0
 
 
+_at_exit: set[Callable[[], object]] = set()
+
+
 def call_at_exit(function: Callable[[], object]) -> None:
     """When the process ends, and before the threads of executors do: `atexit` comes after them, and
-    a journal needs one to close."""
+    a journal needs one to close. Once, however often it is registered."""
+    if function in _at_exit:
+        return
+    _at_exit.add(function)
     register: Callable[[Callable[[], object]], object] = getattr(
         threading, "_register_atexit", atexit.register
     )
@@ -50,6 +56,13 @@ class LoopThread:
     @property
     def is_running(self) -> bool:
         return self._thread.is_alive()
+
+    def close(self, work: Coroutine[Any, Any, None]) -> None:
+        """The last call: whatever it raises, the loop ends."""
+        try:
+            self.call(work)
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """Ends the loop. Nothing may be running in it any more."""

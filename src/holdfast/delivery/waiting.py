@@ -70,7 +70,9 @@ class GroupWait:
 
     async def _workers(self) -> tuple[str, ...]:
         name = self._run.spec.name
-        return next(row.live_workers for row in await self._journal.runs() if row.name == name)
+        rows = await self._journal.runs()
+        # Somebody may have deleted the run meanwhile: the next request says so.
+        return next((row.live_workers for row in rows if row.name == name), ())
 
     async def _describe(self) -> str:
         progress = await self._journal.progress(self._run)

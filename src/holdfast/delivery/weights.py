@@ -15,7 +15,7 @@ from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import UsageError
 from holdfast.training.model.network import no_progress_bars
 from holdfast.training.run.loop import in_thread
-from holdfast.training.run.weights import WeightFolder, choose_name, digest_of, remove_old
+from holdfast.training.run.weights import WeightFolder, choose_name, digest_of
 
 _ASIDE = ".partial-"
 
@@ -54,10 +54,6 @@ async def name_weights(
     path = await in_thread(_write, weights, tokenizer, parent, name)
     await journal.publish_version(consumer.run, name, step=step, digest=digest, consumer=consumer)
     return WeightFolder(name, path, digest)
-
-
-def forget_old(parent: Path, *, keep: list[str]) -> None:
-    remove_old(parent, keep)
 
 
 @no_progress_bars()

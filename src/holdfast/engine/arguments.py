@@ -75,7 +75,7 @@ def address_of(
         return hosted_address(
             str(hosted), api_key=api_key, environment=os.environ, needs_key=needs_key
         )
-    urls = _urls(policy)
+    urls = engine_urls(policy, instead="a holdfast.EnginePolicy(URL, MODEL), or nothing")
     return EngineAddress(
         urls=urls,
         models=(name,) if name else (),
@@ -117,13 +117,13 @@ def hosted_address(
     )
 
 
-def _urls(policy: object) -> tuple[str, ...]:
+def engine_urls(policy: object, *, instead: str = "a list of them, or nothing") -> tuple[str, ...]:
+    """The address of an engine, or those of its replicas. `instead`: what may be given, too."""
     listed = [policy] if isinstance(policy, str) else policy
     if not isinstance(listed, Sequence) or not listed:
         raise UsageError(
             f"policy is of type {type(policy).__name__}, and no policy; give the engine's address "
-            '("http://127.0.0.1:8000"), a holdfast.EnginePolicy(URL, MODEL), or nothing for the '
-            "embedded engine"
+            f'("http://127.0.0.1:8000"), {instead} for the embedded engine'
         )
     for url in listed:
         if not isinstance(url, str):

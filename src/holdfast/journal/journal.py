@@ -14,7 +14,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, Self
 
@@ -296,7 +296,12 @@ class Journal(Protocol):
         """The run's tasks in their order, or those with these ordinals, as they are listed."""
         ...
 
-    async def trajectories(self, run: Run) -> list[TrajectoryRow]: ...
+    async def trajectories(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> list[TrajectoryRow]:
+        """In the order of tasks, the members of each in theirs; of the tasks with these ordinals
+        alone, if they are given: then no other is read."""
+        ...
 
     # --- workers and leases
     async def join(

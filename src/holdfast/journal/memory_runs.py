@@ -1,7 +1,7 @@
 """Runs, their tasks and trajectories in memory: the model of `sqlite.runs`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct, structs
 
@@ -291,11 +291,13 @@ class MemoryRuns:
                 raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
         return [tasks[ordinal] for ordinal in ordinals]
 
-    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
+    async def trajectories(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> list[TrajectoryRow]:
+        known = range(len(self._tasks[run.id]))
+        wanted = known if ordinals is None else sorted({n for n in ordinals if n in known})
         return [
-            self._row(member)
-            for ordinal in range(len(self._tasks[run.id]))
-            for member in self._by_task[run.id, ordinal]
+            self._row(member) for ordinal in wanted for member in self._by_task[run.id, ordinal]
         ]
 
     def _row(self, member: MemoryTrajectory) -> TrajectoryRow:

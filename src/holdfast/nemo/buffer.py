@@ -22,6 +22,8 @@ from holdfast.training.batch import TrainingGroup
 
 FULL_SECONDS = 0.5
 """Between two tries while the buffer is full."""
+ANSWER_SECONDS = 600.0
+"""For one call of the buffer, which only keeps lists."""
 WeightVersion = Callable[[Sequence[Sample]], int]
 """NeMo's number of the oldest weights that a group was sampled with."""
 
@@ -47,15 +49,18 @@ class BufferFeed:
         max_age_steps: int,
         weight_version: WeightVersion,
         decode: Decode | None = None,
+        wait: float | None = None,
     ):
         """`buffer`: the handle of NeMo's `ReplayBuffer` actor. `num_generations` and
-        `max_age_steps` are NeMo's."""
+        `max_age_steps` are NeMo's. `wait`: seconds that a full buffer is waited for, longer than a
+        step takes; None: no end, as training may stand still for a long time."""
         self._delivery = delivery
         self._buffer = buffer
         self._size = num_generations
         self._max_age = max_age_steps
         self._version = weight_version
         self._decode = decode
+        self._wait = wait
 
     def run(self, steps: int | None = None) -> None:
         """Until the run is over, or so many steps are fed. Waits while the buffer is full."""
@@ -83,10 +88,19 @@ class BufferFeed:
                 "be under way, or raise max_trajectory_age_steps"
             )
         entry = self._entry(group, samples)
+        began = time.monotonic()
         while (status := self._call("add", entry, version, target)) == "full":
+            self._check_wait(time.monotonic() - began, target)
             time.sleep(FULL_SECONDS)
         if status != "success":
             raise HoldfastError(f"NeMo-RL's buffer answers {status!r:.100} to a group")
+
+    def _check_wait(self, seconds: float, target: int) -> None:
+        if self._wait is not None and seconds >= self._wait:
+            raise HoldfastError(
+                f"NeMo-RL's buffer is full, and took no group of step {target} within "
+                f"wait={self._wait:g} seconds: is it being trained?"
+            )
 
     def _entry(self, group: TrainingGroup, samples: Sequence[Sample]) -> dict[str, Any]:
         rows = to_nemo(samples, decode=self._decode, tensors=True)
@@ -110,4 +124,10 @@ class BufferFeed:
         }
 
     def _call(self, method: str, *words: Any) -> Any:
-        return ray.get(getattr(self._buffer, method).remote(*words))
+        answer = getattr(self._buffer, method).remote(*words)
+        try:
+            return ray.get(answer, timeout=ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise HoldfastError(
+                f"NeMo-RL's buffer does not answer: {method}, for {ANSWER_SECONDS:g} seconds"
+            ) from error

@@ -11,6 +11,7 @@ import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import torch
@@ -92,8 +93,7 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
     def shutdown(self) -> None:
         """Closes every environment."""
         if self._thread.is_running:
-            self._thread.call(self._close_all())
-            self._thread.stop()
+            self._thread.close(self._close_all())
 
     def first_observation(self, metadata: Metadata) -> str:
         """What the reset of a row's environment shows, for its prompt."""
@@ -178,9 +178,10 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
             await episode.close()
 
     async def _close_all(self) -> None:
-        while self._live:
-            _, episode = self._live.popitem()
-            await episode.close()
+        async with AsyncExitStack() as stack:
+            while self._live:
+                _, episode = self._live.popitem()
+                stack.push_async_callback(episode.close)
 
 
 class _Turn(Struct, frozen=True):
@@ -200,7 +201,13 @@ class _Past(Struct, frozen=True):
     def of(cls, found: Any) -> "_Past":
         if found is None:
             return cls(uuid.uuid4().hex)
-        return cls(found["episode"], tuple(found["actions"]), tuple(found["answers"]))
+        try:
+            return cls(found["episode"], tuple(found["actions"]), tuple(found["answers"]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise UsageError(
+                f"extra_env_info of a row has {found!r:.100} as {KEY!r}, which is where the "
+                "episode is kept: give it another name"
+            ) from error
 
     def after(self, action: str, seen: Observation) -> dict[str, Any]:
         """As NeMo keeps it."""
@@ -248,9 +255,11 @@ class _Episode:
         return seen
 
     async def close(self) -> None:
-        if self._guarded.opened:
-            await self._guarded.close()
-        self._guarded.thread.stop()
+        try:
+            if self._guarded.opened:
+                await self._guarded.close()
+        finally:
+            self._guarded.thread.stop()
 
 
 def _digest(seen: Observation) -> str:

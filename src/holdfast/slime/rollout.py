@@ -6,7 +6,7 @@ next one; `save` commits what the checkpoint holds, and `load` gives back the re
 """
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -114,10 +114,10 @@ class DataSource:
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
         """Each data set of `--eval-prompt-data` is a run of its own, which nobody trains on."""
-        named = list(getattr(self._args, "eval_prompt_data", None) or ())
+        named = _eval_data(self._args)
         samples = getattr(self._args, "n_samples_per_eval_prompt", None) or 1
         found = {}
-        for name, source in zip(named[::2], named[1::2], strict=True):
+        for name, source in named.items():
             tasks = [
                 structs.replace(task, id=f"{task.id}@{rollout_id}")
                 for task in tasks_of(self._args, source)
@@ -139,9 +139,7 @@ class DataSource:
         thread, self._thread = self._thread, None
         streams, self._streams = list(self._streams.values()), {}
         if thread is not None:
-            for stream in streams:
-                thread.call(stream.close())
-            thread.stop()
+            thread.close(_close(streams))
 
     # --- opening
 
@@ -211,6 +209,23 @@ class DataSource:
             renderer=self._renderer,
         ) as connection:
             yield connection
+
+
+async def _close(streams: Sequence[RolloutStream]) -> None:
+    async with AsyncExitStack() as stack:
+        for stream in streams:
+            stack.push_async_callback(stream.close)
+
+
+def _eval_data(args: Any) -> dict[str, str]:
+    """Data sets by their names, which slime takes as words: a name, its path, and so on."""
+    words = list(getattr(args, "eval_prompt_data", None) or ())
+    if len(words) % 2:
+        raise UsageError(
+            f"--eval-prompt-data is pairs of a name and a path, and has {len(words)} words: "
+            f"{' '.join(map(str, words))[:200]!r}"
+        )
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def generate_rollout(
@@ -306,7 +321,11 @@ def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
     for name, groups in found.items():
         rows = [row for group in to_slime(_samples(groups)) for row in group]
         made = _as_samples([rows], groups)[0]
-        flat = [each for one in made for each in (one if isinstance(one, list) else [one])]
+        flat = [
+            sample
+            for member in made
+            for sample in (member if isinstance(member, list) else [member])
+        ]
         results[name] = {
             "rewards": [sample.reward for sample in flat],
             "truncated": [sample.status.value == "truncated" for sample in flat],

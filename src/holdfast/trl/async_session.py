@@ -5,7 +5,6 @@ the queue is bounded, so that work is rarely thrown away as too old. Which task 
 pure function of n, and the ledger says which groups are left: there is no position to lose.
 """
 
-import asyncio
 import math
 import queue
 import time
@@ -19,7 +18,9 @@ from msgspec import Struct, structs
 from holdfast import crashpoint
 from holdfast.convert.checks import check_temperature, check_vocabulary
 from holdfast.convert.trl import to_trl_async
-from holdfast.delivery.stream import LOOK_SECONDS, RolloutStream, Trained
+from holdfast.delivery.background import BackgroundTask
+from holdfast.delivery.settled_groups import LOOK_SECONDS
+from holdfast.delivery.stream import RolloutStream, Trained
 from holdfast.delivery.taken_rows import TakenRow
 from holdfast.delivery.thread import LoopThread
 from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
@@ -28,8 +29,9 @@ from holdfast.journal.journal import RunProgress, TrajectoryRow
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
+from holdfast.records.group import Dismissal
 from holdfast.records.samples.version import WeightVersion
-from holdfast.training.run.batches import load_group
+from holdfast.training.run.batches import NothingRewarded, load_group
 from holdfast.trl.options import TrlOptions
 from holdfast.trl.serving import TrainerEngines, write_tokenizer
 
@@ -73,7 +75,7 @@ class AsyncSession:
         self._counted_from = 0
         self._live = (0, 0)
         self._versions: list[WeightVersion] = []
-        self._feeding: asyncio.Task[None] | None = None
+        self._feeding: BackgroundTask | None = None
         self.beat = time.monotonic()
         """When rollouts were last looked at."""
         self.rows: queue.Queue[QueuedRow] = queue.Queue()
@@ -141,14 +143,13 @@ class AsyncSession:
 
     def check(self) -> None:
         """Raises what ended the rollouts."""
-        if self._feeding is not None and self._feeding.done():
-            self._feeding.result()
+        if self._feeding is not None:
+            self._feeding.check()
 
     def close(self) -> None:
         """Ends the engine, and gives the leases back. Closing again does nothing."""
         if self._thread.is_running:
-            self._thread.call(self._close())
-            self._thread.stop()
+            self._thread.close(self._close())
 
     # --- in the event loop
 
@@ -180,13 +181,14 @@ class AsyncSession:
 
     async def _start(self) -> None:
         await self._stream.start()
-        self._feeding = asyncio.create_task(self._feed(), name="rows for the trainer")
+        self._feeding = BackgroundTask(self._feed(), name="rows for the trainer")
 
     async def _close(self) -> None:
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.wait({self._feeding})
-        await self._stream.close()
+        try:
+            if self._feeding is not None:
+                await self._feeding.end()
+        finally:
+            await self._stream.close()
 
     def _make_room(self) -> None:
         self._unpulled -= 1
@@ -214,11 +216,19 @@ class AsyncSession:
             await self._stream.admit(self._tasks.draw(progress.planned // size, room))
 
     async def _check_alive(self) -> None:
-        """Raises where rollouts ended, or every group fails since the newest that was queued."""
-        await self._stream.check_alive()
-        failed = await self._stream.failed_groups(since=self._counted_from)
-        if failed >= self._window:
-            raise await self._stream.nothing_to_train(f"of {failed} groups in a row")
+        """Raises where rollouts ended, or no group is of use since the newest that was queued."""
+        self._stream.check_alive()
+        found = await self._stream.dismissals(since=self._counted_from)
+        failed, unrewarded = found[Dismissal.TOO_FEW_VALID], found[NO_REWARD]
+        if failed + unrewarded < self._window:
+            return
+        if unrewarded:
+            raise NothingRewarded(
+                f"run {self._stream.run.spec.name!r}: no trajectory of {failed + unrewarded} "
+                "groups in a row has a reward; give a scorer that returns one, or return the "
+                "reward from the rollout"
+            )
+        raise await self._stream.nothing_to_train(f"of {failed} groups in a row")
 
     async def _queue(self, members: Sequence[TrajectoryRow]) -> None:
         task = members[0].key.task
@@ -233,6 +243,7 @@ class AsyncSession:
         if not rows:
             consumer = self._stream.consumer
             await self._stream.journal.dismiss(consumer, [task], reason=NO_REWARD)
+            await self._check_alive()
             return
         self._unpulled += 1
         self._counted_from = max(self._counted_from, members[0].ordinal + 1)

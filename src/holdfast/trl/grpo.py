@@ -7,6 +7,7 @@ others, and TRL asks for them again by itself.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -119,6 +120,7 @@ class TrlRollouts:
         self._other_weights = other_weights
         self._rows = rows
         self._session: _Session | None = None
+        self._ledger = _Ledger(self)
         self.left_out_branches = 0
         """Of all steps, since it was made."""
 
@@ -153,9 +155,15 @@ class TrlRollouts:
         _check_trainer(trainer)
         rows = RowTasks(self._rows if self._rows is not None else trainer.train_dataset)
         session = _Session(self._options, rows, trainer, other_weights=self._other_weights)
-        trainer.add_callback(_Ledger(self, session))
+        if self._ledger not in trainer.callback_handler.callbacks:
+            trainer.add_callback(self._ledger)
         call_at_exit(self.close)
         return session
+
+    def commit(self, optimizer_steps: int) -> None:
+        """The trainer's checkpoint is on disk. Where nothing was rolled out, there is nothing."""
+        if self._session is not None:
+            self._session.commit(optimizer_steps)
 
     def close(self) -> None:
         """Ends the engine and gives the leases back; training again opens them again."""
@@ -200,14 +208,13 @@ def _check(samples: list[Sample], trainer: Any) -> None:
 
 
 class _Ledger(TrainerCallback):  # type: ignore[misc] # transformers has no types here.
-    """Binds the trainer's checkpoints to the ledger."""
+    """Binds the trainer's checkpoints to the ledger, of one training after the other."""
 
-    def __init__(self, owner: TrlRollouts, session: "_Session"):
+    def __init__(self, owner: TrlRollouts):
         self._owner = owner
-        self._session = session
 
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self._session.commit(state.global_step)
+        self._owner.commit(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self._owner.close()
@@ -223,7 +230,6 @@ class _Session:
         self._other_weights = other_weights
         self._rows = rows
         self._trainer = trainer
-        self._thread = LoopThread("holdfast rollouts")
         self._eval: RolloutStream | None = None
         self._evaluation = (-1, 0)
         self._eval_rows: RowTasks | None = None
@@ -239,6 +245,7 @@ class _Session:
         )
         plan = options.plan(trainer.args, options.run, trainer.num_generations)
         self._stream = self._stream_of(plan)
+        self._thread = LoopThread("holdfast rollouts")
         try:
             done = trainer.state.global_step
             self._thread.call(self._stream.open(self._trained(done), begins=not done))
@@ -298,12 +305,15 @@ class _Session:
         self._thread.call(self._stream.commit(self._trained(optimizer_steps)))
 
     def close(self) -> None:
-        if not self._thread.is_running:
-            return
-        for stream in (self._eval, self._stream):
-            if stream is not None:
-                self._thread.call(stream.close())
-        self._thread.stop()
+        """Closing again does nothing."""
+        if self._thread.is_running:
+            self._thread.close(self._close())
+
+    async def _close(self) -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._stream.close)
+            if self._eval is not None:
+                stack.push_async_callback(self._eval.close)
 
     # --- the weights
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.engine.arguments import engine_urls
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
@@ -38,8 +39,9 @@ class TrlOptions(Struct, frozen=True, kw_only=True):
     report: Callable[[str], None]
 
     def plan(self, args: Any, name: str, samples: int) -> RunPlan:
-        """The run that TRL's arguments ask for."""
-        return plan_run(
+        """The run that TRL's arguments ask for. Raises `UsageError` where nothing will have a
+        reward."""
+        plan = plan_run(
             name,
             tasks=(),
             processor=self.processor,
@@ -52,6 +54,8 @@ class TrlOptions(Struct, frozen=True, kw_only=True):
             group=self.group,
             settings=self.settings,
         )
+        plan.check_rewarded()
+        return plan
 
     def folder(self, args: Any) -> Path:
         """For weights on their way, and the engine's log."""
@@ -95,10 +99,5 @@ def options_of(
 
 
 def _urls(policy: object) -> tuple[str, ...]:
-    found = (policy,) if isinstance(policy, str) else policy
-    if isinstance(found, list | tuple) and all(isinstance(url, str) for url in found):
-        return tuple(found)
-    raise UsageError(
-        f"policy is the address of an engine (http://HOST:PORT), a list of them, or left out for "
-        f"the embedded engine, not {policy!r:.100}"
-    )
+    """None for the embedded engine."""
+    return () if isinstance(policy, list | tuple) and not policy else engine_urls(policy)

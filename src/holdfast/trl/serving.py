@@ -8,13 +8,12 @@ from typing import Any
 
 from msgspec import structs
 
-from holdfast.delivery.weights import forget_old
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.training.run.serving import MODEL, TrainingEngine
-from holdfast.training.run.weights import WeightFolder, connect_sync
+from holdfast.training.run.weights import WeightFolder, connect_sync, remove_old
 from holdfast.weights.sync import WeightSync
 
 
@@ -49,7 +48,7 @@ class TrainerEngines:
         if self._served is not None:
             await self._served.publish(version)
             keep |= self._served.in_use()
-        forget_old(self.weights, keep=sorted(keep))
+        remove_old(self.weights, sorted(keep))
 
     @asynccontextmanager
     async def connect(

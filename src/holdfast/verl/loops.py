@@ -45,6 +45,8 @@ from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.verl.policy import ServerPolicy, step_of
 
+KEPT_STEPS = 8
+"""Prompts of so many steps may be under way at once, in trainers that sample ahead."""
 Step = Callable[[Mapping[str, Any]], int]
 """The global step of a prompt, from what verl gives an agent loop."""
 
@@ -119,8 +121,8 @@ class _Rollouts:
         self._step = step
         self._streams: dict[str, RolloutStream] = {}
         self._opening = asyncio.Lock()
-        self._uids: dict[str, list[str]] = {}
-        self._seen: Counter[str] = Counter()
+        self._issued: dict[int, _IssuedPrompts] = {}
+        """By step."""
 
     async def run(
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
@@ -193,25 +195,25 @@ class _Rollouts:
         wants = "raw_prompt is a list of messages, each a dict with role and content"
         prompt: Any = kwargs.get("raw_prompt")
         found = listed(prompt, wants, lambda item: isinstance(item, Mapping))
-        messages = [dict(message) for message in found]
+        messages = [_plain(message) for message in found]
         columns = _columns(kwargs)
-        digest = hashlib.sha256(msgspec.json.encode([messages, columns], order="sorted"))
-        key = f"step-{self._step_of(kwargs)}-{digest.hexdigest()[:16]}"
+        step = self._step_of(kwargs)
+        issued = self._issued_in(step)
+        key = f"step-{step}-{_digest(messages, columns)}"
         uid = str(kwargs.get("uid", ""))
-        uids = self._uids.setdefault(key, [])
-        if uid not in uids:
-            uids.append(uid)
-        key = f"{key}-{uids.index(uid)}"
+        key = f"{key}-{issued.place(key, uid)}"
         session = kwargs.get("session_id")
         if session is None:
-            session = self._next(f"{key} {uid}")
+            session = issued.next_session(f"{key} {uid}")
         number = _whole("session_id", session)
         (task,) = as_tasks([{**columns, "messages": messages, "id": f"{key}-{number}"}])
         return task
 
-    def _next(self, key: str) -> int:
-        self._seen[key] += 1
-        return self._seen[key] - 1
+    def _issued_in(self, step: int) -> "_IssuedPrompts":
+        """Those of steps that are long over are forgotten."""
+        for old in [known for known in self._issued if known < step - KEPT_STEPS]:
+            del self._issued[old]
+        return self._issued.setdefault(step, _IssuedPrompts())
 
     def _step_of(self, kwargs: Mapping[str, Any]) -> int:
         if self._step is not None:
@@ -223,6 +225,47 @@ class _Rollouts:
                 "is issued again; give agent_loop(…, step=FUNCTION)"
             )
         return _whole("global_steps", kwargs["global_steps"])
+
+
+class _IssuedPrompts:
+    """The prompts of one step, as this process was given them."""
+
+    def __init__(self) -> None:
+        self._uids: dict[str, list[str]] = {}
+        self._sessions: Counter[str] = Counter()
+
+    def place(self, key: str, uid: str) -> int:
+        """Of a prompt among equal ones: verl gives each of them a uid."""
+        uids = self._uids.setdefault(key, [])
+        if uid not in uids:
+            uids.append(uid)
+        return uids.index(uid)
+
+    def next_session(self, key: str) -> int:
+        """Where verl does not number the sessions of a prompt."""
+        self._sessions[key] += 1
+        return self._sessions[key] - 1
+
+
+def _digest(messages: object, columns: Mapping[str, object]) -> str:
+    """Names a prompt. Raises `UsageError` for what cannot be written down."""
+    try:
+        body = msgspec.json.encode([messages, columns], order="sorted")
+    except (TypeError, ValueError) as error:
+        name = next((name for name, value in columns.items() if not _is_json(value)), "raw_prompt")
+        raise UsageError(
+            f"{name} of a prompt cannot be recorded ({error}): verl's data set has it as a text, "
+            "numbers, lists and dicts of them"
+        ) from error
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def _is_json(value: object) -> bool:
+    try:
+        msgspec.json.encode(value, order="sorted")
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _whole(name: str, value: object) -> int:
@@ -250,7 +293,7 @@ def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     model = kwargs.get("reward_model")
     found: dict[str, Any] = {}
     if isinstance(model, Mapping) and "ground_truth" in model:
-        found["ground_truth"] = model["ground_truth"]
+        found["ground_truth"] = _plain(model["ground_truth"])
     for name in ("data_source", "extra_info", "index"):
         if name in kwargs:
             found[name] = _plain(kwargs[name])
@@ -263,7 +306,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def _training_params(config: Any) -> dict[str, Any]:

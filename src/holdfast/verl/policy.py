@@ -7,6 +7,8 @@ step's weights a reply was sampled. The policy only asks, and checks what comes 
 import time
 from typing import Any
 
+from ray.exceptions import RayError
+
 from holdfast.policy.client.completion_builder import check_logprobs, pack
 from holdfast.policy.dialects.dialect import InvalidAnswer
 from holdfast.policy.policy import Completion, Request
@@ -43,7 +45,7 @@ class ServerPolicy:
             output = await self._client.generate(
                 request.id, prompt_ids=prompt, sampling_params=_params(request)
             )
-        except (ConnectionError, TimeoutError, RuntimeError) as error:
+        except (ConnectionError, TimeoutError, RuntimeError, RayError) as error:
             raise EngineUnavailable(f"verl's servers: {type(error).__name__}: {error}") from error
         return _completion(
             output, request, model=self.model, mode=self._mode, seconds=time.monotonic() - began

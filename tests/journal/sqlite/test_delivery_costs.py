@@ -89,6 +89,7 @@ async def costs(path: Path, trajectories: int) -> dict[str, int]:
     await measured("settle", settle(journal, held[0]))
     await measured("progress", journal.progress(run))
     await measured("tasks", journal.tasks(run, ordinals=[0, groups // 2, groups - 1]))
+    await measured("trajectories", journal.trajectories(run, ordinals=[0, groups // 2]))
     await measured("next_batch", journal.next_batch(trainer, 2, groups=16))
     dismissed = [f"t{delivered + number}" for number in range(3)]
     await measured("dismiss", journal.dismiss(trainer, dismissed, reason="uninformative"))

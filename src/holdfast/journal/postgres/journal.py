@@ -8,7 +8,7 @@ they look again after a while in any case.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import Context
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -287,8 +287,12 @@ class PostgresJournal(ClosedByBlock):
             return await self._read(runs.tasks, run)
         return await self._read(runs.some_tasks, run, ordinals)
 
-    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
-        return await self._read(runs.trajectories, run)
+    async def trajectories(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> list[TrajectoryRow]:
+        if ordinals is None:
+            return await self._read(runs.trajectories, run)
+        return await self._read(runs.some_trajectories, run, list(ordinals))
 
     # --- workers and leases
 

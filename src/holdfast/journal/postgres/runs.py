@@ -396,7 +396,7 @@ async def some_tasks(connection: ServerConnection, run: Run, ordinals: Sequence[
         "SELECT ordinal, id, body, crc FROM holdfast.tasks "
         "WHERE run = $1 AND ordinal = ANY($2::integer[])",
         run.id,
-        [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31],
+        _possible(ordinals),
     )
     found = {row["ordinal"]: row for row in rows}
     for ordinal in ordinals:
@@ -453,6 +453,19 @@ def status_of(value: int, *, of: str) -> Status:
 async def trajectories(connection: ServerConnection, run: Run) -> list[TrajectoryRow]:
     where = "WHERE t.run = $1 ORDER BY t.task, t.sample"
     return await trajectory_rows(connection, run.spec.name, where, run.id)
+
+
+async def some_trajectories(
+    connection: ServerConnection, run: Run, ordinals: Sequence[int]
+) -> list[TrajectoryRow]:
+    """Of these tasks, without reading any other."""
+    where = "WHERE t.run = $1 AND t.task = ANY($2::integer[]) ORDER BY t.task, t.sample"
+    return await trajectory_rows(connection, run.spec.name, where, run.id, _possible(ordinals))
+
+
+def _possible(ordinals: Sequence[int]) -> list[int]:
+    """Without what is no number of the server's."""
+    return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 
 async def listing(connection: ServerConnection) -> list[RunRow]:

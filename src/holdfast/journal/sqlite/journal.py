@@ -7,7 +7,7 @@ WAL is moved into the main file by a thread of its own, off the writer's path.
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -318,8 +318,12 @@ class SqliteJournal(ClosedByBlock):
             return await self._read(runs.tasks, run)
         return await self._read(runs.some_tasks, run, ordinals)
 
-    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
-        return await self._read(runs.trajectories, run)
+    async def trajectories(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> list[TrajectoryRow]:
+        if ordinals is None:
+            return await self._read(runs.trajectories, run)
+        return await self._read(runs.some_trajectories, run, list(ordinals))
 
     # --- workers and leases
 

@@ -397,6 +397,18 @@ def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow
     )
 
 
+def some_trajectories(
+    connection: sqlite3.Connection, run: Run, ordinals: Sequence[int]
+) -> list[TrajectoryRow]:
+    """Of these tasks, without reading any other."""
+    # One parameter, however many there are: the number of those has a limit.
+    where = (
+        "WHERE t.run = ? AND t.task IN (SELECT value FROM json_each(?)) ORDER BY t.task, t.sample"
+    )
+    wanted = msgspec.json.encode(ordinals).decode()
+    return trajectory_rows(connection, run.spec.name, where, (run.id, wanted))
+
+
 def listing(connection: sqlite3.Connection) -> list[RunRow]:
     found = connection.execute(
         "SELECT CAST(name AS BLOB), id, spec, changes, created FROM runs ORDER BY id"

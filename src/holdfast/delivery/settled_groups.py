@@ -1,0 +1,82 @@
+"""Waiting for groups of a run to settle: one reader of the journal for all who wait.
+
+A trainer may wait for hundreds of groups at once, for each on its own. If each wait read the
+journal at each change of it, what they cost together would grow with the square of their number.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import HoldfastError
+from holdfast.records.run import Run
+
+LOOK_SECONDS = 1.0
+"""After which a change by another process is noticed; those of this one wake who waits at once."""
+_PAUSE = 4
+"""Between two looks, in units of what a look took: one costs as much as there are waits."""
+_MAX_PAUSE = 0.05
+"""In seconds: a look that a busy event loop held up was not expensive."""
+
+
+class SettledGroups:
+    """Of one run. `check` raises what has ended its rollouts: then every wait raises it."""
+
+    def __init__(self, journal: Journal, run: Run, *, check: Callable[[], None]):
+        self._journal = journal
+        self._run = run
+        self._check = check
+        self._waiting: dict[asyncio.Future[None], Collection[int]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def under_way(self, ordinals: Collection[int]) -> set[int]:
+        """Those of these groups that are not settled."""
+        rows = await self._journal.trajectories(self._run, ordinals=ordinals)
+        return {row.ordinal for row in rows if not row.settled}
+
+    async def wait(self, ordinals: Collection[int]) -> None:
+        """Returns when all of them are settled."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[settled] = ordinals
+        try:
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.create_task(self._watch(), name="groups that settle")
+            # The watch may sleep since a change that came before this wait.
+            if await self.under_way(ordinals):
+                await settled
+        finally:
+            self._waiting.pop(settled, None)
+
+    async def close(self) -> None:
+        """Ends the watch, and every wait with an error."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        self._fail(HoldfastError("the rollouts have ended: nothing is waited for any more"))
+
+    async def _watch(self) -> None:
+        try:
+            while self._waiting:
+                seen = self._journal.changes.count
+                began = time.monotonic()
+                await self._look()
+                await asyncio.sleep(min(_MAX_PAUSE, _PAUSE * (time.monotonic() - began)))
+                await self._journal.changes.wait(seen, timeout=LOOK_SECONDS)
+        except Exception as error:
+            self._fail(error)
+
+    async def _look(self) -> None:
+        waiting = list(self._waiting.items())
+        wanted = {ordinal for _, ordinals in waiting for ordinal in ordinals}
+        under_way = await self.under_way(wanted)
+        for settled, ordinals in waiting:
+            if under_way.isdisjoint(ordinals) and not settled.done():
+                settled.set_result(None)
+        if under_way:
+            self._check()
+
+    def _fail(self, error: Exception) -> None:
+        for settled in self._waiting:
+            if not settled.done():
+                settled.set_exception(error)
