@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from holdfast.engine.open_run import RunChanged
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EndpointDown
+from holdfast.testing import FakeEngine
 from support.journal import postgres_server
 from support.rollout.stage import Oracle
 
@@ -266,6 +269,16 @@ def test_what_failed_for_good_is_tried_again(plain):
     assert holdfast.run_sync(one_turn, **call, retry_failed=True).rewards == [1.0] * 4
 
 
+@contextmanager
+def held(policy: holdfast.EnginePolicy) -> Iterator[None]:
+    """Calls of this loop wait for it."""
+    hold = policy.holds.hold()
+    try:
+        yield
+    finally:
+        hold.end()
+
+
 def test_without_async_also_inside_a_running_loop(plain, served):
     check_result(holdfast.run_sync(one_turn, **plain))
 
@@ -275,9 +288,12 @@ def test_without_async_also_inside_a_running_loop(plain, served):
         check_result(other, name="one_turn-sums-2")
         third = await holdfast.run(one_turn, **plain, name="third")
         check_result(await third.load(), name="third")
-        with pytest.raises(holdfast.UsageError, match="give its address instead, or await"):
-            async with holdfast.EnginePolicy(served.url, "fake") as policy:
-                holdfast.run_sync(one_turn, **{**plain, "policy": policy})
+        async with holdfast.EnginePolicy(served.url, "fake") as policy:
+            own = {**plain, "policy": policy}
+            check_result(await holdfast.run(one_turn, **own, name="fourth"), name="fourth")
+            with pytest.raises(holdfast.UsageError, match="one for each loop"), held(policy):
+                holdfast.run_sync(one_turn, **own, name="fifth")
+            check_result(holdfast.run_sync(one_turn, **own, name="fifth"), name="fifth")
 
     asyncio.run(notebook())
 
@@ -504,3 +520,33 @@ def test_a_colon_in_a_path_is_no_server(tmp_path):
     journal = holdfast.open_journal(tmp_path / "a:b" / "run:1.db")
     asyncio.run(journal.close())
     assert (tmp_path / "a:b" / "run:1.db").is_file()
+
+
+async def say(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=4)
+
+
+def test_one_policy_and_one_judge_serve_many_calls_of_run_sync() -> None:
+    verdict = '{"reason": "fine", "score": 8}'
+    with FakeEngine() as engine, FakeEngine(replies=[verdict]) as judging:
+        policy = holdfast.EnginePolicy(engine.url, engine.model)
+        judge = holdfast.Judge(
+            "Good?", policy=holdfast.EnginePolicy(judging.url, judging.model), cache=None
+        )
+        for name in ("first", "second"):
+            result = holdfast.run_sync(
+                say, tasks=TASKS, policy=policy, scorer=judge, journal="memory:", name=name
+            )
+            assert result.rewards == [0.8], name
+
+
+def test_a_closed_policy_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    journal = tmp_path / "runs.db"
+    with FakeEngine() as engine:
+        policy = holdfast.EnginePolicy(engine.url, engine.model)
+        asyncio.run(policy.aclose())
+        with pytest.raises(holdfast.UsageError, match="closed"):
+            holdfast.run_sync(say, tasks=TASKS, policy=policy, journal=journal, name="r")
+        assert engine.stats().requests == 0
+    assert not journal.exists()

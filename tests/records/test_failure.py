@@ -297,7 +297,29 @@ lines
     )
 
 
-def test_a_traceback_that_is_all_ours_or_none_of_ours_stays_as_it_is() -> None:
-    ours = f'Traceback (most recent call last):\n  File "{PACKAGE}/a/b.py", line 1, in f\nE: 1\n'
-    for text in (ours, ours.replace(str(PACKAGE), "/home/me"), "E: 1\n", ""):
+def test_a_traceback_that_is_all_ours_is_one_line_too() -> None:
+    frames = "".join(f'  File "{PACKAGE}/a/b.py", line {n}, in f\n    g()\n' for n in range(9))
+    head, error = "Traceback (most recent call last):\n", "E: 1\n"
+    folded = fold_traceback(head + frames + error)
+    assert folded == f"{head}  … 9 frames of Holdfast (--full-tracebacks)\n{error}"
+
+
+def test_a_traceback_that_has_nothing_of_ours_stays_as_it_is() -> None:
+    theirs = 'Traceback (most recent call last):\n  File "/home/me/b.py", line 1, in f\nE: 1\n'
+    for text in (theirs, "E: 1\n", ""):
         assert fold_traceback(text) == text
+
+
+def test_frames_of_an_installed_holdfast_are_not_taken_for_those_of_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = "/venv/lib/site-packages/holdfast/"
+    monkeypatch.setattr(failure_module, "_PACKAGE", installed)
+    code = compile("raise UsageError('no score')", f"{installed}engine/scorer.py", "exec")
+    try:
+        exec(code, {"UsageError": errors.UsageError})
+    except errors.UsageError as error:
+        # Without the frame of this test, which is a user's.
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        recorded = failure_of(error)
+    assert recorded.traceback == "holdfast.records.errors.UsageError: no score\n"

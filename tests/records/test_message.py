@@ -10,6 +10,7 @@ from holdfast.records.message import (
     ToolCall,
     as_message,
     as_messages,
+    system,
     user,
 )
 from holdfast.records.task import Task, as_tasks
@@ -104,3 +105,26 @@ def test_a_conversation_is_a_list():
         Task("x", messages=({"role": "usr", "content": "a"},))
     (task,) = as_tasks([Task("x", messages=[{"role": "user", "content": "a"}])])
     assert task.messages == (user("a"),)
+
+
+def test_the_text_of_a_role_is_as_good_as_the_role() -> None:
+    message = Message("user", "hi")  # type: ignore[arg-type]
+    assert message.role is Role.USER
+    assert message == user("hi")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Message("usr", "hi"), "role is 'usr'; the roles are system, user, assistant"),
+        (lambda: Message(None, "hi"), "role is None; the roles are system"),
+        (lambda: Message(Role.USER, 5), r"content is of type int \(5\); give a text"),
+        (lambda: user(5), r"content is of type int \(5\); give a text"),
+        (lambda: system({"text": "hi"}), "content is of type dict"),
+        (lambda: user(["hi"]), r"content\[0\] is of type str \('hi'\); a part is a dict"),
+    ],
+)
+def test_a_message_that_could_not_be_sent_is_refused_where_it_is_made(make, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        make()
+    assert "\n" not in str(caught.value)

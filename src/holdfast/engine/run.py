@@ -40,7 +40,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
-from holdfast.rollout.threads.blocking import is_in_loop, run_blocking
+from holdfast.rollout.threads.blocking import run_blocking
 from holdfast.tasks.read import load_tasks
 from holdfast.tasks.system import with_system
 
@@ -279,13 +279,6 @@ def run_sync(rollout: object, **arguments: Any) -> RunResult:
     It also works inside a running loop, as in a notebook: there the run has a thread and a loop of
     its own, and the caller waits. An interrupt stops the run; the same call goes on.
     """
-    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
-
-    if is_in_loop() and isinstance(arguments.get("policy"), EnginePolicy):
-        raise UsageError(
-            "the policy belongs to the loop that runs here, and run_sync has one of its own: give "
-            "its address instead, or await holdfast.run(…)"
-        )
     return run_blocking(lambda: run(rollout, **arguments))
 
 

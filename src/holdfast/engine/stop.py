@@ -28,6 +28,13 @@ class Stop:
         if not spent:
             self.hurried.set()
 
+    def lift_limit(self) -> None:
+        """What was in flight at the limit was all that was left, so that nothing was stopped by it.
+        A stop for any other reason stays."""
+        if self.spent and not self.hurried.is_set():
+            self.reason, self.spent = "", False
+            self.event.clear()
+
     def fail(self, error: BaseException, *, in_scoring: bool = False) -> None:
         """Stops the run for an error that no trajectory can go on after."""
         if self.fatal is None:

@@ -50,11 +50,24 @@ class CallHolds:
         self._is_free = asyncio.Event()
         self._is_free.set()
 
+    def change_loop(self) -> None:
+        """Calls of another event loop wait from now on. A hold of the old one would not end: its
+        deadline went with that loop."""
+        self._holds.clear()
+        self.waiting = 0
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
     def close(self) -> None:
         """Ends all holds, and each later one at once: calls in flight can end."""
         self._is_closed = True
         for hold in tuple(self._holds):
             hold.end()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether something is held, or waits."""
+        return bool(self._holds or self.waiting)
 
     @property
     def seconds_held(self) -> float:

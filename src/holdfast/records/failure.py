@@ -165,16 +165,18 @@ def is_user_code(file: str) -> bool:
 
 
 def _is_in_library(file: str) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    """Holdfast itself may be installed among them, and is none."""
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return is_installed and not file.startswith(_PACKAGE)
 
 
 def fold_traceback(text: str) -> str:
     """A recorded traceback for people: frames of Holdfast, and those of asyncio between them, are
-    one line. One that has no others stays as it is: then the error is ours to show."""
+    one line, also where there are no others."""
     parts = _FRAME.split(text)
     frames = [(parts[at], parts[at + 1]) for at in range(1, len(parts), 2)]
     is_ours = [_is_ours(head) for head, _ in frames]
-    if not any(is_ours) or all(is_ours):
+    if not any(is_ours):
         return text
     found, folded = [parts[0]], 0
     for at, (head, rest) in enumerate(frames):

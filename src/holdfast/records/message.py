@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
@@ -56,7 +56,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One message of a conversation: who speaks (a `Role`), and what is said.
+    """One message of a conversation: who speaks (a `Role`, or its text), and what is said.
 
     Immutable; `system`, `user` and `assistant` of this module make one from a text.
     """
@@ -69,6 +69,13 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str | None = None
+
+    def __post_init__(self) -> None:
+        # Each message that is read comes by here: what is right costs two comparisons.
+        if type(self.role) is not Role:
+            structs.force_setattr(self, "role", _as_role(self.role, "a message"))
+        if type(self.content) is not str and (wrong := _explain_content(self.content, "a message")):
+            raise UsageError(wrong)
 
     @property
     def text(self) -> str:
@@ -259,12 +266,15 @@ def _check_members(plain: Mapping[str, object], where: str) -> None:
     """What is missing; what is there in another type is found when it is converted."""
     if "role" not in plain:
         raise UsageError(f"{where} has no 'role'{_instead(plain, 'role')}")
-    if plain["role"] not in list(Role):
-        raise UsageError(
-            f"{where}: role is {plain['role']!r:.100}; the roles are {', '.join(Role)}"
-        )
+    _as_role(plain["role"], where)
     if "content" not in plain and plain["role"] not in _SILENT:
         raise UsageError(f"{where} has no 'content'{_instead(plain, 'content')}")
+
+
+def _as_role(value: object, where: str) -> Role:
+    if value in list(Role):
+        return Role(value)
+    raise UsageError(f"{where}: role is {value!r:.100}; the roles are {', '.join(Role)}")
 
 
 def _instead(plain: Mapping[str, object], missing: str) -> str:
@@ -276,17 +286,22 @@ def _instead(plain: Mapping[str, object], missing: str) -> str:
 
 def _explain(plain: Mapping[str, object], where: str) -> str:
     """The member that is of another type than messages have, and what it wants; "" if none is."""
-    content = plain.get("content")
+    if wrong := _explain_content(plain.get("content"), where):
+        return wrong
+    for name in ("tool_call_id", "name", "reasoning"):
+        if name in plain and not isinstance(plain[name], str):
+            return f"{where}: {name} is {_kind(plain[name])}; give a text"
+    return _explain_calls(plain.get("tool_calls", ()), where)
+
+
+def _explain_content(content: object, where: str) -> str:
     if content is not None and not isinstance(content, str | list | tuple):
         return f"{where}: content is {_kind(content)}; give a text, or a list of parts"
     for at, part in enumerate(content if isinstance(content, list | tuple) else ()):
         if not isinstance(part, Mapping):
             wants = '{"type": "text", "text": "…"}'
             return f"{where}: content[{at}] is {_kind(part)}; a part is a dict: {wants}"
-    for name in ("tool_call_id", "name", "reasoning"):
-        if name in plain and not isinstance(plain[name], str):
-            return f"{where}: {name} is {_kind(plain[name])}; give a text"
-    return _explain_calls(plain.get("tool_calls", ()), where)
+    return ""
 
 
 def _explain_calls(calls: object, where: str) -> str:

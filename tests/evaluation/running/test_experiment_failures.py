@@ -235,6 +235,19 @@ def test_it(row):
     assert course.engine.stats().requests == 20, "nothing is sampled twice"
 
 
+def test_a_limit_that_the_last_replies_cross_stops_nothing(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, completion_params=[{"temperature": 0.1}, {"temperature": 1}])
+        def test_it(row):
+            return 1.0
+        """
+    )
+    for times in ("rolled out", "read from the journal"):
+        course.run("--holdfast-max-tokens-total", 10).assert_outcomes(passed=2)
+        assert course.engine.stats().requests == 8, f"both settings, once, {times}"
+
+
 def test_a_summary_says_what_was_used_and_what_it_costs(course: Course) -> None:
     course.write("@evaluation_test(dataset=ROWS)\ndef test_it(row):\n    return 1.0\n")
     table = course.folder / "prices.toml"

@@ -125,18 +125,18 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
         def post(self, *_: object, **__: object) -> object:
             raise aiohttp.ConnectionTimeoutError
 
-        async def close(self) -> None:
-            """There is nothing to close."""
+    async def unreachable() -> Unreachable:
+        return Unreachable()
 
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         endpoint, asked = policy.endpoints[0], request()
         ask = SampleRequest(asked, engine.model, asked.prompt, 1, None, stream=False)
-        endpoint._session = Unreachable()  # type: ignore[assignment]
-        with pytest.raises(EngineUnavailable, match="took no connection") as caught:
-            await endpoint.answer(ask, CompletionBuilder(asked), before=lambda: None)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(endpoint._sessions, "get", unreachable)
+            with pytest.raises(EngineUnavailable, match="took no connection") as caught:
+                await endpoint.answer(ask, CompletionBuilder(asked), before=lambda: None)
         assert not caught.value.reached
-        endpoint._session = None
         return await sample(policy)
 
     assert asyncio.run(main()).tries == 1

@@ -10,7 +10,8 @@ import pytest
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import MAX_LOAD_RATIO, EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
+from holdfast.testing import FakeEngine
 from support.policy.answers import PATHS, models, plain, request
 from support.policy.canned_server import Answer, Canned, forever
 from support.policy.clients import ids, policy_at, run, until
@@ -244,5 +245,84 @@ def test_closing_closes_every_client_even_if_one_fails(monkeypatch: pytest.Monke
                 await policy.aclose()
             monkeypatch.undo()
             assert sorted(closed) == sorted(endpoint.url for endpoint in policy.endpoints)
+
+    run(main())
+
+
+# --- one policy, several event loops
+
+
+def test_a_policy_serves_one_loop_after_another(engine: FakeEngine) -> None:
+    policy = EnginePolicy([engine.url], engine.model)
+
+    async def use() -> int:
+        await policy.check()
+        await policy.ready()
+        return len(ids(await policy.sample(request())))
+
+    assert [run(use()) > 0 for _ in range(3)] == [True] * 3
+    run(policy.aclose())
+
+
+def test_what_a_loop_left_behind_keeps_no_later_one_waiting(engine: FakeEngine) -> None:
+    """An outage and a hold that were under way when the loop ended are not there in the next."""
+    policy = EnginePolicy([engine.url], engine.model)
+
+    async def leave() -> None:
+        await policy.check()
+        policy.endpoints[0].breaker.trip(after=1000)
+        policy.holds.hold(1000)
+        waits = [asyncio.create_task(wait()) for wait in (policy.ready, policy.available)]
+        await asyncio.wait(waits, timeout=0.01)
+
+    async def use() -> None:
+        await policy.check()
+        async with asyncio.timeout(10):
+            await policy.sample(request())
+        assert policy.endpoints[0].running == 0
+        await policy.aclose()
+
+    run(leave())
+    run(use())
+
+
+def test_a_loop_that_is_still_at_work_keeps_its_policy(engine: FakeEngine) -> None:
+    policy = EnginePolicy([engine.url], engine.model)
+
+    async def work() -> None:
+        await policy.check()
+        hold = policy.holds.hold(1000)
+        call = asyncio.create_task(policy.sample(request()))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="another event loop"):
+            await asyncio.to_thread(run, policy.check())
+        hold.end()
+        await call
+        await policy.aclose()
+
+    run(work())
+
+
+def test_a_closed_policy_says_that_it_is_closed(engine: FakeEngine) -> None:
+    async def main() -> None:
+        async with EnginePolicy([engine.url], engine.model) as policy:
+            await policy.check()
+        with pytest.raises(UsageError, match="closed"):
+            await policy.check()
+
+    run(main())
+
+
+def test_an_outage_that_outlasted_patience_is_no_reason_against_new_work() -> None:
+    async def main() -> None:
+        async with replicas(1, patience=0.0) as (policy, (server,)):
+            await policy.check()
+            server.always("/v1/models", Answer(503))
+            policy.endpoints[0].breaker.trip()
+            with pytest.raises(EndpointDown):
+                await policy.ready()
+            server.always("/v1/models", models())
+            await policy.check()
+            await policy.sample(request())
 
     run(main())

@@ -395,3 +395,29 @@ def test_the_result_of_the_rollouts_own_call_is_durable_and_no_message():
     live = asyncio.run(play.perform(rollout))
     assert live == asyncio.run(play.perform(rollout)) == ("42", ["hello"])
     assert [one.content for one in asyncio.run(play.history()).results.values()] == ["42"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"timeout": "30"}, "timeout must be a number, not '30'"),
+        ({"timeout": None}, "timeout must be a number, not None"),
+        ({"max_result": "x"}, "max_result must be a whole number, not 'x'"),
+        ({"isolated": "no"}, "isolated must be True or False, not 'no'"),
+        ({"timout": 3}, "no argument 'timout'; is 'timeout' meant"),
+    ],
+)
+def test_an_argument_of_another_type_or_name_is_refused_in_one_line(arguments, why: str) -> None:
+    def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    for make in (lambda: tool(**arguments)(add), lambda: Tool(add, **arguments)):
+        with pytest.raises(UsageError, match=why):
+            make()
+
+
+def test_a_tool_from_a_schema_is_checked_as_one_from_a_function_is() -> None:
+    schema = {"type": "object", "properties": {}}
+    with pytest.raises(UsageError, match="timeout must be a number"):
+        Tool.from_schema("n", "does it", schema, print, timeout="3")  # type: ignore[arg-type]

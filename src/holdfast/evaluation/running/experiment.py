@@ -327,6 +327,8 @@ def _add_cuts(work: _Work, ending: Ending) -> None:
         raise ending.fatal
     if ending.spent:
         raise SpendingLimitReached(ending.stopped)
+    if not ending.stopped:
+        work.stop.lift_limit()  # The next setting is a run with a limit of its own.
     work.notes += [
         f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
         "the row went on from the last good one"

@@ -4,6 +4,7 @@
 - `call`: One sample, try after try, until it is whole.
 - `supported`: What an engine can be asked for.
 - `endpoint`: One replica over HTTP, and its status codes as our errors.
+- `http_sessions`: Its HTTP client, one for each event loop.
 - `circuit_breaker`: Stops calls to an endpoint that is down, and probes it until it is back.
 - `completion_builder`: The tokens of one completion so far, from all tries and replicas.
 - `stop_strings`: Stop strings that begin before an interruption and end after it.

@@ -52,6 +52,8 @@ class CircuitBreaker:
         self._prober: asyncio.Task[None] | None = None
         self._reason_down = ""
         """Why it is abandoned; "": it is not."""
+        self._is_out_of_patience = False
+        """Whether it is abandoned for an outage alone, which may be over when it is used again."""
         self.budget = RetryBudget()
         self.outages = 0
         """Outages that a failed probe confirmed."""
@@ -138,6 +140,26 @@ class CircuitBreaker:
         self._reason_down = self._reason_down or reason
         self._open.set()
 
+    @property
+    def is_probing(self) -> bool:
+        return self._prober is not None and not self._prober.done()
+
+    def retry_outage(self) -> None:
+        """An outage that outlasted the patience of earlier work is no reason to wait no longer for
+        new work. What was given up for another reason stays so."""
+        if self._is_out_of_patience:
+            self._reason_down, self._is_out_of_patience = "", False
+
+    def change_loop(self) -> None:
+        """It is used by another event loop, where an outage is found anew: a probe that its old
+        loop took along will never end."""
+        self._prober = None
+        self._open = asyncio.Event()
+        self._open.set()
+        self.down_since = None
+        self.on_change()
+        self.retry_outage()
+
     async def _reopen(self, after: float) -> None:
         since, probes, why = self._clock.elapsed(), 0, None
         try:
@@ -153,6 +175,7 @@ class CircuitBreaker:
                 if self._reason_down:
                     return
                 if self._clock.elapsed() - since > self._patience:
+                    self._is_out_of_patience = True
                     self._reason_down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
                         f"({why}); start it again and run the same command to go on"

@@ -19,6 +19,7 @@ from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
+from holdfast.policy.client.http_sessions import HttpSessions
 from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
 from holdfast.policy.client.served_model import Models, Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
@@ -97,7 +98,8 @@ def _sanitize(message: str) -> str:
 
 
 class Endpoint:
-    """One base address. Safe to share by any number of calls of one loop."""
+    """One base address. Safe to share by any number of calls of one loop; another loop may use it
+    after `change_loop`."""
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class Endpoint:
         self._retry = retry
         self._connections = connections
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions = HttpSessions(self._new_session)
         # A whole answer has a time limit; a stream only has to make progress.
         self._timeouts = {
             False: aiohttp.ClientTimeout(total=retry.try_timeout, sock_connect=CONNECT_SECONDS),
@@ -193,6 +195,21 @@ class Endpoint:
         and go on elsewhere or later; after `BadAnswer` the tokens of the try are dropped."""
         for attempt in tuple(self._tries):
             attempt.interrupt(error)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything in its event loop waits for it."""
+        return self.running > 0 or self.breaker.is_probing
+
+    def change_loop(self) -> None:
+        """It is used by another event loop from now on: what belongs to a loop is made anew."""
+        was_checked, self.checked = self.checked.is_set(), asyncio.Event()
+        if was_checked:
+            self.checked.set()
+        self._tries.clear()
+        self.requested.clear()
+        self.running = 0
+        self.breaker.change_loop()
 
     # --- small requests
 
@@ -348,7 +365,8 @@ class Endpoint:
             "X-Request-Id": _header_text(attempt.request.id),
         }
         try:
-            async with self._client().post(
+            session = await self._sessions.get()
+            async with session.post(
                 self.url + self.dialect.path,
                 data=_encoder.encode(self.body(attempt)),
                 headers=headers,
@@ -426,14 +444,12 @@ class Endpoint:
         address = urlsplit(self.url).netloc.rpartition("@")[2]
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections),
-                headers=self._headers(),
-                read_bufsize=1 << 20,
-            )
-        return self._session
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            headers=self._headers(),
+            read_bufsize=1 << 20,
+        )
 
     def _headers(self) -> dict[str, str]:
         if not self._api_key:
@@ -446,10 +462,7 @@ class Endpoint:
 
     async def aclose(self) -> None:
         await self.breaker.aclose()
-        if self._session is not None:
-            await self._session.close()
-            # aiohttp closes its transports in the next turn of the loop.
-            await asyncio.sleep(0)
+        await self._sessions.aclose()
 
 
 class Interruptible:

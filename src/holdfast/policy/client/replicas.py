@@ -11,6 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from weakref import ReferenceType, ref
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.client.call import SampleCall
@@ -34,11 +35,20 @@ MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
 """Load of a replica, relative to the average, above which another one is chosen."""
 DRAIN_POLL_SECONDS = 0.05
+CLOSED = (
+    "the policy is closed (its `async with` block is over, or `aclose` was called): make another "
+    "one, or use it before that"
+)
+IN_USE = "another event loop is still using the policy: make one for each loop that runs at once"
 ALIKE = f"start them alike ({PROCESSING})"
 
 
 class EnginePolicy:
-    """One model, served by one or more replicas. Shared by all trajectories of one loop."""
+    """One model, served by one or more replicas. Shared by all trajectories of one loop.
+
+    Several loops may use it one after another, as each `asyncio.run` has its own: what belongs to
+    a loop (connections, outages, holds) is made anew. Once closed, it is not used again.
+    """
 
     @checks_arguments(own="dialect")
     def __init__(
@@ -70,6 +80,9 @@ class EnginePolicy:
         self._api_key = api_key
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
+        self._is_closed = False
+        self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
+        """The one that it is used by."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self._clock)
         self.holds = CallHolds()
@@ -126,6 +139,12 @@ class EnginePolicy:
 
     async def check(self) -> None:
         """Discovers each replica. One that is down is left for later, if others are up."""
+        if self._is_closed:
+            raise UsageError(CLOSED)
+        if not self._enter_loop():
+            raise UsageError(IN_USE)
+        for endpoint in self.endpoints:
+            endpoint.breaker.retry_outage()
         found = await asyncio.gather(
             *(discover(replica, self._dialect) for replica in self.endpoints),
             return_exceptions=True,
@@ -140,6 +159,24 @@ class EnginePolicy:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.breaker.trip()
         self._agree()
+
+    def _enter_loop(self) -> bool:
+        """Makes anew what belongs to an event loop, if another one than before runs now; False
+        where that one is not done with it."""
+        loop = asyncio.get_running_loop()
+        before = None if self._loop is None else self._loop()
+        if before is not loop and self._loop is not None:
+            if before is not None and not before.is_closed() and self._is_in_use:
+                return False
+            self.holds.change_loop()
+            for endpoint in self.endpoints:
+                endpoint.change_loop()
+        self._loop = ref(loop)
+        return True
+
+    @property
+    def _is_in_use(self) -> bool:
+        return self.holds.is_in_use or any(endpoint.is_in_use for endpoint in self.endpoints)
 
     async def _introduce(self, endpoint: Endpoint) -> str | None:
         """Discovers a replica that was down at the start; why it cannot be used, if so."""
@@ -180,6 +217,8 @@ class EnginePolicy:
     def _agree(self) -> None:
         """All replicas speak one dialect: a rollout either has tokens or has none."""
         up = [replica for replica in self.endpoints if replica.breaker.is_passing]
+        if not up:
+            raise EndpointDown(self.endpoints[0].breaker.reason_down)
         kinds = sorted({replica.dialect.kind.value for replica in up})
         if len({replica.dialect.has_tokens for replica in up}) > 1:
             raise UsageError(f"the replicas differ: {', '.join(kinds)}; name one with --dialect")
@@ -214,6 +253,7 @@ class EnginePolicy:
         return self.endpoints[0].seeds
 
     async def ready(self) -> None:
+        self._enter_loop()
         await self.holds.wait()
         await self.available()
 
@@ -224,6 +264,7 @@ class EnginePolicy:
     # --- the work
 
     async def sample(self, request: Request) -> Completion:
+        self._enter_loop()
         call = SampleCall(request, self, model=self.model, retry=self._retry, clock=self._clock)
         return await call.complete()
 
@@ -348,6 +389,8 @@ class EnginePolicy:
 
     async def aclose(self) -> None:
         """Closes every client, also when closing one fails."""
+        self._is_closed = True
+        self._enter_loop()
         results = await asyncio.gather(
             *(endpoint.aclose() for endpoint in self.endpoints), return_exceptions=True
         )

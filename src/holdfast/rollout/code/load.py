@@ -1,9 +1,16 @@
 """Loading a file of the user's as a module, once, and the tracebacks of what it raises.
 
+A file in a package (a folder with an `__init__.py`) is loaded as that package's module, so that its
+relative imports work; any other under its own name. Modules are searched for in its folder, then
+beside its package, then in the working folder.
+
 A mistake is shown with the user's frames, not with ours around them.
 """
 
+import importlib
+import importlib.machinery
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -38,22 +45,92 @@ def load_module(path: Path) -> ModuleType:
         return _loaded[path.resolve()]
     if not path.is_file():
         raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
-    name = _free_name(path.stem)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _loaded[path.resolve()] = module
-    sys.path.insert(0, str(path.parent.resolve()))
+    packages = _packages_of(path.resolve())
+    _search_in(path.resolve(), packages)
     try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
+        return _import(path, _name_in(packages, path) or _free_name(path.stem))
+    except (KeyboardInterrupt, _NotPython):
         raise
     except BaseException as error:
         raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}", format_error(error)
+            f"{path} does not import: {type(error).__name__}: {error}{_remedy(error, path)}",
+            format_error(error),
         ) from error
+
+
+class _NotPython(UsageError):
+    """The file cannot be imported at all."""
+
+
+def _import(path: Path, name: str) -> ModuleType:
+    if _is_module_at(name, path):  # Its package has imported it.
+        _loaded[path.resolve()] = sys.modules[name]
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise _NotPython(f"{path} is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _loaded[path.resolve()] = module
+    spec.loader.exec_module(module)
     return module
+
+
+def _packages_of(file: Path) -> list[Path]:
+    """The folders that are packages around it, the outermost first."""
+    found: list[Path] = []
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
+            break
+        found.insert(0, folder)
+    return found if file.stem.isidentifier() and file.stem != "__init__" else []
+
+
+def _search_in(file: Path, packages: list[Path]) -> None:
+    """Its own folder stays the first: what it imported before it was in a package is still found
+    there. The working folder is the last: it hides nothing that is installed."""
+    if packages:
+        sys.path.insert(0, str(packages[0].parent))
+    sys.path.insert(0, str(file.parent))
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _name_in(packages: list[Path], path: Path) -> str | None:
+    """Imports the packages around a file, and returns its name in them; None where it is in none,
+    or where another module has the outermost one's name."""
+    if not packages or not _is_free(packages[0]):
+        return None
+    outermost, names = packages[0], [folder.name for folder in packages]
+    if outermost.name not in sys.modules:
+        _import(outermost / "__init__.py", outermost.name)
+    for depth in range(2, len(names) + 1):
+        importlib.import_module(".".join(names[:depth]))
+    name = ".".join([*names, path.stem])
+    return name if name not in sys.modules or _is_module_at(name, path) else None
+
+
+def _is_module_at(name: str, path: Path) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(file, str) and Path(file).resolve() == path.resolve()
+
+
+def _is_free(package: Path) -> bool:
+    known = sys.modules.get(package.name)
+    if known is None:
+        return package.name not in sys.stdlib_module_names
+    return str(package) in list(getattr(known, "__path__", ()))
+
+
+def _remedy(error: BaseException, path: Path) -> str:
+    folder = path.resolve().parent
+    if isinstance(error, ModuleNotFoundError):
+        packages = _packages_of(path.resolve())
+        searched = [folder, *(package.parent for package in packages[:1]), Path.cwd()]
+        listed = ", ".join(dict.fromkeys(map(str, searched)))
+        return f"; it was searched for in {listed}, and in what is installed"
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return f"; a relative import needs a package: put an __init__.py into {folder}"
+    return ""
 
 
 def _free_name(stem: str) -> str:

@@ -15,6 +15,7 @@ from typing import overload
 
 import msgspec
 
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
@@ -71,6 +72,7 @@ class Tool:
     - `takes` says what its arguments are, where the function itself does not.
     """
 
+    @checks_arguments(own="function contract name takes")
     def __init__(
         self,
         function: Function,
@@ -90,6 +92,7 @@ class Tool:
         self._threads = DaemonThreads(f"calls of tool {self.name}")
 
     @classmethod
+    @checks_arguments(own="cls name parameters function contract")
     def from_schema(
         cls,
         name: str,
@@ -223,6 +226,7 @@ def tool(
     max_result: int = ...,
     isolated: bool = ...,
 ) -> Callable[[Function], Tool]: ...
+@checks_arguments(own="function contract name")
 def tool(
     function: Function | None = None,
     /,
