@@ -272,7 +272,7 @@ def _check_members(plain: Mapping[str, object], where: str) -> None:
 
 
 def _as_role(value: object, where: str) -> Role:
-    if value in list(Role):
+    if isinstance(value, str) and value in list(Role):
         return Role(value)
     raise UsageError(f"{where}: role is {value!r:.100}; the roles are {', '.join(Role)}")
 
