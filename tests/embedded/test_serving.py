@@ -104,7 +104,7 @@ def test_it_ends_with_a_parent_that_is_killed(folder: Path, tmp_path: Path) -> N
 
 def test_a_child_that_refuses_its_folder_says_why(tmp_path: Path) -> None:
     engine = EmbeddedEngine(tmp_path)
-    with pytest.raises(UsageError, match=r"did not start: holdfast: .* no config\.json"):
+    with pytest.raises(UsageError, match=r"did not start: /.* no config\.json"):
         engine.start()
     assert not engine.running
 

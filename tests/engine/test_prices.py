@@ -1,5 +1,8 @@
 """A table of the user's turns tokens into money, or says in one line what is wrong with it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,14 @@ def test_a_limit_on_cost_needs_prices() -> None:
 )
 def test_money_is_readable(amount: float, text: str) -> None:
     assert money(amount) == text
+
+
+def test_a_price_that_is_wrong_is_named_by_its_model() -> None:
+    with pytest.raises(UsageError, match="the price of 'gpt-x': Expected `float`, got `str`"):
+        as_prices({"gpt-x": {"prompt": "a", "completion": 1}})
+
+
+def test_a_table_that_is_not_there_stops_only_what_needs_one() -> None:
+    environment = {**os.environ, "HOLDFAST_PRICES": "nowhere.toml"}
+    plan = [sys.executable, "-c", "import holdfast.engine.run_plan"]
+    subprocess.run(plan, env=environment, check=True)

@@ -4,7 +4,14 @@ import pytest
 
 from holdfast.engine.arguments import address_of, is_hosted
 from holdfast.policy.client.endpoint import Endpoint, base_url
-from holdfast.policy.providers import PROVIDERS, key_of, meant_provider, names_of, provider_of
+from holdfast.policy.providers import (
+    PROVIDERS,
+    key_of,
+    meant_provider,
+    names_of,
+    provider_of,
+    unknown_provider,
+)
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
 
@@ -81,3 +88,9 @@ def test_a_misspelled_provider_is_said_with_the_one_that_is_meant(given: str, me
 def test_what_resembles_none_is_left_alone(given: str) -> None:
     assert meant_provider(given) == ""
     assert address_of(None, model=given).folder == given
+
+
+def test_a_provider_that_is_not_known_is_said_to_be_none() -> None:
+    assert "no provider is called 'nosuch'" in unknown_provider("nosuch/model")
+    for address in ("localhost/8000", "127.0.0.1:8000/v1", "host", "./folder"):
+        assert unknown_provider(address) == ""

@@ -331,3 +331,11 @@ def test_a_mistake_in_an_argument_of_generate_is_one_line(given, said):
 
     with pytest.raises(UsageError, match=said):
         perform(Play(), rollout)
+
+
+def test_a_limit_that_there_is_not_is_named():
+    async def rollout(t):
+        t.limit(turn=3)
+
+    with pytest.raises(UsageError, match="no argument 'turn'; is 'turns' meant"):
+        asyncio.run(Play().perform(rollout))

@@ -145,7 +145,7 @@ def test_a_data_set_of_hugging_face_as_a_value_a_folder_and_by_name(tmp_path):
     found.save_to_disk(tmp_path / "saved")
     assert read_tasks(tmp_path / "saved") == EXPECTED
     both = datasets.DatasetDict(train=found, test=found.select([1]))
-    with pytest.raises(UsageError, match=r"several splits \(train, test\); name one"):
+    with pytest.raises(UsageError, match=r"\(train, test\); name one, as in tasks=data\['train'"):
         read_tasks(both)
     assert read_tasks(datasets.DatasetDict(train=found)) == EXPECTED
     (tmp_path / "named").mkdir()
@@ -388,3 +388,22 @@ def test_a_limit_is_a_whole_number(limit, why):
 
 def test_it_is_public():
     assert holdfast.read_tasks is read_tasks
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"prmpt": "prompt"}, "no field 'prmpt' .*; is 'prompt' meant"),
+        ({"question": "prompt"}, "the field comes first: prompt=question"),
+    ],
+)
+def test_a_column_that_is_misspelt_is_not_taken_for_one_that_is_turned_round(columns, why):
+    with pytest.raises(UsageError, match=why):
+        read_tasks([{"prompt": "x"}], columns=columns)
+
+
+def test_rows_inside_of_one_row_are_said_to_be_rows(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"data": [{"prompt": "x"}]}\n')
+    with pytest.raises(UsageError, match="its 'data' is a list of rows"):
+        read_tasks(file)

@@ -226,7 +226,9 @@ class EmbeddedEngine:
         if self._log is None or not self._log.exists():
             return "(it has no log)"
         said = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
-        return said.decode("utf-8", "replace").strip() or f"(it wrote nothing to {self._log})"
+        text = said.decode("utf-8", "replace").strip()
+        # It says who speaks, and so does whoever quotes it.
+        return text.removeprefix("holdfast: ") or f"(it wrote nothing to {self._log})"
 
 
 class Start:

@@ -133,11 +133,23 @@ def read_prices(path: Path, *, source: str = "") -> Prices:
     return _convert(fields, f"prices {source}")
 
 
+def _explain(fields: object) -> str:
+    """What is wrong with the first model's price that is wrong; "" if none is."""
+    models = fields.get("models") if isinstance(fields, Mapping) else None
+    for name, price in models.items() if isinstance(models, Mapping) else ():
+        try:
+            msgspec.convert(price, Price)
+        except msgspec.ValidationError as error:
+            return f"the price of {name!r}: {str(error).replace(' - at `$.', ' - at `')}"
+    return ""
+
+
 def _convert(fields: object, source: str) -> Prices:
     try:
         found = msgspec.convert(fields, Prices)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source}: {error}; it wants {_EXAMPLE}") from error
+        why = _explain(fields) or str(error)
+        raise UsageError(f"{source}: {why}; it wants {_EXAMPLE}") from error
     if not found.models:
         raise UsageError(f"{source} has no models; it wants {_EXAMPLE}")
     return found

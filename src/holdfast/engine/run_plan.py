@@ -12,7 +12,7 @@ The command line, `holdfast.run` and evaluations all go the same way:
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.engine import Engine
@@ -47,7 +47,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     tasks: Sequence[Task]
     processor: RolloutProcessor
     scorer: Scorer | None = None
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)  # Not at once: it reads a price table.
 
     def bind(self, connection: Connection) -> "RunPlan":
         """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for what

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from holdfast.engine import options
 from holdfast.engine.prices import Prices, as_prices, default_prices
-from holdfast.records.encoding.declared import check_fields
+from holdfast.records.encoding.declared import NamedFields, check_fields
 from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence
 
@@ -17,7 +17,7 @@ RetryRule = Callable[[Exception], bool | None]
 False, not at all; None, as its cause says."""
 
 
-class ScoringPolicy(Struct, frozen=True):
+class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
     """A scorer is retried by its own rules; it never causes a new rollout."""
 
     tries: int = options.SCORER_TRIES.default
@@ -30,7 +30,7 @@ class ScoringPolicy(Struct, frozen=True):
         options.SCORER_TIMEOUT.check(self.timeout, "a scorer's timeout")
 
 
-class Settings(Struct, frozen=True):
+class Settings(Struct, frozen=True, metaclass=NamedFields):
     """How a run is worked on. None of it changes what is sampled, so it may change on a resume."""
 
     concurrency: int = options.CONCURRENCY.default

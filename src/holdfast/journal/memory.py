@@ -34,9 +34,10 @@ from holdfast.journal.rules import (
     check_version,
     known_version,
     lease_lost,
+    run_held,
 )
 from holdfast.records.encoding.codec import decode, encode
-from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld
+from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.group import valid_members
 from holdfast.records.run import Run
 from holdfast.records.samples.version import WeightVersion
@@ -61,10 +62,7 @@ class MemoryJournal(MemoryRuns, ClosedByBlock):
             else:
                 await self.leave(worker)
         if living and not share:
-            raise RunHeld(
-                f"run {run.spec.name!r} is being worked on by {', '.join(living)}; wait for it, "
-                "stop it, or add --join to share the work"
-            )
+            raise run_held(run, living)
         self._worker_ids += 1
         joined = Worker(self._worker_ids, identity, run.id, lease_seconds)
         self._workers[joined.id] = (joined, time.monotonic() + lease_seconds)

@@ -141,6 +141,13 @@ def give_back(consumer: str) -> str:
     return f"Delivery(…, consumer={consumer!r}, checkpoint=0)"
 
 
+def run_held(run: Run, workers: Sequence[str]) -> RunHeld:
+    return RunHeld(
+        f"run {run.spec.name!r} is being worked on by {', '.join(workers)}; wait for it, stop it, "
+        "or add --join to share the work (from Python: Settings(join=True))"
+    )
+
+
 def run_in_use(run: Run, workers: Sequence[str]) -> RunHeld:
     return RunHeld(
         f"run {run.spec.name!r} is being worked on by {', '.join(workers)}; stop it, or wait for "

@@ -48,6 +48,16 @@ def meant_provider(text: str) -> str:
     return f"; is '{near}/{rest or 'NAME'}' meant?" if near else ""
 
 
+def unknown_provider(text: str) -> str:
+    """What is wrong with `nosuch/model`, which is written as a provider's model is; "" for what is
+    written otherwise."""
+    prefix, slash, model = text.partition("/")
+    is_name = prefix.replace("-", "").replace("_", "").isalnum()
+    if not (slash and model and is_name) or prefix == "localhost":
+        return ""
+    return f"; no provider is called {prefix!r}: they are {', '.join(PROVIDERS)}"
+
+
 def names_of(model: str | None) -> tuple[str, ...]:
     """The names that an engine may have for the model: as it is written, or without its prefix."""
     if not model:

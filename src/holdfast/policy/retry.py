@@ -7,10 +7,10 @@ from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
 
-from holdfast.records.encoding.declared import check_fields
+from holdfast.records.encoding.declared import NamedFields, check_fields
 
 
-class RetryPolicy(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
     """A value. One call ends after `tries` or `deadline` seconds, whichever comes first."""
 
     tries: int = 5

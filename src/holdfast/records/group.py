@@ -6,7 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.records.encoding.bounds import check_whole
-from holdfast.records.encoding.declared import check_fields
+from holdfast.records.encoding.declared import NamedFields, check_fields
 from holdfast.records.trajectory import Status
 
 
@@ -19,7 +19,7 @@ class Shortfall(StrEnum):
     """Keep the group only when every member is valid."""
 
 
-class GroupPolicy(Struct, frozen=True):
+class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
     """What becomes of the trajectories of one task when some of them fail for good.
 
     Recorded with the run: a resume with another one is refused, unless changes are accepted.

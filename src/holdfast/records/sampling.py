@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from holdfast.records.encoding.bounds import check_number, check_whole
+from holdfast.records.encoding.declared import NamedFields
 from holdfast.records.errors import UsageError
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -42,7 +43,7 @@ _RENDERED = frozenset(
 """What rendering itself gives to a template."""
 
 
-class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
+class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=NamedFields):
     """How tokens are drawn. Part of a step's fingerprint: another value is another step.
 
     What is left at its default is not written: a field that is added changes no record.

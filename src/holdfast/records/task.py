@@ -399,12 +399,18 @@ def _there_is(raw: Mapping[str, object]) -> str:
     columns = [name for name in raw if name not in FIELDS]
     if not columns:
         return ""
+    if len(raw) == 1 and _is_rows(raw[columns[0]]):
+        return f"; its {columns[0]!r} is a list of rows: give that list, or a line for each row"
     listed = ", ".join(map(repr, columns))[:200]
     example = next((name for name in columns if name in _ASKS), columns[0])
     return (
         f"; it has {listed}: say which is the prompt, --columns prompt={example} (from Python: "
         f"columns={{'prompt': {example!r}}})"
     )
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 _ASKS = ("question", "query", "problem", "instruction", "input", "text")

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from holdfast.policy.policy import DEADLINE
+from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.history import added_messages, tool_message
 from holdfast.records.message import Message, ToolCall, user
@@ -101,6 +102,7 @@ class Rollout:
         self._check_own()
         raise Truncated(str(reason))
 
+    @checks_arguments(own="turns tokens seconds")
     def limit(
         self,
         *,

@@ -62,9 +62,10 @@ def one_split(found: Any, name: str) -> Any:
     if not isinstance(found, Mapping):
         return found
     if len(found) != 1:
-        base = name if name.startswith(PREFIX) else f"{name}[NAME]"
-        form = f"{base}:{next(iter(found), 'SPLIT')}" if name.startswith(PREFIX) else base
-        raise UsageError(f"{name} has several splits ({', '.join(found)}); name one, as in {form}")
+        first = next(iter(found), "SPLIT")
+        form = f"{name}:{first}" if name.startswith(PREFIX) else f"tasks=data[{first!r}]"
+        what = name if name.startswith(PREFIX) else "the data set"
+        raise UsageError(f"{what} has several splits ({', '.join(found)}); name one, as in {form}")
     return next(iter(found.values()))
 
 

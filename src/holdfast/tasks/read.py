@@ -114,14 +114,20 @@ def _rename(fields: Mapping[str, object], columns: Columns, where: str) -> Mappi
     return PlainRow(renamed) if isinstance(fields, PlainRow) else renamed
 
 
+def _meant_field(field: object, column: object) -> str:
+    if near := nearest(str(field), FIELDS, alike=0.8):
+        return f"; is {near!r} meant?"
+    return f"; the field comes first: {column}={field}" if column in FIELDS else ""
+
+
 def _check_columns(columns: object) -> Columns:
     if not isinstance(columns, Mapping):
         raise UsageError(f'columns is a dict like {{"prompt": "question"}}, not {columns!r:.100}')
     for field, column in columns.items():
         if field not in FIELDS:
-            turned = f"; the field comes first: {column}={field}" if column in FIELDS else ""
             listed = ", ".join(sorted(FIELDS))
-            raise UsageError(f"columns: a task has no field {field!r} ({listed}){turned}")
+            meant = _meant_field(field, column)
+            raise UsageError(f"columns: a task has no field {field!r} ({listed}){meant}")
         if not isinstance(column, str):
             raise UsageError(f"columns: {field} names a column by a text, not {column!r:.100}")
     return columns

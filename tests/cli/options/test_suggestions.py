@@ -21,3 +21,9 @@ def test_what_is_known_elsewhere_goes_before_what_is_spelled_alike():
     assert meant("--lr", ["--kl"]) is None
     assert meant("--taks", ["--tasks", "--run"]) == "--tasks"
     assert meant("--colour", ["--journal"]) is None
+
+
+def test_what_deletes_is_advised_last() -> None:
+    commands = ["rm", "run", "runs"]
+    assert meant("rum", commands) == "run"
+    assert meant("rmm", ["rm", "show"]) == "rm"

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.cli.setup.user_code import rollout_in
+from holdfast.cli.setup.user_code import load_module, rollout_in, scorer_in
 from holdfast.records.errors import UsageError
 
 SOLVE = "async def solve(t):\n    pass\n"
@@ -137,3 +137,17 @@ def test_a_forgotten_async_is_named_before_what_is_imported() -> None:
     assert "solve is no async function" in refused(
         "from other_tools import lookup\ndef solve(t):\n    pass\n"
     )
+
+
+def test_a_rollout_that_is_named_as_the_scorer_is_said_to_be() -> None:
+    assert refused(SOLVE, scorer="solve").endswith("its solve is named as the scorer (--scorer)")
+    module = made("mine", SOLVE)
+    with pytest.raises(UsageError, match="as the rollout and as the scorer"):
+        rollout_in(module, PATH, "solve", scorer=module.solve)
+
+
+def test_async_scorers_are_listed_where_one_is_not_found(tmp_path: Path) -> None:
+    file = tmp_path / "listed_here.py"
+    file.write_text(SOLVE + GRADE + "def check(trajectory):\n    return 1\n")
+    with pytest.raises(UsageError, match="and judges: check, grade"):
+        scorer_in(load_module(file), file, "nosuch")

@@ -503,3 +503,8 @@ def test_the_whole_of_it_from_the_outside(served, tmp_path):
 
     ending, report = asyncio.run(main())
     assert (ending.stopped, report.trajectories, report.unsettled) == ("", 2, 0)
+
+
+def test_only_a_function_is_marked_as_a_group_scorer() -> None:
+    with pytest.raises(UsageError, match="marks a function, not 5"):
+        group_scorer(5)  # type: ignore[arg-type]

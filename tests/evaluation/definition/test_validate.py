@@ -19,6 +19,7 @@ from holdfast.evaluation.definition.definition import Definition, variants_of
 from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
 from holdfast.evaluation.running.resume import MAX_NAME, run_name
 from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.policy.policy import NoPolicy
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.code.source import without_evaluations
@@ -66,6 +67,7 @@ def defined(**arguments: Any) -> Definition:
         ({"samples": 2, "completion_params": {"n": 3}}, "samples=2 contradicts n=3"),
         ({"filtered_row_ids": "r1"}, "filtered_row_ids wants a list of strings"),
         ({"policy": 8000}, "policy wants a list of strings"),
+        ({"policy": NoPolicy()}, "where the evaluation is begun: test.evaluate(policy=…)"),
         (
             {
                 "exception_handler_config": ExceptionHandlerConfig(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 from msgspec import Struct
 
+import holdfast
 from holdfast.records.encoding.declared import as_declared, check_fields, checks_arguments
 from holdfast.records.errors import UsageError
 
@@ -120,3 +121,16 @@ def test_a_function_gets_its_arguments_as_they_are_declared():
         asyncio.run(draw_later())
     with pytest.raises(UsageError, match="times must be a whole number, not '2'"):
         asyncio.run(draw_later(Pen(2), "2"))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: holdfast.Settings(concurency=1), "Settings has no field 'concurency'; is 'conc"),
+        (lambda: holdfast.Sampling(temp=1), "Sampling has no field 'temp'; is 'temperature' mean"),
+        (lambda: holdfast.Score(1, metric={}), "Score has no field 'metric'; is 'metrics' meant"),
+    ],
+)
+def test_a_field_that_a_value_does_not_have_is_named(make, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        make()

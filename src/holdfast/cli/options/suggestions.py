@@ -7,6 +7,8 @@ from holdfast.records.encoding.near_names import nearest
 _NEAR, _NEAR_OPTION, _NEAR_SHORT_OPTION, _SHORT = 0.6, 0.75, 0.85, 6
 """How alike two words are before one is taken for the other; 1: the same. The dashes of options
 are alike already."""
+_DELETES = ("rm",)
+"""Advised only where nothing else may be meant."""
 _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--samples",): (
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),
@@ -70,4 +72,5 @@ def meant(word: str, known: Iterable[str]) -> str | None:
             return next((name for name in ours if name in listed), None)
     option = _NEAR_SHORT_OPTION if len(spelled) <= _SHORT else _NEAR_OPTION
     cutoff = option if spelled.startswith("--") else _NEAR
-    return nearest(spelled, listed, alike=cutoff)
+    harmless = [name for name in listed if name not in _DELETES]
+    return nearest(spelled, harmless, alike=cutoff) or nearest(spelled, listed, alike=cutoff)

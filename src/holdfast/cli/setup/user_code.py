@@ -53,6 +53,8 @@ def rollout_in(
     if name is not None:
         if not hasattr(module, name):
             raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(own)}")
+        if scorer is not None and getattr(module, name) is scorer:
+            raise UsageError(f"{path}:{name} is named as the rollout and as the scorer")
         return _checked(getattr(module, name), f"{path}:{name}")
     if ROLLOUT_NAME in found:
         return found[ROLLOUT_NAME]
@@ -95,6 +97,9 @@ def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object
         are = "is" if len(imported) == 1 else "are"
         names = ", ".join(imported)
         return f"{names} {are} imported from elsewhere: name it as {path}:{imported[0]}"
+    named = next((name for name, value in vars(module).items() if value is scorer), None)
+    if scorer is not None and named not in (None, SCORE) and _is_rollout(scorer):
+        return f"its {named} is named as the scorer (--scorer)"
     values = vars(module)
     functions = [name for name in _functions(module) if not _is_scorer(name, values[name], scorer)]
     if not functions:
@@ -154,7 +159,21 @@ def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
 def _scorers(module: ModuleType) -> list[str]:
     """What may be meant by one: functions of one argument, and judges."""
     judges = [name for name, value in vars(module).items() if _is_judge(name, value)]
-    return [*_functions(module), *judges]
+    return [*_functions(module), *_async_scorers(module), *judges]
+
+
+def _async_scorers(module: ModuleType) -> list[str]:
+    """Those that would be taken for rollouts, if they said that they are called with one."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and inspect.iscoroutinefunction(value)
+        and _is_own(value, module)
+        and _is_rollout(value)
+        and name not in (SCORE, ROLLOUT_NAME)
+        and not _takes_rollout(value)
+    ]
 
 
 def _is_judge(name: str, value: object) -> bool:

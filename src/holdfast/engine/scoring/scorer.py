@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
 from holdfast.engine.scoring.signature import check_scorer, name_of
+from holdfast.records.encoding.declared import NamedFields
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
@@ -34,7 +35,7 @@ GROUP_MARK = "__holdfast_group_scorer__"
 """The attribute of a scorer that takes a whole group."""
 
 
-class Score(Struct, frozen=True):
+class Score(Struct, frozen=True, metaclass=NamedFields):
     """A reward, with the numbers and words that explain it.
 
     A `reward` of None says that there is no valid score: the trajectory is in no mean.
@@ -70,6 +71,8 @@ class ScorerFailed(Exception):
 
 def group_scorer(function: GroupScorer) -> GroupScorer:
     """Marks a scorer that takes all valid trajectories of a group and returns a score for each."""
+    if not callable(function):
+        raise UsageError(f"group_scorer marks a function, not {function!r:.100}")
     setattr(function, GROUP_MARK, True)
     return function
 

@@ -109,6 +109,11 @@ def names(argument: str, value: Any) -> tuple[str, ...] | None:
 
 def addresses(policy: Any) -> tuple[str, ...] | None:
     """Of the replicas of one engine."""
+    if callable(getattr(policy, "sample", None)):
+        raise UsageError(
+            "policy wants the engine's address here; give a policy of your own where the "
+            "evaluation is begun: test.evaluate(policy=…)"
+        )
     return names("policy", [policy] if isinstance(policy, str) else policy)
 
 

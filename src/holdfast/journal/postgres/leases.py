@@ -14,7 +14,8 @@ from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.postgres.errors import WORKER_GONE, state_of
 from holdfast.journal.postgres.runs import lock, status_of, task_of
 from holdfast.journal.process import is_gone, this_process
-from holdfast.records.errors import LeaseLost, RunHeld
+from holdfast.journal.rules import run_held
+from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
 
@@ -37,10 +38,7 @@ async def join(
     await lock(connection, run)
     living = await release_dead(connection, run)
     if living and not share:
-        raise RunHeld(
-            f"run {run.spec.name!r} is being worked on by {', '.join(living)}; wait for it, stop "
-            "it, or add --join to share the work"
-        )
+        raise run_held(run, living)
     number = await connection.fetchval(
         "INSERT INTO holdfast.workers(run, host, pid, born, namespace, lease_until, lease_seconds) "
         "VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6 * interval '1 second', $6) "

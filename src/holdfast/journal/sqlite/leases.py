@@ -19,9 +19,10 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, Instant, with_lease_end
 from holdfast.journal.process import is_gone
+from holdfast.journal.rules import run_held
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.runs import TASK, status_of, task_of, trajectory_rows
-from holdfast.records.errors import LeaseLost, RunHeld
+from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
 
@@ -43,10 +44,7 @@ def join(
 ) -> Worker:
     live = release_dead(connection, run.id, now)
     if live and not share:
-        raise RunHeld(
-            f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
-            "it, or add --join to share the work"
-        )
+        raise run_held(run, live)
     who = structs.asdict(identity) | {"run": run.id, "lease": lease_seconds}
     (worker,) = connection.execute(_JOIN, now.parameters | who).fetchone()
     return Worker(worker, identity, run.id, lease_seconds)

@@ -37,7 +37,7 @@ from holdfast.policy.dialects.dialect import (
 from holdfast.policy.dialects.prompt_json import PromptCache
 from holdfast.policy.dialects.reading import remove_echo
 from holdfast.policy.dialects.sse import END, SseParser
-from holdfast.policy.providers import meant_provider
+from holdfast.policy.providers import meant_provider, unknown_provider
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import (
@@ -523,8 +523,8 @@ def base_url(url: str) -> str:
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
-            "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "
-            f"{address}{meant_provider(url)}"
+            "an inference engine's address (--policy, from Python: policy=) looks like "
+            f"http://127.0.0.1:8000, not {address}{meant_provider(url) or unknown_provider(url)}"
         )
     return url.rstrip("/").removesuffix("/v1")
 

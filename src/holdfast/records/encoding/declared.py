@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct, StructMeta, structs
 
 from holdfast.records.encoding.bounds import check_number
 from holdfast.records.encoding.near_names import nearest
@@ -68,6 +68,17 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
     return decorate
 
 
+class NamedFields(StructMeta):
+    """Of a struct that users make: a field that it does not have is named in a `UsageError`, with
+    the one that may be meant."""
+
+    if not typing.TYPE_CHECKING:  # A checker has the fields themselves.
+
+        def __call__(self, *given: Any, **named: Any) -> Any:
+            check_names(named, self.__struct_fields__, f"{self.__name__} has no field")
+            return super().__call__(*given, **named)
+
+
 class _Arguments(Struct, frozen=True):
     """What a function is called with."""
 
@@ -105,7 +116,10 @@ def check_names(given: Iterable[object], known: Collection[str], wrong: str) -> 
     """Raises for a name that is none of `known`; `wrong` stands before it."""
     for name in given:
         if name not in known:
-            near = nearest(str(name), known)
+            short_for = (
+                each for each in known if len(str(name)) > 2 and each.startswith(str(name))
+            )
+            near = nearest(str(name), known) or next(short_for, None)
             meant = f"is {near!r} meant?" if near else f"it has {', '.join(known)}"
             raise UsageError(f"{wrong} {name!r}; {meant}")
 

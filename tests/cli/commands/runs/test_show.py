@@ -320,3 +320,13 @@ def test_a_dialogue_begins_with_its_main_conversation_and_names_who_speaks(lab):
     assert any(line.startswith("user, [0.0.0] fake: ") for line in lines)
     assert beside.startswith("system: You want a refund.\nuser: Begin.\n")
     assert "\n[0.0.0] fake (" in beside
+
+
+def test_a_metric_and_the_words_about_it_are_two_lines_that_differ(module_engine, tmp_path):
+    lab = Lab(tmp_path, module_engine)
+    lab.tasks("sum")
+    solve = "async def solve(t):\n    t.add(*t.task.messages)\n    await t.generate(max_tokens=5)\n"
+    score = "def score(t):\n    return holdfast.Score(1, {'score': 8}, {'score': 'it is fine'})\n"
+    lab.write("judged.py", f"import holdfast\n{solve}{score}")
+    assert lab.run(rollout="judged.py").code == Exit.OK
+    assert "\n  score: 8\n  score (why): it is fine\n" in show(lab, "sum/0")
