@@ -18,7 +18,13 @@ from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, Kind
-from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
+from holdfast.records.errors import (
+    BadRequest,
+    EndpointDown,
+    EngineUnavailable,
+    PolicyRefused,
+    Truncated,
+)
 from holdfast.records.samples.logprobs import LogprobsMode
 
 FIRST_SAMPLE_SECONDS = 120.0
@@ -43,15 +49,19 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     endpoint.seeds = Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
     if kind is Kind.SGLANG:
         await _read_sglang_options(endpoint)
-    endpoint.logprobs_mode = await logprobs_mode_of(
-        endpoint, described, seconds=FIRST_SAMPLE_SECONDS
-    )
+    try:
+        endpoint.logprobs_mode = await logprobs_mode_of(
+            endpoint, described, seconds=FIRST_SAMPLE_SECONDS
+        )
+    except EngineUnavailable:  # Its first calls find out.
+        endpoint.logprobs_mode = LogprobsMode.UNKNOWN
 
 
 async def logprobs_mode_of(
     endpoint: Endpoint, described: ServedModel, *, seconds: float
 ) -> LogprobsMode:
-    """The mode that the engine publishes, else the one that is measured within `seconds`."""
+    """The mode that the engine publishes, else the one that is measured within `seconds`.
+    `EngineUnavailable` if the engine goes away meanwhile."""
     if not endpoint.dialect.has_tokens:
         return LogprobsMode.UNKNOWN
     if described.logprobs_mode in tuple(LogprobsMode):

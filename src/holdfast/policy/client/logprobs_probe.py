@@ -12,7 +12,9 @@ from array import array
 from collections.abc import Awaitable, Callable
 from itertools import takewhile
 
-from holdfast.policy.client.probe import UNREACHABLE
+import aiohttp
+
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.dialects.dialect import (
     Dialect,
     EngineError,
@@ -21,6 +23,7 @@ from holdfast.policy.dialects.dialect import (
     SampleRequest,
 )
 from holdfast.policy.policy import Request
+from holdfast.records.errors import EngineUnavailable
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 
@@ -41,10 +44,16 @@ CERTAIN_RATIO = 0.25
 
 
 async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """UNKNOWN if the engine's answers do not show it, or do not come in time."""
+    """UNKNOWN if the engine's answers do not show it, or do not come in time. `EngineUnavailable`
+    if the engine went away meanwhile: what comes back in its place may have other options."""
+    lost: list[aiohttp.ClientConnectionError] = []
     for prompt in PROMPTS:
-        samples = [_sample(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
+        samples = [
+            _sample(post, dialect, model, prompt, how, lost) for how in (GREEDY, TEMPERED, CUT)
+        ]
         greedy, tempered, cut = await asyncio.gather(*samples)
+        if lost:
+            raise EngineUnavailable(describe_error(lost[0]), reached=False)
         if greedy is None or tempered is None or cut is None:
             return LogprobsMode.UNKNOWN
         found = _mode(_is_in(tempered, greedy), _is_in(cut, greedy))
@@ -54,14 +63,22 @@ async def measure_logprobs_mode(post: Post, dialect: Dialect, model: str) -> Log
 
 
 async def _sample(
-    post: Post, dialect: Dialect, model: str, prompt: tuple[int, ...], sampling: Sampling
+    post: Post,
+    dialect: Dialect,
+    model: str,
+    prompt: tuple[int, ...],
+    sampling: Sampling,
+    lost: list[aiohttp.ClientConnectionError],
 ) -> Piece | None:
+    """`lost`: gets the error of a connection that was lost, or could not be made."""
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
     attempt = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
     try:
         return dialect.whole(await post("POST", dialect.path, dialect.body(attempt)))
-    except (*UNREACHABLE, InvalidAnswer, EngineError):
+    except (*UNREACHABLE, InvalidAnswer, EngineError) as error:
+        if isinstance(error, aiohttp.ClientConnectionError) and not isinstance(error, TimeoutError):
+            lost.append(error)
         return None
 
 

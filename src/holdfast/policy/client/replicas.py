@@ -26,7 +26,13 @@ from holdfast.policy.hold import CallHolds
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.declared import checks_arguments
-from holdfast.records.errors import BadAnswer, EndpointDown, HoldfastError, UsageError
+from holdfast.records.errors import (
+    BadAnswer,
+    EndpointDown,
+    EngineUnavailable,
+    HoldfastError,
+    UsageError,
+)
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, worst
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource, VersionSpan
@@ -187,11 +193,17 @@ class EnginePolicy:
             return str(error)
         if endpoint.dialect.has_tokens != like.dialect.has_tokens:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
-        return self._why_apart(endpoint, endpoint.logprobs_mode)
+        mode = endpoint.logprobs_mode
+        if mode is LogprobsMode.UNKNOWN is not like.logprobs_mode:
+            return "of which distribution its logprobs are could not be measured"
+        return self._why_apart(endpoint, mode)
 
     async def _recheck(self, endpoint: Endpoint, model: ServedModel) -> str | None:
         """Checks a replica that is back: it may have been started with other options."""
-        mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
+        try:
+            mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
+        except EngineUnavailable as error:
+            return str(error)
         if mode is LogprobsMode.UNKNOWN:
             return None
         if (why := self._why_apart(endpoint, mode)) is not None:
