@@ -36,6 +36,8 @@ MEMORY = "memory:"
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """With one slash: a `Path` has made one of two."""
+_DSN = re.compile(r"\s*(?:host|hostaddr|port|user|password|dbname)\s*=.*\b(?:host|user|dbname)\s*=")
+"""As libpq takes it, too."""
 POSTGRES = ("postgresql", "postgres")
 PASSWORDS = "HOLDFAST_JOURNAL_PASSWORDS"
 """The variable in which a process of ours gets what another one took."""
@@ -134,6 +136,11 @@ def check_address(where: object) -> None:
 
         address_of(str(where))
         return
+    if _DSN.match(str(where)):
+        raise UsageError(
+            "a journal on a server is a URL: write postgresql://USER@HOST/DATABASE for it, not "
+            "user=… host=… dbname=…"
+        )
     if found := _URL.match(str(where)):
         # No more of it is said: it may hold a password.
         raise UsageError(

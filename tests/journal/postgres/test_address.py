@@ -36,6 +36,17 @@ def test_a_password_is_parted_from_the_address(where, name, password):
     assert "s3cret" not in f"{address.url} {address!r} {address.name}"
 
 
+def test_a_password_that_is_not_escaped_is_not_shown():
+    where = "postgresql://me:s3cret?pw@db:1/x"
+    assert "s3cret" not in public_address(where)
+    with pytest.raises(UsageError) as caught:
+        address_of(where)
+    assert "s3cret" not in str(caught.value)
+    assert address_of("postgresql://me:s3cret#pw@db/x").password == "s3cret#pw"
+    for plain in ("postgresql://db:5432/x?sslmode=require", "postgresql://[::1]/x"):
+        assert public_address(plain) == plain
+
+
 def test_our_own_parameters_are_not_sent_to_the_server():
     address = address_of("postgresql://db/x?connect_timeout=3&outage=9.5&allow_fsync_off=yes&a=b")
     assert (address.connect_seconds, address.outage_seconds) == (3, 9.5)

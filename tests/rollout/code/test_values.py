@@ -321,9 +321,10 @@ def remembering(cache: dict[str, int]):
 
 def renaming(cache: dict[str, int]):
     def score(t):
+        key = "x"
         other = cache
-        other["x"] = 1
-        return cache["x"]
+        other[key] = 1
+        return cache[key]
 
     return score
 
@@ -445,6 +446,121 @@ class Stamped:
 @pytest.mark.parametrize("make", [stamped, Stamped, lambda: closing(Stamped())])
 def test_when_it_was_started_is_no_part_of_it(make) -> None:
     assert fingerprint_of(make()) == fingerprint_of(make())
+
+
+@dataclasses.dataclass
+class Settings:
+    hint: int
+    started: float = dataclasses.field(default_factory=time.time)
+    run: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    calls: int = 0
+
+
+def counting_in_place(hint: int):
+    settings = Settings(hint)
+
+    def score(t):
+        settings.calls += 1
+        return settings.hint
+
+    return score
+
+
+def counting_in_a_helper(hint: int):
+    settings = {"hint": hint, "started": time.time()}
+
+    def score(t):
+        count(settings)
+        return settings["hint"]
+
+    return score
+
+
+def count(settings: dict[str, float]) -> None:
+    settings["n"] = settings.get("n", 0) + 1
+
+
+class MadeByHelpers:
+    hint = 0
+
+    def __init__(self, hint: int):
+        self._set_up(hint)
+        self.calls = 0
+
+    def _set_up(self, hint: int) -> None:
+        self.hint = hint
+
+    def __call__(self, t: object) -> int:
+        self.calls += 1
+        return self.hint
+
+
+class FromConfig:
+    def __init__(self) -> None:
+        self.hint = 0
+
+    @classmethod
+    def of(cls, hint: int) -> "FromConfig":
+        made = cls()
+        made.hint = hint
+        return made
+
+    def __call__(self, t: object) -> int:
+        return self.hint
+
+
+class WithProperty:
+    def __init__(self, hint: int):
+        self.hint = hint
+
+    @property
+    def hint(self) -> int:
+        return self._hint
+
+    @hint.setter
+    def hint(self, value: int) -> None:
+        self._hint = value
+
+    def __call__(self, t: object) -> int:
+        return self.hint
+
+
+def class_of(hint: int) -> object:
+    class Local:
+        prompt = f"hint {hint}"
+
+        def __call__(self, t: object) -> str:
+            return self.prompt
+
+    return Local()
+
+
+def partial_that_counts(hint: int):
+    def score(t, stats, hint):
+        stats["n"] = 1
+        return hint
+
+    return functools.partial(score, stats={}, hint=hint)
+
+
+SHAPES = {
+    "a counter in a dataclass": counting_in_place,
+    "a counter in a helper": counting_in_a_helper,
+    "a helper of __init__": MadeByHelpers,
+    "a class method": FromConfig.of,
+    "a property": WithProperty,
+    "an attribute of a class": class_of,
+    "a partial": partial_that_counts,
+}
+
+
+@pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
+def test_what_changes_is_left_out_and_what_it_was_made_with_is_not(make) -> None:
+    score = make(1)
+    before = fingerprint_of(score)
+    score(None)
+    assert fingerprint_of(score) == before == fingerprint_of(make(1))
+    assert fingerprint_of(make(2)) != before
 
 
 def test_a_change_is_named() -> None:

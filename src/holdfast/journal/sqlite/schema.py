@@ -362,7 +362,7 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
         return JournalDamaged(f"journal {path} is damaged ({text}): {SALVAGE}")
     if "not a database" in text:
         return NotAJournal(f"{path} is not a Holdfast journal; it was not touched")
-    if "full" in text:
+    if "full" in text or ("disk I/O" in text and _is_without_room(Path(path))):
         return JournalFull(
             f"the disk that holds {path} is full; free some space and run the same command again"
         )
@@ -379,6 +379,15 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
             "command again"
         )
     return JournalError(f"journal {path}: {text}")
+
+
+def _is_without_room(path: Path) -> bool:
+    """SQLite calls it an I/O error where its shared memory does not fit any more."""
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < PAGE_SIZE
 
 
 def _lock_holder(path: Path) -> str:

@@ -91,6 +91,14 @@ def public_address(url: str) -> str:
     place, _, query = rest.partition("?")
     # A password may have any character in it, escaped or not: what follows the last @ is a host.
     user, at, host = place.rpartition("@")
+    port = host.partition("/")[0].rpartition(":")[2]
+    if (
+        not at
+        and ":" in host.partition("/")[0]
+        and not port.rstrip("]").isdigit()
+        and "," not in host
+    ):
+        user, at, host, query = host, "@", "…", ""  # No port, so a password with a ? in it.
     shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _PUBLIC_PARAMETERS]
     name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"
     return f"{name}?{'&'.join(shown)}" if shown else name

@@ -7,6 +7,7 @@
 - `rewards`: Whether a rollout may give its trajectories a reward itself, by its source.
 - `files`: The files that code consists of: its own, and those modules of the user's own that it
   imports.
+- `starts`: which values are of this start of the program alone
 - `values`: Values: what code was made with, beside its source.
 - `fingerprint`: Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes
   on.

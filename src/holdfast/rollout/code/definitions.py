@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 
 from holdfast.records.failure import is_user_code
@@ -35,17 +35,23 @@ _READING = frozenset(
         *("len", "str", "repr", "sorted", "list", "dict", "tuple", "set", "frozenset", "print"),
         *("enumerate", "zip", "range", "min", "max", "sum", "any", "all", "isinstance"),
         *("dumps", "join", "format", "choice", "choices", "sample", "copy", "deepcopy"),
+        *("reversed", "iter", "map", "filter", "bool", "int", "float", "hash", "type", "vars"),
+        *("debug", "info", "warning", "error", "exception", "critical", "log", "pprint", "pformat"),
     )
 )
 """What leaves as it is what it is given."""
 _STARTING = frozenset(
     (
         *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
-        *("now", "utcnow", "today", "uuid1", "uuid4", "getpid", "mkdtemp", "mkstemp"),
-        *("token_hex", "token_bytes", "token_urlsafe", "urandom"),
+        *("now", "utcnow", "today", "gmtime", "localtime", "ctime", "asctime"),
+        *("uuid1", "uuid4", "getpid", "token_hex", "token_bytes", "token_urlsafe", "urandom"),
+        *("mkdtemp", "mkstemp", "mktemp", "NamedTemporaryFile", "TemporaryDirectory"),
+        *("getrandbits", "randbytes"),
     )
 )
 """What gives another value at each start: a name for it, or when that was."""
+_TURNING = frozenset({"str", "int", "float", "round", "Path", "strftime", "isoformat", "hex"})
+"""What makes a text or a number of it."""
 _HELPERS = 5
 """How far what is handed on is followed, from one function of the user's to the next."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
@@ -62,16 +68,23 @@ def own_source(subject: object) -> bytes:
     return b"".join(map(canonical, found)) if found else bytecode(subject)
 
 
-def changed_by(subject: "FunctionType | type") -> "frozenset[str] | None":
-    """Names of variables, and `.name` of attributes, that it changes: where it stands rather than
-    what it is. None where its source is not known."""
+def changed_by(
+    subject: "FunctionType | type", *, by: tuple[FunctionType, ...] = ()
+) -> "frozenset[str] | None":
+    """Names of variables, and `.name` of attributes, that it changes, by itself or through helpers
+    of the user's own: where it stands rather than what it is. `name/part` where only an attribute,
+    or what stands under a key, is changed. None where its source is not known. `by`: the functions
+    through which it came here."""
     found = _nodes(subject)
     if not found:
         return None
-    scopes = [
-        scope for node in found for scope in _scopes(node) if scope is node or not _makes(scope)
-    ]
-    return frozenset(name for scope in scopes for name in _with_aliases(_changed(scope), scope))
+    names = (
+        name
+        for node in found
+        for scope in _working(node)
+        for name in _with_aliases({*_changed(scope), *_changed_there(scope, subject, by)}, scope)
+    )
+    return frozenset(names)
 
 
 def handed_on_by(
@@ -89,11 +102,14 @@ def handed_on_by(
 def made_at_start(subject: "FunctionType | type") -> frozenset[str]:
     """Names of variables around a function, and `.name` of a class's attributes, that are set to
     the time, a process id, or an id that is drawn: they are others at each start."""
-    found = _nodes(subject)
+    found: Iterable[_Definition] = _nodes(subject)
+    also = frozenset(
+        name for name, nodes in _in_file(subject).items() if all(map(_gives_start, nodes))
+    )
     if isinstance(subject, FunctionType):
-        around = [each for each in _all_named(subject) if any(_encloses(each, it) for it in found)]
-        return frozenset(name for node in around for name in _set_at_start(node))
-    return frozenset(name for node in found for name in _set_at_start(node))
+        inner = list(found)
+        found = [each for each in _all_named(subject) if any(_encloses(each, it) for it in inner)]
+    return frozenset(name for node in found for name in _set_at_start(node, also))
 
 
 def _nodes(subject: "FunctionType | type") -> tuple[_Definition, ...]:
@@ -196,14 +212,79 @@ def _changed(definition: _Definition) -> Iterator[str]:
                 yield from _chain(of)
 
 
+def _changed_there(
+    definition: _Definition, subject: "FunctionType | type", by: tuple[FunctionType, ...]
+) -> Iterator[str]:
+    """What helpers change of what it gives them."""
+    for call in (node for node in ast.walk(definition) if isinstance(node, ast.Call)):
+        helper, first = _helper(call.func, subject)
+        if helper is None or helper in by or len(by) >= _HELPERS:
+            continue
+        changed = changed_by(helper, by=(*by, helper)) or frozenset()
+        for parameter, value in _parameters(call, helper, first):
+            for of in _plain_name(value):
+                parts = [each.partition("/")[1:] for each in changed if _is_of(each, parameter)]
+                name = "" if of == "self" and all(mark for mark, _ in parts) else of
+                yield from (f"{name}{mark if name else '.'}{part}" for mark, part in parts)
+
+
+def _is_of(changed: str, name: str) -> bool:
+    return changed.partition("/")[0] == name
+
+
+def _parameters(call: ast.Call, helper: FunctionType, first: int) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters that the call gives, each with its value."""
+    names = helper.__code__.co_varnames[first : helper.__code__.co_argcount]
+    yield from zip(names, call.args, strict=False)
+    yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+
+
+def _working(definition: _Definition) -> list[_Definition]:
+    """The functions of a definition in which it works: not those in which an object is made."""
+    scopes = list(_scopes(definition))
+    if not isinstance(definition, ast.ClassDef):
+        return scopes
+    making = [scope for scope in scopes if _makes(scope)]
+    while more := [
+        each for each in scopes if each not in making and _only_for(each, making, scopes)
+    ]:
+        making += more
+    return [scope for scope in scopes if scope not in making]
+
+
 def _makes(node: ast.AST) -> bool:
-    """Whether it is a method that gives an object its attributes, as one does that returns the
-    object, to be called in a chain."""
+    """Whether it is a method that gives an object its attributes: as one does that returns the
+    object, to be called in a chain, or another one that it has made."""
     if not isinstance(node, ast.FunctionDef):
         return False
+    decorators = [_plain(each) for each in node.decorator_list]
     last = node.body[-1]
-    returns_self = isinstance(last, ast.Return) and _plain(last.value) == "self"
-    return node.name in _MAKING or (returns_self and not node.name.startswith("__"))
+    returned = _plain(last.value) if isinstance(last, ast.Return) else ""
+    returns_other = returned not in ("", "self") and not any(
+        name.startswith(".") for name in _changed(node)
+    )
+    is_chained = (returned == "self" or returns_other) and not node.name.startswith("__")
+    return node.name in _MAKING or "classmethod" in decorators or is_chained
+
+
+def _only_for(
+    node: _Definition, making: Sequence[_Definition], scopes: Sequence[_Definition]
+) -> bool:
+    """Whether a method, or the setter of a property, is used by methods that make the object, and
+    by no others of its class."""
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    is_setter = any(getattr(each, "attr", "") == "setter" for each in node.decorator_list)
+    context = ast.Store if is_setter else ast.Load
+    users = [scope for scope in scopes if _uses(scope, node.name, context)]
+    return bool(users) and all(user in making for user in users)
+
+
+def _uses(scope: _Definition, name: str, context: type[ast.expr_context]) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, context)
+        for node in ast.walk(scope)
+    )
 
 
 def _plain(node: "ast.expr | None") -> str:
@@ -229,8 +310,8 @@ def _given(
                     yield value
             case ast.List() | ast.Tuple() | ast.Set():
                 yield from node.elts
-            case ast.Dict():
-                yield from node.values
+            case ast.Dict():  # But not what `**` copies.
+                yield from (v for k, v in zip(node.keys, node.values, strict=True) if k is not None)
 
 
 def _plain_name(given: ast.expr) -> Iterator[str]:
@@ -245,25 +326,24 @@ def _kept(
 ) -> Iterator[ast.expr]:
     """The arguments that the called function changes or hands on, as far as is known: all but
     those that one of the user's own only reads."""
-    keywords = {each.arg: each.value for each in call.keywords if each.arg}
+    given = [*call.args, *(each.value for each in call.keywords if each.arg)]
     helper, first = _helper(call.func, subject)
-    may_be_kept = None if helper is None or helper in by else _parameters_kept(helper, by)
-    if helper is None or may_be_kept is None or any(isinstance(a, ast.Starred) for a in call.args):
-        yield from (*call.args, *keywords.values())
+    kept = None if helper is None or helper in by else _parameters_kept(helper, by)
+    if helper is None or kept is None or any(isinstance(each, ast.Starred) for each in call.args):
+        yield from given
         return
-    names = helper.__code__.co_varnames[first : helper.__code__.co_argcount]
-    for at, value in enumerate(call.args):
-        if at >= len(names) or names[at] in may_be_kept:
-            yield value
-    yield from (value for name, value in keywords.items() if name in may_be_kept)
+    known = list(_parameters(call, helper, first))
+    yield from (value for name, value in known if name in kept)
+    yield from (value for value in given if not any(value is each for _, each in known))
 
 
 def _parameters_kept(helper: FunctionType, by: tuple[FunctionType, ...]) -> "frozenset[str] | None":
     """None where it is not known."""
-    changed = changed_by(helper)
+    changed = changed_by(helper, by=(*by, helper))
     if changed is None or len(by) >= _HELPERS:
         return None
-    return changed | handed_on_by(helper, by=(*by, helper))
+    whole = frozenset(name for name in changed if "/" not in name)
+    return whole | handed_on_by(helper, by=(*by, helper))
 
 
 def _helper(called: ast.expr, subject: "FunctionType | type") -> "tuple[FunctionType | None, int]":
@@ -313,30 +393,73 @@ def _aliases_of(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((target.id, name) for target in targets if isinstance(target, ast.Name))
 
 
+def _members_of(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """`item` and `.items` of `for item in self.items`."""
+    if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+        yield from ((node.target.id, name) for name in _plain_name(node.iter))
+
+
 def _with_aliases(names: Iterable[str], scope: _Definition) -> set[str]:
-    """What becomes of a name becomes of what it is another name of."""
+    """What becomes of a name becomes of what it is another name of; to change what is in a list is
+    to change the list."""
     aliases = [pair for node in ast.walk(scope) for pair in _aliases_of(node)]
+    members = [pair for node in ast.walk(scope) for pair in _members_of(node)]
     found = set(names)
-    while more := {of for alias, of in aliases if alias in found} - found:
+    while True:
+        parts = [name.partition("/") for name in found]
+        more = {f"{of}{mark}{part}" for name, mark, part in parts for a, of in aliases if a == name}
+        more |= {of for name, _, _ in parts for member, of in members if member == name}
+        if more <= found:
+            return found
         found |= more
-    return found
 
 
-def _set_at_start(definition: _Definition) -> Iterator[str]:
+def _set_at_start(definition: _Definition, also: frozenset[str]) -> Iterator[str]:
+    """`also`: functions of the user's own that give such values."""
     for node in ast.walk(definition):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_made_at_start(node.value):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    yield target.id
-                elif isinstance(target, ast.Attribute):
-                    yield f".{target.attr}"
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        if not _is_made_at_start(node.value, also):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                yield target.id
+            elif isinstance(target, ast.Attribute):
+                yield f".{target.attr}"
 
 
-def _is_made_at_start(value: "ast.expr | None") -> bool:
-    calls = [] if value is None else [n for n in ast.walk(value) if isinstance(n, ast.Call)]
-    names = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
-    return any(name in _STARTING for name in names)
+def _is_made_at_start(value: "ast.expr | None", also: frozenset[str] = frozenset()) -> bool:
+    """Whether it is that alone: of a dict, or an object that is made with it, the rest counts."""
+
+    def any_of(*parts: "ast.expr | None") -> bool:
+        return any(_is_made_at_start(part, also) for part in parts)
+
+    match value:
+        case ast.Call(func=ast.Attribute(attr="strftime", value=ast.Name(id="time"))):
+            return True
+        case ast.Call(func=func, args=given):
+            name = getattr(func, "attr", getattr(func, "id", ""))
+            inside = given if name in _TURNING else []
+            return (
+                name in _STARTING or name in also or any_of(getattr(func, "value", None), *inside)
+            )
+        case ast.Attribute(value=of) | ast.Subscript(value=of):
+            return any_of(of)
+        case ast.JoinedStr(values=parts):
+            return any_of(*(p.value for p in parts if isinstance(p, ast.FormattedValue)))
+        case ast.BinOp(left=left, right=right):
+            return any_of(left, right)
+        case ast.BoolOp(values=values):
+            return any_of(*values)
+        case ast.Dict(values=values) | ast.Tuple(elts=values) | ast.List(elts=values) if values:
+            return all(_is_made_at_start(each, also) for each in values)
+    return False
+
+
+def _gives_start(definition: _Definition) -> bool:
+    returned = [node.value for node in ast.walk(definition) if isinstance(node, ast.Return)]
+    return bool(returned) and all(map(_is_made_at_start, returned))
 
 
 def _encloses(node: _Definition, inner: _Definition) -> bool:
@@ -358,10 +481,24 @@ def _only_reads(called: ast.expr, definition: _Definition, subject: "FunctionTyp
 
 
 def _chain(node: ast.AST) -> Iterator[str]:
-    """`a`, `.b` and `.c` of `a.b["key"].c`."""
+    """`a/b` of `a.b["key"].c`, `.b/key` of `self.b["key"].c`: what is changed, and which part of
+    it, if that has a name."""
+    inside: list[str] = []
     while isinstance(node, ast.Attribute | ast.Subscript):
-        if isinstance(node, ast.Attribute):
-            yield f".{node.attr}"
+        inside.insert(0, _part(node))
         node = node.value
-    if isinstance(node, ast.Name):
-        yield node.id
+    if isinstance(node, ast.Call) and _plain(node.func) == "type":
+        node = node.func  # `type(self).number`
+    if not isinstance(node, ast.Name):
+        return
+    of_self = node.id == "self" and bool(inside)
+    first, *rest = [f".{inside[0]}", *inside[1:]] if of_self else [node.id, *inside]
+    yield f"{first}/{rest[0]}" if rest and rest[0] else first
+
+
+def _part(node: "ast.Attribute | ast.Subscript") -> str:
+    """The name of an attribute, or the key; "" where it is computed."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return key if isinstance(key, str) else ""

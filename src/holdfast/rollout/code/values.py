@@ -8,9 +8,9 @@ user's own, by the same rules. Sets and dicts have no order.
 
 Anything else counts by its type alone: clients, models, locks, files. So does what is too large to
 be read at each start, what the code itself changes (a counter, or a list that it appends to, is not
-what it was made with), and what is set to the time or to an id that is drawn. Nor does a list, set
-or dict count that is handed on to others, who may change it; functions of the user's own that only
-read it are no others.
+what it was made with; of a dict or an object, the part that it changes), and what is of this start
+alone (see `starts`). Nor does a list, set or dict count that is handed on to others, who may change
+it; functions of the user's own that only read it are no others.
 Nothing of the user's is called: no `repr`, no `==`, no property.
 """
 
@@ -29,6 +29,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from holdfast.rollout.code.definitions import changed_by, handed_on_by, made_at_start
+from holdfast.rollout.code.starts import is_of_this_start, without_start
 
 _DEEPEST = 20
 _MOST = 100_000
@@ -42,6 +43,8 @@ _CHANGEABLE = (list, set, dict, bytearray)
 _NAMESPACES = (("types", "SimpleNamespace"), ("argparse", "Namespace"))
 """By name: argparse is not imported for this."""
 _CACHED = functools.cached_property
+_PLAIN = (str, bytes, int, float, complex, tuple, list, set, frozenset, dict, type(None), enum.Enum)
+"""What counts of a class."""
 Named = tuple[str, object]
 _T = TypeVar("_T")
 
@@ -54,8 +57,8 @@ class Values:
         self.code = code
         self._open: list[object] = []
         """What is being read: a function may hold itself."""
-        self._changed: set[int] = set()
-        """Cells that one of the functions changes: they count in none."""
+        self._changed: dict[int, set[str]] = {}
+        """Cells that one of the functions changes, and which parts of them ("": all)."""
 
     def of(self, candidate: object) -> list[tuple[str, str]]:
         """The name and the text of each."""
@@ -74,9 +77,7 @@ class Values:
     def _held(self, candidate: object) -> Iterator[Named]:
         kind = type(candidate)
         if _is(candidate, functools.partial):
-            yield from ((f"argument {at}", value) for at, value in enumerate(candidate.args, 1))
-            yield from candidate.keywords.items()
-            yield from self.held(candidate.func)
+            yield from self._held_by_partial(candidate)
         elif _is(candidate, MethodType):
             owner = candidate.__self__
             yield "class", owner if isinstance(owner, type) else type(owner)
@@ -85,26 +86,69 @@ class Values:
         elif _is(candidate, FunctionType):
             yield from self._held_by_function(candidate)
         elif _is(candidate, type):
-            return
+            yield from self._class_values(candidate)
         elif self.code(kind) is not None:
-            yield from _attributes(candidate)
+            own = list(_attributes(candidate))
+            yield from own
+            names = {name for name, _ in own} | set(_stored(candidate))
+            yield from (each for each in self._class_values(kind) if each[0] not in names)
         else:
             # A function as a processor, or as a tool; one that a decorator made an object of.
             for name in ("function", "__wrapped__"):
                 if (function := _stored(candidate).get(name)) is not None:
                     yield from self.held(function)
 
+    def _held_by_partial(self, candidate: "functools.partial[object]") -> Iterator[Named]:
+        function, first = candidate.func, 0
+        if _is(function, MethodType):
+            function, first = function.__func__, 1
+        given = [(f"argument {at}", value) for at, value in enumerate(candidate.args, 1)]
+        if _is(function, FunctionType):
+            names = function.__code__.co_varnames[first : function.__code__.co_argcount]
+            given = [
+                (names[at] if at < len(names) else name, value)
+                for at, (name, value) in enumerate(given)
+            ]
+            changes = _Changes.of(function)
+            yield from changes.left([*given, *candidate.keywords.items()])
+        else:
+            yield from given
+            yield from candidate.keywords.items()
+        yield from self.held(candidate.func)
+
     def _held_by_function(self, function: FunctionType) -> Iterator[Named]:
-        changed, handed_on = changed_by(function), handed_on_by(function)
-        left_out = (changed or frozenset()) | made_at_start(function)
+        changes = _Changes.of(function)
         wrapped = vars(function).get("__wrapped__")
-        cells = [(name, cell) for name, cell in _cells(function) if id(cell) not in self._changed]
-        for name, value in (*_contents(cells), *_defaults(function)):
-            may_change = (changed is None or name in handed_on) and _is(value, _CHANGEABLE)
-            if value is not wrapped and not may_change and name not in left_out:
-                yield name, value
+        named = [*_contents(self._unchanged(function)), *_defaults(function)]
+        parts = {name: self._changed.get(id(cell), ()) for name, cell in _cells(function)}
+        for name, value in changes.left(named):
+            if wrapped is None or value is not wrapped:
+                yield name, _without(value, parts.get(name, ()))
+        own = [(name, value) for name, value in vars(function).items() if _is(value, _PLAIN)]
+        yield from ((name, value) for name, value in own if not changes.touches(name))
         if wrapped is not None:
             yield from self.held(wrapped)
+
+    def _unchanged(self, function: FunctionType) -> "list[tuple[str, CellType]]":
+        return [
+            (name, cell)
+            for name, cell in _cells(function)
+            if "" not in self._changed.get(id(cell), ())
+        ]
+
+    def _class_values(self, kind: type) -> Iterator[Named]:
+        """Plain values that stand in a class of the user's own: one that is made in a function has
+        others each time."""
+        for base in kind.__mro__[:-1]:
+            if self.code(base) is None:
+                continue
+            changes = _Changes.of(base)
+            plain = [
+                (name, value)
+                for name, value in sorted(vars(base).items())
+                if not (name.startswith("__") or changes.touches(name)) and _is(value, _PLAIN)
+            ]
+            yield from changes.left(plain, mark=".")
 
     def _find_changed(self, candidate: object) -> None:
         """In the functions that it holds, too: those that were made together share a counter."""
@@ -117,10 +161,67 @@ class Values:
                 continue
             seen.add(id(function))
             held = dict(_contents(_cells(function)))
-            changed = set(changed_by(function) or ())
-            changed |= {n for n in handed_on_by(function) if _is(held.get(n), _CHANGEABLE)}
-            self._changed |= {id(cell) for name, cell in _cells(function) if name in changed}
+            changes = _Changes.of(function)
+            for name, cell in _cells(function):
+                parts = changes.parts_of(name, held.get(name))
+                if parts:
+                    self._changed.setdefault(id(cell), set()).update(parts)
             waiting += [value for _, value in _contents(_cells(function))]
+
+
+class _Changes:
+    """What a function, or the methods of a class, change of what they hold."""
+
+    def __init__(self, changed: "frozenset[str] | None", handed_on: frozenset[str]):
+        self._known = changed is not None
+        self._changed = changed or frozenset()
+        self._handed_on = handed_on
+
+    @classmethod
+    def of(cls, subject: "FunctionType | type") -> "_Changes":
+        changed = changed_by(subject)
+        at_start = made_at_start(subject)
+        return cls(None if changed is None else changed | at_start, handed_on_by(subject))
+
+    def __or__(self, other: "_Changes") -> "_Changes":
+        known = self._known and other._known
+        changed = self._changed | other._changed
+        joined = _Changes(changed, self._handed_on | other._handed_on)
+        joined._known = known
+        return joined
+
+    def parts_of(self, name: str, value: object) -> set[str]:
+        """Which parts of it are changed; "": all of it. Elsewhere, what can be changed may be."""
+        found = {each.partition("/")[2] for each in self._changed if each.partition("/")[0] == name}
+        is_given = name in self._handed_on or (name.startswith(".") and "self" in self._handed_on)
+        if (not self._known or is_given) and _is(value, _CHANGEABLE):
+            found.add("")
+        return found
+
+    def touches(self, part: str) -> bool:
+        """Whether something of this name is changed, of whatever it is a part."""
+        return any(each.partition("/")[2] == part for each in self._changed)
+
+    def left(self, named: Iterable[Named], *, mark: str = "") -> Iterator[Named]:
+        """Those that are not changed, without the parts that are."""
+        for name, value in named:
+            parts = self.parts_of(f"{mark}{name}", value)
+            if "" not in parts:
+                yield name, _without(value, parts)
+
+
+class _Part(msgspec.Struct):
+    """A value without some of its attributes, or keys."""
+
+    of: object
+    without: frozenset[str]
+
+
+def _without(value: object, parts: Iterable[str]) -> object:
+    left_out = frozenset(parts)
+    if type(value) is _Part:
+        return _Part(value.of, value.without | left_out)
+    return _Part(value, left_out) if left_out else value
 
 
 class _TooLarge(Exception):
@@ -135,6 +236,8 @@ class _Text:
         self._left, self._room = _MOST, _LONGEST
         self._open: list[int] = []
         """What is being read: it may hold itself."""
+        self._left_out: dict[int, frozenset[str]] = {}
+        """By identity: names of parts that do not count."""
         self._texts: dict[int, tuple[object, str]] = {}
         """By identity, with the value itself, which stays alive: what many hold is read once."""
 
@@ -157,6 +260,9 @@ class _Text:
             raise _TooLarge
         if depth > _DEEPEST:
             return type(value).__qualname__
+        if type(value) is _Part:
+            self._left_out[id(value.of)] = value.without
+            value = value.of
         if (plain := self._plain(value)) is not None:
             return plain
         if id(value) in self._texts:
@@ -170,20 +276,22 @@ class _Text:
         return text
 
     def _composed(self, value: object, depth: int) -> str:
-        kind = type(value)
+        kind, left_out = type(value), self._left_out.get(id(value), ())
         if (members := _members(value)) is not None:
             texts = [self._of(member, depth + 1) for member in members]
             return _digest(sorted(texts) if issubclass(kind, set | frozenset) else texts)
         if issubclass(kind, dict):
             items: Any = dict.items(value)  # type: ignore[arg-type]
+            items = [(key, held) for key, held in items if not (_is(key, str) and key in left_out)]
             texts = [_digest([self._of(each, depth + 1) for each in item]) for item in items]
             return f"dict {_digest(sorted(texts))}"
         if (fields := _fields(kind)) is not None:
             stored = _stored(value)
-            held: Iterable[Named] = [(name, stored.get(name)) for name in fields]
+            held = [(name, stored.get(name)) for name in fields if name not in left_out]
             return kind.__qualname__ + self._named(held, depth)
         if (kind.__module__, kind.__qualname__) in _NAMESPACES:
-            return kind.__qualname__ + self._named(sorted(_stored(value).items()), depth)
+            named = [each for each in sorted(_stored(value).items()) if each[0] not in left_out]
+            return kind.__qualname__ + self._named(named, depth)
         return self._called(value, depth)
 
     def _plain(self, value: Any) -> "str | None":
@@ -193,19 +301,20 @@ class _Text:
         if kind in _BUILT_IN:
             return repr(value)
         if kind in _PATHS:
-            return f"Path {value}"
+            return f"Path {without_start(str(value))}"
         if kind is re.Pattern:
             return f"Pattern {value.flags} {value.pattern!r}"
         if issubclass(kind, int):
-            return int.__format__(value, "#x")
+            return "time" if is_of_this_start(int(value)) else int.__format__(value, "#x")
         if issubclass(kind, float):
-            return float.__repr__(value)
+            return "time" if is_of_this_start(float(value)) else float.__repr__(value)
         for text in (str, bytes, bytearray):
             if issubclass(kind, text):
                 self._room -= text.__len__(value)
                 if self._room < 0:
                     raise _TooLarge
-                return text.__repr__(value)
+                shown = without_start(str.__str__(value)) if text is str else value
+                return text.__repr__(shown)
         return None
 
     def _called(self, value: object, depth: int) -> str:
@@ -228,7 +337,9 @@ class _Text:
             name = kind.__qualname__
         else:
             return kind.__qualname__
-        return name + self._named(self._values.held(value), depth)
+        left_out = self._left_out.get(id(value), ())
+        held = [each for each in self._values.held(value) if each[0] not in left_out]
+        return name + self._named(held, depth)
 
     def _named(self, held: Iterable[Named], depth: int) -> str:
         texts = [text for name, value in held for text in (name, self._of(value, depth + 1))]
@@ -291,21 +402,14 @@ def _defaults(function: FunctionType) -> Iterator[Named]:
 
 def _attributes(value: object) -> Iterator[Named]:
     """Those that its methods leave alone."""
-    changed: set[str] = set()
-    handed_on: set[str] = set()
-    known = True
+    changes = _Changes(frozenset(), frozenset())
     for base in type(value).__mro__[:-1]:
-        found = changed_by(base)
-        known = known and found is not None
-        changed |= (found or set()) | made_at_start(base)
-        changed |= {f".{name}" for name, one in vars(base).items() if _is(one, _CACHED)}
-        if not base.__module__.startswith("holdfast."):  # What is ours changes nothing of theirs.
-            handed_on |= handed_on_by(base)
-    for name, held in sorted(_stored(value).items()):
-        is_handed_on = f".{name}" in handed_on or "self" in handed_on
-        may_change = (not known or is_handed_on) and _is(held, _CHANGEABLE)
-        if f".{name}" not in changed and not may_change:
-            yield name, held
+        found = _Changes.of(base)
+        if base.__module__.startswith("holdfast."):  # What is ours changes nothing of theirs.
+            found = _Changes(changed_by(base), frozenset())
+        computed = {f".{name}" for name, one in vars(base).items() if _is(one, _CACHED)}
+        changes = changes | found | _Changes(frozenset(computed), frozenset())
+    yield from changes.left(sorted(_stored(value).items()), mark=".")
 
 
 def _stored(value: object) -> dict[str, object]:

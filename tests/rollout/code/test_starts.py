@@ -1,0 +1,70 @@
+"""What is of this start of a program alone is recognized by what it is, and nothing else is."""
+
+import tempfile
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.rollout.code.starts import is_of_this_start, is_temporary, without_start
+
+
+@pytest.mark.parametrize("clock", [time.time, time.monotonic, time.perf_counter])
+def test_a_time_since_the_process_began_is_of_this_start(clock) -> None:
+    assert is_of_this_start(clock() + 0.000123)
+
+
+def test_a_clock_in_other_units_is_one_too() -> None:
+    assert all(is_of_this_start(time.time() * unit) for unit in (1_000, 1_000_000))
+    assert is_of_this_start(time.time_ns())
+
+
+@pytest.mark.parametrize("number", [0, 1, 3e-4, 0.25, 1_000_000, 10**400, float("nan")])
+def test_other_numbers_are_not(number) -> None:
+    assert not is_of_this_start(number)
+    assert not is_of_this_start(time.time() - 30 * 24 * 3600)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: str(uuid.uuid4()),
+        lambda: f"run-{uuid.uuid4().hex}",
+        lambda: f"run-{time.time()}",
+        lambda: f"{time.time_ns()}",
+        lambda: datetime.now().isoformat(),
+        lambda: datetime.now(UTC).isoformat(),
+        lambda: f"{datetime.now():%Y%m%d-%H%M%S}",
+        lambda: time.ctime(),
+        lambda: tempfile.mkdtemp(),
+    ],
+)
+def test_an_id_that_was_drawn_and_a_time_in_a_text_are_of_this_start(make) -> None:
+    first = make()
+    time.sleep(1.1)
+    assert without_start(first) == without_start(make())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer at 12:30:00.",
+        "You are A.",
+        "d41d8cd98f00b204e9800998ecf8427e",
+        "2024-02-29 12:00:00",
+        "/tmp",
+        "4111111111111111",
+        f"{datetime.now() - timedelta(days=30):%Y-%m-%d %H:%M:%S}",
+    ],
+    ids=["hour", "prompt", "md5", "date", "folder", "number", "a month ago"],
+)
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert without_start(text) == text
+
+
+def test_a_temporary_folder_of_before_is_no_such_one(tmp_path: Path) -> None:
+    assert not is_temporary("/home/me/tmp")
+    assert not is_temporary(f"{tempfile.gettempdir()}/mine-from-yesterday")
+    assert is_temporary(f"{tempfile.mkdtemp()}/a/b")
