@@ -116,7 +116,7 @@ def test_more_steps_after_the_last_one_are_those_of_a_longer_training(undisturbe
     assert code == 0, err
     assert_same(training, undisturbed)
     code, _, err = training.train(*fewer)
-    assert (code, "is later than --steps 2: give more" in err) == (2, True), err
+    assert (code, "is later than --steps 2: give more" in err) == (Exit.CHANGED, True), err
 
 
 @pytest.mark.timeout(600)

@@ -327,7 +327,7 @@ def test_a_message_with_an_unknown_role_is_refused_before_anything_is_sampled():
         await t.generate()
 
     play = Play()
-    with pytest.raises(Exception, match="is no message"):
+    with pytest.raises(Exception, match="role is 'bot'; the roles are"):
         run(play, rollout)
     assert not play.oracle.requests
 
