@@ -130,6 +130,7 @@ class Engine:
                 self._clock,
                 on_record=self._spending.take,
                 patience=self._settings.patience,
+                is_spent=lambda: self.stop.spent,
             )
             if scorer
             else None
@@ -387,16 +388,20 @@ class Engine:
             return self._note([member])
         if not self._scoring.scorer.is_group:
             group.members.pop()
-            await self._scoring.settle([member] if member.history.status.is_outcome else [])
-            return self._note([member])
+            scored = [member] if member.history.status.is_outcome else []
+            return self._note([member], settled=await self._scoring.settle(scored))
         if group.waiting == 0:
             valid = [member for member in group.members if member.history.status.is_outcome]
-            await self._scoring.settle(valid, await self._settled_members(group) if valid else ())
-            self._note(group.members)
+            others = await self._settled_members(group) if valid else ()
+            self._note(group.members, settled=await self._scoring.settle(valid, others))
         return None
 
-    def _note(self, members: Sequence[Member]) -> None:
-        """They are done, durably."""
+    def _note(self, members: Sequence[Member], *, settled: bool = True) -> None:
+        """They are done, durably; or, where they are not `settled`, to be scored later."""
+        if not settled:
+            for _ in members:
+                self._progress.stopped()
+            return
         self._progress.settled([member.history for member in members])
         for member in members:
             self._progress.rewarded(member.lease.key.task, member.history.reward)

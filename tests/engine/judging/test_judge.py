@@ -507,6 +507,20 @@ def test_they_count_against_a_limit(policy: FakeEngine, tmp_path: Path) -> None:
     assert whole.report.permanent_failures == 0
 
 
+def test_no_verdict_is_begun_when_the_limit_is_reached(policy: FakeEngine, tmp_path: Path) -> None:
+    journal = str(tmp_path / "j.db")
+    with FakeEngine(replies=[GOOD], model="wise") as engine:
+        judge = judge_of(engine)
+        limited = {"max_tokens_total": 1, "scoring": {"concurrency": 1}, "concurrency": 8}
+        stopped = run_with(judge, policy, journal, samples=8, settings=limited)
+        assert stopped.ending.spent
+        judged = [reward for reward in stopped.rewards if reward is not None]
+        assert len(judged) <= 1, "the first shows that it costs something"
+        whole = run_with(judge, policy, journal, samples=8, settings={"max_tokens_total": 10**9})
+    assert not whole.ending.stopped
+    assert len(whole.rewards) == 16
+
+
 def test_a_judge_without_a_price_is_found_before_anything_is_sampled(policy: FakeEngine) -> None:
     prices = {"fake": {"prompt": 1, "completion": 1}}
     before = policy.stats().tokens

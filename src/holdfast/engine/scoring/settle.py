@@ -27,6 +27,7 @@ from holdfast.records.history import History
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.usage import judge_usage
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.threads.contain import as_exception
 
@@ -82,8 +83,10 @@ class Scoring:
         place: Place = by_sample,
         on_record: Callable[[Record], None] = lambda record: None,
         patience: float = PATIENCE.default,
+        is_spent: Callable[[], bool] = lambda: False,
     ):
-        """`patience`: how long an engine that the scorer asks may be down."""
+        """`patience`: how long an engine that the scorer asks may be down. `is_spent`: whether a
+        limit on what is spent is reached: then a scorer that costs something begins nothing new."""
         self.scorer = scorer
         self._place = place
         self._on_record = on_record
@@ -92,20 +95,26 @@ class Scoring:
         self._clock = clock
         self._patience = patience
         self._slots = asyncio.Semaphore(policy.concurrency)
+        self._is_spent = is_spent
+        self._costs = False
+        """A score of this scorer has cost something."""
 
     async def settle(
         self, members: Sequence[Member], settled: Sequence[TrajectoryView] = ()
-    ) -> None:
-        """Returns when every member is scored, or has failed for good, durably.
+    ) -> bool:
+        """Returns when every member is scored, or has failed for good, durably; False where nothing
+        more may be spent on them.
 
         A group scorer also sees `settled`: members of the group that have their scores already.
         """
         if not members:
-            return None
+            return True
         failures = max(member.failures for member in members)
         while True:
             try:
                 async with self._slots:
+                    if self._costs and self._is_spent():
+                        return False
                     scores = await self._score(members, settled)
             except STOPS:
                 raise
@@ -114,9 +123,10 @@ class Scoring:
                 final = failures >= self._policy.tries
                 await self._failed(members, error, attempt=failures, final=final)
                 if final:
-                    return None
+                    return True
             else:
-                return await self._scored(members, scores)
+                await self._scored(members, scores)
+                return True
 
     async def _score(
         self, members: Sequence[Member], settled: Sequence[TrajectoryView]
@@ -139,6 +149,7 @@ class Scoring:
 
     async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
         now = self._clock.now()
+        self._costs = self._costs or any(judge_usage(score.details) for score in scores)
         records = [
             Scored(
                 self.scorer.name,

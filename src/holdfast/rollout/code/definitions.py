@@ -35,7 +35,21 @@ _READING = frozenset(
         *("len", "str", "repr", "sorted", "list", "dict", "tuple", "set", "frozenset", "print"),
         *("enumerate", "zip", "range", "min", "max", "sum", "any", "all", "isinstance"),
         *("dumps", "join", "format", "choice", "choices", "sample", "copy", "deepcopy"),
-        *("reversed", "iter", "map", "filter", "bool", "int", "float", "hash", "type", "vars"),
+        *(
+            "extend",
+            "update",
+            "chain",
+            "reversed",
+            "iter",
+            "map",
+            "filter",
+            "bool",
+            "int",
+            "float",
+            "hash",
+            "type",
+            "vars",
+        ),
         *("debug", "info", "warning", "error", "exception", "critical", "log", "pprint", "pformat"),
     )
 )
@@ -210,6 +224,11 @@ def _changed(definition: _Definition) -> Iterator[str]:
                 yield from _chain(node)
             case ast.Call(func=ast.Attribute(attr=name, value=of)) if name in _CHANGING:
                 yield from _chain(of)
+            case ast.Call(
+                func=ast.Name(id="setattr") | ast.Attribute(attr="__setattr__"),
+                args=[of, ast.Constant(value=str(name)), *_],
+            ):
+                yield from _chain(ast.Attribute(value=of, attr=name))
 
 
 def _changed_there(
@@ -327,6 +346,8 @@ def _kept(
     """The arguments that the called function changes or hands on, as far as is known: all but
     those that one of the user's own only reads."""
     given = [*call.args, *(each.value for each in call.keywords if each.arg)]
+    if _is_ours(call.func, subject):
+        return  # It changes nothing of theirs.
     helper, first = _helper(call.func, subject)
     kept = None if helper is None or helper in by else _parameters_kept(helper, by)
     if helper is None or kept is None or any(isinstance(each, ast.Starred) for each in call.args):
@@ -365,6 +386,21 @@ def _helper(called: ast.expr, subject: "FunctionType | type") -> "tuple[Function
     return (found, first) if isinstance(found, FunctionType) and is_own else (None, 0)
 
 
+def _is_ours(called: ast.expr, subject: "FunctionType | type") -> bool:
+    """Whether it is a function or a class of Holdfast."""
+    match called:
+        case ast.Name(id=name):
+            found = _known_as(name, subject)
+        case ast.Attribute(value=ast.Name(id=name)):
+            found = _known_as(name, subject)
+            return type(found) is ModuleType and found.__name__.partition(".")[0] == "holdfast"
+        case _:
+            return False
+    is_code = type(found) is FunctionType or issubclass(type(found), type)
+    home = getattr(found, "__module__", None) if is_code else None
+    return isinstance(home, str) and home.partition(".")[0] == "holdfast"
+
+
 def _known_as(name: str, subject: "FunctionType | type") -> object:
     """What stands under the name where the code is written."""
     members = vars(subject).values() if isinstance(subject, type) else (subject,)
@@ -395,8 +431,15 @@ def _aliases_of(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _members_of(node: ast.AST) -> Iterator[tuple[str, str]]:
     """`item` and `.items` of `for item in self.items`."""
-    if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-        yield from ((node.target.id, name) for name in _plain_name(node.iter))
+    match node:
+        case ast.For(target=ast.Name(id=name), iter=of):
+            yield from ((name, each) for each in _plain_name(of))
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=of)):
+            yield from ((name, each) for each in _plain_name(of))
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=of), attr=part)
+        ) if of != "self":
+            yield name, f"{of}/{part}"
 
 
 def _with_aliases(names: Iterable[str], scope: _Definition) -> set[str]:
