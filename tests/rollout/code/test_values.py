@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import enum
 import functools
+import importlib.util
 import itertools
 import os
 import re
@@ -615,3 +616,25 @@ def test_what_is_deep_or_holds_itself_is_read_in_a_moment() -> None:
         tree = {"it's": tree, 'a "quote"': [tree, tree]}
     tree["parent"] = tree
     assert fingerprint_of(closing(tree)) == fingerprint_of(closing(tree))
+
+
+def test_code_of_many_helpers_is_read_in_a_moment(tmp_path: Path) -> None:
+    """Each of them once: through all ways from one to the other, it would take minutes."""
+    helpers = [
+        f"def help{at}(cfg):\n"
+        + "".join(f"    help{(3 * at + more) % 60}(cfg)\n" for more in range(6))
+        for at in range(60)
+    ]
+    source = "\n".join([*helpers, "def made(cfg):\n    return lambda t: help0(cfg)\n"])
+    (tmp_path / "many.py").write_text(source)
+    spec = importlib.util.spec_from_file_location("many", tmp_path / "many.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    began = time.process_time()
+    one = fingerprint_of(closing(1))
+    small = time.process_time() - began
+    began = time.process_time()
+    assert fingerprint_of(module.made({"a": 1})) != one
+    assert time.process_time() - began < max(1.0, 1000 * small)

@@ -10,8 +10,10 @@ import contextlib
 import functools
 import inspect
 import linecache
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeVar
 
 from holdfast.records.failure import is_user_code
 from holdfast.rollout.code.source import bytecode, canonical
@@ -82,13 +84,44 @@ def own_source(subject: object) -> bytes:
     return b"".join(map(canonical, found)) if found else bytecode(subject)
 
 
-def changed_by(
-    subject: "FunctionType | type", *, by: tuple[FunctionType, ...] = ()
-) -> "frozenset[str] | None":
+_memory: "ContextVar[dict[object, Any] | None]" = ContextVar("memory", default=None)
+_Found = TypeVar("_Found")
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """In the block, each function is read once, however many others it helps."""
+    token = _memory.set({})
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+def _remembered(
+    what: str,
+    subject: "FunctionType | type",
+    depth: int,
+    find: "Callable[[FunctionType | type, int], _Found]",
+) -> _Found:
+    memory, key = _memory.get(), (what, id(subject), depth)
+    if memory is None:
+        return find(subject, depth)
+    if key not in memory:
+        memory[key] = (subject, find(subject, depth))  # It stays alive, and its id its own.
+    found: _Found = memory[key][1]
+    return found
+
+
+def changed_by(subject: "FunctionType | type", *, depth: int = 0) -> "frozenset[str] | None":
     """Names of variables, and `.name` of attributes, that it changes, by itself or through helpers
     of the user's own: where it stands rather than what it is. `name/part` where only an attribute,
-    or what stands under a key, is changed. None where its source is not known. `by`: the functions
-    through which it came here."""
+    or what stands under a key, is changed. None where its source is not known. `depth`: of how many
+    functions it is a helper's helper."""
+    return _remembered("changed", subject, depth, _find_changed)
+
+
+def _find_changed(subject: "FunctionType | type", depth: int) -> "frozenset[str] | None":
     found = _nodes(subject)
     if not found:
         return None
@@ -96,30 +129,33 @@ def changed_by(
         name
         for node in found
         for scope in _working(node)
-        for name in _with_aliases({*_changed(scope), *_changed_there(scope, subject, by)}, scope)
+        for name in _with_aliases({*_changed(scope), *_changed_there(scope, subject, depth)}, scope)
     )
     return frozenset(names)
 
 
-def handed_on_by(
-    subject: "FunctionType | type", *, by: tuple[FunctionType, ...] = ()
-) -> frozenset[str]:
+def handed_on_by(subject: "FunctionType | type", *, depth: int = 0) -> frozenset[str]:
     """Names of variables, and `.name` of attributes, that it gives to others as they are: what can
-    be changed may be changed there. A function of the user's own that only reads it is no other.
-    `by`: the functions through which it came here."""
+    be changed may be changed there. A function of the user's own that only reads it is no other."""
+    return _remembered("handed on", subject, depth, _find_handed_on)
+
+
+def _find_handed_on(subject: "FunctionType | type", depth: int) -> frozenset[str]:
     scopes = [scope for node in _nodes(subject) for scope in _scopes(node)]
     return frozenset(
-        name for scope in scopes for name in _with_aliases(_handed_on(scope, subject, by), scope)
+        name for scope in scopes for name in _with_aliases(_handed_on(scope, subject, depth), scope)
     )
 
 
 def made_at_start(subject: "FunctionType | type") -> frozenset[str]:
     """Names of variables around a function, and `.name` of a class's attributes, that are set to
     the time, a process id, or an id that is drawn: they are others at each start."""
+    return _remembered("start", subject, 0, _find_made_at_start)
+
+
+def _find_made_at_start(subject: "FunctionType | type", _: int) -> frozenset[str]:
     found: Iterable[_Definition] = _nodes(subject)
-    also = frozenset(
-        name for name, nodes in _in_file(subject).items() if all(map(_gives_start, nodes))
-    )
+    also = _giving_start(_text_of(subject))
     if isinstance(subject, FunctionType):
         inner = list(found)
         found = [each for each in _all_named(subject) if any(_encloses(each, it) for it in inner)]
@@ -142,13 +178,25 @@ def _all_named(subject: "FunctionType | type") -> Iterator[_Definition]:
 
 def _in_file(subject: "FunctionType | type") -> "dict[str, tuple[_Definition, ...]]":
     """Everything that is defined in its file, by name."""
+    return _definitions(_text_of(subject))
+
+
+@functools.lru_cache(maxsize=16)
+def _giving_start(text: str) -> frozenset[str]:
+    """Functions of a file that give what is another one at each start."""
+    defined = _definitions(text).items()
+    return frozenset(name for name, nodes in defined if all(map(_gives_start, nodes)))
+
+
+def _text_of(subject: "FunctionType | type") -> str:
+    """Of its file; "" where that is too long to be read."""
     try:
         file = inspect.getfile(subject)
     except (TypeError, OSError):  # A class of a notebook is in no file; its functions may be.
         file = next((code.co_filename for code in _codes(subject)), "")
     linecache.checkcache(file)
     text = "".join(linecache.getlines(file))
-    return _definitions(text) if len(text) <= _LARGEST else {}
+    return text if len(text) <= _LARGEST else ""
 
 
 @functools.lru_cache(maxsize=16)
@@ -232,14 +280,14 @@ def _changed(definition: _Definition) -> Iterator[str]:
 
 
 def _changed_there(
-    definition: _Definition, subject: "FunctionType | type", by: tuple[FunctionType, ...]
+    definition: _Definition, subject: "FunctionType | type", depth: int
 ) -> Iterator[str]:
     """What helpers change of what it gives them."""
     for call in (node for node in ast.walk(definition) if isinstance(node, ast.Call)):
         helper, first = _helper(call.func, subject)
-        if helper is None or helper in by or len(by) >= _HELPERS:
+        if helper is None or depth >= _HELPERS:
             continue
-        changed = changed_by(helper, by=(*by, helper)) or frozenset()
+        changed = changed_by(helper, depth=depth + 1) or frozenset()
         for parameter, value in _parameters(call, helper, first):
             for of in _plain_name(value):
                 parts = [each.partition("/")[1:] for each in changed if _is_of(each, parameter)]
@@ -311,19 +359,19 @@ def _plain(node: "ast.expr | None") -> str:
 
 
 def _handed_on(
-    definition: _Definition, subject: "FunctionType | type", by: tuple[FunctionType, ...]
+    definition: _Definition, subject: "FunctionType | type", depth: int
 ) -> Iterator[str]:
-    return (name for each in _given(definition, subject, by) for name in _plain_name(each))
+    return (name for each in _given(definition, subject, depth) for name in _plain_name(each))
 
 
 def _given(
-    definition: _Definition, subject: "FunctionType | type", by: tuple[FunctionType, ...]
+    definition: _Definition, subject: "FunctionType | type", depth: int
 ) -> Iterator[ast.expr]:
     """Whatever it gives to others."""
     for node in ast.walk(definition):
         match node:
             case ast.Call() if not _only_reads(node.func, definition, subject):
-                yield from _kept(node, subject, by)
+                yield from _kept(node, subject, depth)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 if not list(_aliases_of(node)):
                     yield value
@@ -340,16 +388,14 @@ def _plain_name(given: ast.expr) -> Iterator[str]:
         yield given.id
 
 
-def _kept(
-    call: ast.Call, subject: "FunctionType | type", by: tuple[FunctionType, ...]
-) -> Iterator[ast.expr]:
+def _kept(call: ast.Call, subject: "FunctionType | type", depth: int) -> Iterator[ast.expr]:
     """The arguments that the called function changes or hands on, as far as is known: all but
     those that one of the user's own only reads."""
     given = [*call.args, *(each.value for each in call.keywords if each.arg)]
     if _is_ours(call.func, subject):
         return  # It changes nothing of theirs.
     helper, first = _helper(call.func, subject)
-    kept = None if helper is None or helper in by else _parameters_kept(helper, by)
+    kept = None if helper is None else _parameters_kept(helper, depth)
     if helper is None or kept is None or any(isinstance(each, ast.Starred) for each in call.args):
         yield from given
         return
@@ -358,13 +404,13 @@ def _kept(
     yield from (value for value in given if not any(value is each for _, each in known))
 
 
-def _parameters_kept(helper: FunctionType, by: tuple[FunctionType, ...]) -> "frozenset[str] | None":
+def _parameters_kept(helper: FunctionType, depth: int) -> "frozenset[str] | None":
     """None where it is not known."""
-    changed = changed_by(helper, by=(*by, helper))
-    if changed is None or len(by) >= _HELPERS:
+    changed = None if depth >= _HELPERS else changed_by(helper, depth=depth + 1)
+    if changed is None:
         return None
     whole = frozenset(name for name in changed if "/" not in name)
-    return whole | handed_on_by(helper, by=(*by, helper))
+    return whole | handed_on_by(helper, depth=depth + 1)
 
 
 def _helper(called: ast.expr, subject: "FunctionType | type") -> "tuple[FunctionType | None, int]":

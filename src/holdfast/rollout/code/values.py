@@ -28,7 +28,12 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from holdfast.rollout.code.definitions import changed_by, handed_on_by, made_at_start
+from holdfast.rollout.code.definitions import (
+    changed_by,
+    handed_on_by,
+    made_at_start,
+    remembering,
+)
 from holdfast.rollout.code.starts import is_of_this_start, without_start
 
 _DEEPEST = 20
@@ -62,8 +67,9 @@ class Values:
 
     def of(self, candidate: object) -> list[tuple[str, str]]:
         """The name and the text of each."""
-        self._find_changed(candidate)
-        return [(name, _Text(self).bounded(value)) for name, value in self.held(candidate)]
+        with remembering():
+            self._find_changed(candidate)
+            return [(name, _Text(self).bounded(value)) for name, value in self.held(candidate)]
 
     def held(self, candidate: object) -> list[Named]:
         if any(candidate is one for one in self._open):
