@@ -115,6 +115,12 @@ def test_more_steps_after_the_last_one_are_those_of_a_longer_training(undisturbe
     code, _, err = training.train()
     assert code == 0, err
     assert_same(training, undisturbed)
+    shutil.rmtree(training.out)
+    code, _, err = training.train(*fewer)
+    assert code == 0, err
+    code, _, err = training.train("--eval-every", "2")
+    assert code == 0, err
+    assert training.final() == undisturbed.final()
     code, _, err = training.train(*fewer)
     assert (code, "is later than --steps 2: give more" in err) == (Exit.CHANGED, True), err
 

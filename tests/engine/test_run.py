@@ -76,7 +76,10 @@ def refused(**changes: object) -> str:
         ({"policy": {"url": "x"}}, "policy is of type dict, and no policy"),
         ({"policy": [3]}, "policy: an address is a text, not 3"),
         ({"policy": "/"}, "policy / is a folder; for the embedded engine, give model='/'"),
-        ({"policy": "127.0.0.1:8000"}, "an inference engine's address (--policy) looks like http"),
+        (
+            {"policy": "127.0.0.1:8000"},
+            "policy=) looks like http",
+        ),
         ({"model": "tiny"}, "model and api_key go with an address: this policy has its own"),
         ({"model": 3, "policy": None}, "model is a name, or the path of a folder, not 3"),
         ({"new": True, "accept_changes": True}, "new starts another run, accept_changes goes on"),

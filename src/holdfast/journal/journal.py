@@ -247,9 +247,10 @@ class Journal(Protocol):
         *,
         tags: Sequence[str] | None = None,
         command: RecordedCommand | None = None,
+        training: str | None = None,
     ) -> Run:
-        """Replaces the tags, or the recorded command, of a run, whoever works on it; `amend_run`
-        keeps both. None: as they were."""
+        """Replaces the tags, the recorded command, or the settings of a training, of a run, whoever
+        works on it; `amend_run` keeps them. None: as they were."""
         ...
 
     async def rename_run(self, run: Run, name: str) -> Run:

@@ -12,6 +12,7 @@ from holdfast.journal.memory_ledger import ConsumerLedger
 from holdfast.journal.process import is_gone
 from holdfast.journal.references import reachable
 from holdfast.journal.rules import (
+    amended_spec,
     blobs_in_use,
     check_size,
     check_tags,
@@ -128,7 +129,7 @@ class MemoryRuns:
         changes = (*run.changes, RunChange(tuple(differences), time.time()))
         recorded = self._current_run(run).spec
         refuse_two_scorers(recorded, spec, await self.held_groups(run))
-        spec = structs.replace(spec, tags=recorded.tags, command=spec.command or recorded.command)
+        spec = amended_spec(recorded, spec)
         amended = Run(id=run.id, spec=spec, changes=changes, created=run.created)
         self._runs[run.id] = amended
         self._current[run.id] = set()
@@ -146,11 +147,13 @@ class MemoryRuns:
         *,
         tags: Sequence[str] | None = None,
         command: RecordedCommand | None = None,
+        training: str | None = None,
     ) -> Run:
         spec = self._current_run(run).spec
         kept = spec.tags if tags is None else check_tags(tags)
+        command, training = command or spec.command, training or spec.training
         return self._with_spec(
-            run, structs.replace(spec, tags=kept, command=command or spec.command)
+            run, structs.replace(spec, tags=kept, command=command, training=training)
         )
 
     async def rename_run(self, run: Run, name: str) -> Run:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from holdfast.journal.journal import Consumer
 from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
 from holdfast.records.errors import ConsumerHeld, LeaseLost, RunHeld, UsageError
@@ -167,6 +169,16 @@ def journal_in_use(others: Sequence[str]) -> RunHeld:
     return RunHeld(
         f"{', '.join(map(repr, others))} is being worked on, and would have to wait while space is "
         "given back; do it later"
+    )
+
+
+def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
+    """What a run is described by when it is amended: notes on it stay."""
+    return structs.replace(
+        spec,
+        tags=recorded.tags,
+        command=spec.command or recorded.command,
+        training=recorded.training,
     )
 
 

@@ -18,7 +18,7 @@ MAX_SAMPLES = 1_000_000
 """Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
 MAX_NAMED = 5
 """Files that are named as changed."""
-_APART = frozenset({"rollout_code", "scorer_code", "tags", "command"})
+_APART = frozenset({"rollout_code", "scorer_code", "tags", "command", "training"})
 """What `rollout` and `scorer` stand for, and what is no part of what is sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
@@ -73,6 +73,8 @@ class RunSpec(Struct, frozen=True):
     """The user's own words for it. No part of what is sampled."""
     command: RecordedCommand | None = None
     """No part of it, either. None for a run of a program, or of an older version."""
+    training: str = ""
+    """Of a training: the settings that make it another one, as JSON. "": none, or it is older."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)

@@ -111,7 +111,7 @@ def test_a_training_that_has_ended_needs_no_parts(tmp_path):
     assert not over(run="other")
     asyncio.run(seal())
     assert over()
-    assert over(steps=5), "of which it is asked before whether it is to have more"
+    assert not over(steps=5), "it is to have more"
     assert over(epochs=1)
     assert not over(epochs=1, steps=5), "its last groups may be left to train"
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast import AgentRolloutProcessor, tool
 from holdfast.engine.judging.judge import Judge
 from holdfast.rollout.code import definitions
 from holdfast.rollout.code.fingerprint import fingerprinted
@@ -617,6 +618,41 @@ def test_what_is_deep_or_holds_itself_is_read_in_a_moment() -> None:
         tree = {"it's": tree, 'a "quote"': [tree, tree]}
     tree["parent"] = tree
     assert fingerprint_of(closing(tree)) == fingerprint_of(closing(tree))
+
+
+def one(a: int) -> int:
+    """A tool."""
+    return a
+
+
+def other(a: int) -> int:
+    """A tool."""
+    return a
+
+
+def asking_with(tools: object):
+    async def solve(t):
+        await t.generate(tools=tools)
+
+    return solve
+
+
+def agent_with(tools: object):
+    return AgentRolloutProcessor(tools=tools)
+
+
+@pytest.mark.parametrize("make", [asking_with, agent_with])
+def test_a_tool_is_its_function_and_its_contract(make) -> None:
+    first = fingerprint_of(make([tool(one)]))
+    assert first == fingerprint_of(make([tool(one)]))
+    others = [[tool(other)], [tool(contract="idempotent")(one)], [tool(one), tool(other)]]
+    assert first not in [fingerprint_of(make(tools)) for tools in others]
+    assert fingerprint_of(make([one])) != fingerprint_of(make([other]))
+
+
+def test_what_ends_an_agent_is_part_of_it() -> None:
+    first, second = (AgentRolloutProcessor(tools=[one], finish=f) for f in (one, other))
+    assert fingerprint_of(first) != fingerprint_of(second)
 
 
 def test_each_of_many_helpers_is_read_once(tmp_path: Path, monkeypatch) -> None:

@@ -178,11 +178,10 @@ async def is_over(args: argparse.Namespace) -> bool:
         versions = [] if run is None else await journal.versions(run)
         if not versions or not (await (await pool_of(journal, args.run)).stats()).is_over:
             return False
-    return args.epochs is None or (versions[-1].step) >= args.steps
+    return bool(versions[-1].step >= args.steps)
 
 
-async def supervise(args: argparse.Namespace, *, model: Path, has_more: bool) -> int:
-    """`has_more`: steps, after those with which the training had ended."""
+async def supervise(args: argparse.Namespace, *, model: Path) -> int:
     from holdfast.pipeline.supervisor import Supervisor
 
     out = Path(args.out)
@@ -193,8 +192,7 @@ async def supervise(args: argparse.Namespace, *, model: Path, has_more: bool) ->
     signals.watch()
     async with AsyncExitStack() as stack:
         stack.enter_context(use_folder(out / PARTS, holds_parts=True))
-        if has_more:
-            await _open_again(args)
+        await _open_again(args)
         if args.retry_failed:
             await _retry_failed(args)
         policy = RestartPolicy() if args.restarts is None else RestartPolicy(restarts=args.restarts)
@@ -218,11 +216,12 @@ async def supervise(args: argparse.Namespace, *, model: Path, has_more: bool) ->
 async def _open_again(args: argparse.Namespace) -> None:
     """Before the parts are started: a rollouter ends with a sealed stream."""
     from holdfast.pipeline.parts import shared_journal
+    from holdfast.training.run.open_training import open_again
 
     async with shared_journal(args.journal) as journal:
         run = await journal.find_run(args.run)
-        if run is not None:  # Else its trainer says what is missing.
-            await journal.unseal(run)
+        if run is not None and args.epochs is None:
+            await open_again(journal, run, steps=args.steps)
 
 
 async def _retry_failed(args: argparse.Namespace) -> None:

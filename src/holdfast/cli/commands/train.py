@@ -132,14 +132,14 @@ def _supervise(
 ) -> int | None:
     """None where nothing is left for parts. What they would refuse, when an engine has been started
     for them, is refused here."""
-    from holdfast.training.run.loop import is_extended
+    from holdfast.training.run.loop import check_folder_settings
     from holdfast.training.run.train import check_training
 
-    has_more = is_extended(Path(args.out), settings, run=args.run)
-    if not has_more and run_in_own_loop(pipeline.is_over(args)):
+    check_folder_settings(Path(args.out), settings, run=args.run)
+    if run_in_own_loop(pipeline.is_over(args)):
         return None
     check_training(plan, settings, model=model, has_engine=has_engine)
-    return run_in_own_loop(pipeline.supervise(args, model=model, has_more=has_more))
+    return run_in_own_loop(pipeline.supervise(args, model=model))
 
 
 def _check_required(args: argparse.Namespace) -> None:

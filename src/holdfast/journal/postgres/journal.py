@@ -247,8 +247,9 @@ class PostgresJournal(ClosedByBlock):
         *,
         tags: Sequence[str] | None = None,
         command: RecordedCommand | None = None,
+        training: str | None = None,
     ) -> Run:
-        return await self._write(runs.annotate, run, tags, command)
+        return await self._write(runs.annotate, run, tags, command, training)
 
     async def rename_run(self, run: Run, name: str) -> Run:
         async def rename(connection: ServerConnection) -> Run:

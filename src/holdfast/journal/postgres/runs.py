@@ -16,6 +16,7 @@ from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerI
 from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
+    amended_spec,
     check_size,
     check_tags,
     distinct,
@@ -125,7 +126,7 @@ async def amend(
     """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
     recorded = (await lock(connection, run)).spec
     refuse_two_scorers(recorded, spec, await held_groups(connection, run))
-    spec = structs.replace(spec, tags=recorded.tags, command=spec.command or recorded.command)
+    spec = amended_spec(recorded, spec)
     changes = (
         *run.changes,
         RunChange(tuple(differences), await connection.fetchval(f"SELECT {NOW}")),
@@ -167,12 +168,14 @@ async def annotate(
     run: Run,
     tags: Sequence[str] | None,
     command: RecordedCommand | None,
+    training: str | None,
 ) -> Run:
     found = await lock(connection, run)
     spec = structs.replace(
         found.spec,
         tags=found.spec.tags if tags is None else check_tags(tags),
         command=command or found.spec.command,
+        training=training or found.spec.training,
     )
     await connection.execute(
         "UPDATE holdfast.runs SET spec = $2 WHERE id = $1", run.id, _encode(spec)

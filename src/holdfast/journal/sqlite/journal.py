@@ -267,8 +267,9 @@ class SqliteJournal(ClosedByBlock):
         *,
         tags: Sequence[str] | None = None,
         command: RecordedCommand | None = None,
+        training: str | None = None,
     ) -> Run:
-        return await self._write(runs.annotate, run, tags, command)
+        return await self._write(runs.annotate, run, tags, command, training)
 
     async def rename_run(self, run: Run, name: str) -> Run:
         def rename(connection: sqlite3.Connection, now: Instant) -> Run:

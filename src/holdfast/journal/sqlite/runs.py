@@ -12,6 +12,7 @@ from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerI
 from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
+    amended_spec,
     check_size,
     check_tags,
     distinct,
@@ -124,7 +125,7 @@ def amend(
 
 
 def _with_notes(spec: RunSpec, recorded: RunSpec) -> RunSpec:
-    return structs.replace(spec, tags=recorded.tags, command=spec.command or recorded.command)
+    return amended_spec(recorded, spec)
 
 
 def current(connection: sqlite3.Connection, run: Run) -> Run:
@@ -142,12 +143,14 @@ def annotate(
     run: Run,
     tags: Sequence[str] | None,
     command: RecordedCommand | None,
+    training: str | None,
 ) -> Run:
     found = current(connection, run)
     spec = structs.replace(
         found.spec,
         tags=found.spec.tags if tags is None else check_tags(tags),
         command=command or found.spec.command,
+        training=training or found.spec.training,
     )
     connection.execute("UPDATE runs SET spec = ? WHERE id = ?", (_encode(spec), run.id))
     return structs.replace(found, spec=spec)

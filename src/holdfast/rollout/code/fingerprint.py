@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum, auto
 from pathlib import Path
-from types import MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 
 from holdfast.records.run import Code
 from holdfast.rollout.code.definitions import own_source
 from holdfast.rollout.code.files import files_of, is_own
 from holdfast.rollout.code.source import bytecode, simple_text, without_evaluations
-from holdfast.rollout.code.values import Values, is_short, whole_identity
+from holdfast.rollout.code.values import Values, is_short, is_tool, whole_identity
 
 
 class _Reading:
@@ -98,8 +98,16 @@ def code_of(*candidates: object) -> str:
         else:
             own = own_source(_plain_function(subject))
             values = [] if _identity(candidate) else _values(candidate)
-            parts += [_code(subject), own, _encoded(values)]
+            named = _named(candidate).encode("utf-8", "surrogatepass")
+            parts += [_code(subject), own, _encoded(values), named]
     return _digest(*parts)
+
+
+def _named(candidate: object) -> str:
+    """What tells a function, or a tool, from others in its file; "" for anything else."""
+    if isinstance(candidate, FunctionType | MethodType | functools.partial) or is_tool(candidate):
+        return Values(_own_code).text(candidate)
+    return ""
 
 
 def _values(candidate: object) -> list[tuple[str, str]]:

@@ -48,6 +48,8 @@ _CHANGEABLE = (list, set, dict, bytearray)
 _NAMESPACES = (("types", "SimpleNamespace"), ("argparse", "Namespace"))
 """By name: argparse is not imported for this."""
 _CACHED = functools.cached_property
+_SETTINGS = (str, int, float)
+"""Of a tool: its name, its contract, its limits."""
 _PLAIN = (str, bytes, int, float, complex, tuple, list, set, frozenset, dict, type(None), enum.Enum)
 """What counts of a class."""
 Named = tuple[str, object]
@@ -70,6 +72,12 @@ class Values:
         with remembering():
             self._find_changed(candidate)
             return [(name, _Text(self).bounded(value)) for name, value in self.held(candidate)]
+
+    def text(self, value: object) -> str:
+        """Of a function, or of a tool: its name, its code, and what it was made with."""
+        with remembering():
+            self._find_changed(value)
+            return _Text(self).bounded(value)
 
     def held(self, candidate: object) -> list[Named]:
         if any(candidate is one for one in self._open):
@@ -339,6 +347,10 @@ class _Text:
             return value.__qualname__
         elif (whole := whole_identity(value)) is not None:
             return f"{kind.__qualname__} {whole}"
+        elif is_tool(value):
+            stored = sorted(_stored(value).items())
+            own = [each for each in stored if each[0][0] != "_" and _is(each[1], _SETTINGS)]
+            return kind.__qualname__ + self._named([("", stored_function(value)), *own], depth)
         elif self._values.code(kind) is not None or _is_called(kind):
             name = kind.__qualname__
         else:
@@ -377,6 +389,16 @@ def whole_identity(value: object) -> "str | None":
     class says so (`IS_ITS_IDENTITY`), for itself and not for those that are made of it."""
     is_whole = vars(type(value)).get("IS_ITS_IDENTITY") is True
     return value.identity if is_whole else None  # type: ignore[attr-defined]
+
+
+def is_tool(value: object) -> bool:
+    """Whether it is a function of the user's in an object of ours, as a tool is."""
+    is_ours = type(value).__module__.partition(".")[0] == "holdfast"
+    return is_ours and stored_function(value) is not None
+
+
+def stored_function(value: object) -> object:
+    return _stored(value).get("function")
 
 
 def _is_called(kind: type) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 from torch import Tensor
 
 from holdfast import crashpoint
@@ -45,8 +45,6 @@ class Restored(Struct, frozen=True):
     """What is to be said of checkpoints that were passed over."""
     train_on: str = ""
     """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
-    had_ended: bool = False
-    """It was the last step of the training then."""
 
 
 class NothingTrainable(NotTrainable):
@@ -89,14 +87,19 @@ def _train_on(state: TrainerState, folder: Path) -> str:
     return ways_on.train_on(folder / WEIGHTS / state.version, rate)
 
 
-def is_extended(folder: Path, settings: TrainingSettings, *, run: str) -> bool:
-    """Whether the training in `folder` had all its steps, and is to have more. Raises as
-    `check_state`."""
+def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
+    """As `check_state`, of the newest checkpoint in the folder, which is not loaded for it."""
     state = checkpoint.newest_state(folder / CHECKPOINTS)
-    if state is None:
-        return False
-    check_state(state, settings, folder=folder, run=run)
-    return _steps(state) <= state.step < settings.trainer.steps
+    if state is not None:
+        check_state(state, settings, folder=folder, run=run)
+
+
+def different_settings(recorded: object, settings: TrainingSettings) -> list[str]:
+    """Each that differs, with both values; how many steps there are does not count."""
+    now = structs.replace(settings.trainer, steps=1)
+    if isinstance(recorded, dict) and isinstance(recorded.get("trainer"), dict):
+        recorded = {**recorded, "trainer": {**recorded["trainer"], "steps": 1}}
+    return _differences(recorded, structs.replace(settings, trainer=now).identity)
 
 
 class TrainingState:
@@ -139,12 +142,7 @@ class TrainingState:
         _set_random_state(saved.tensors["random"])
         used = f"step-{state.step:08d}"
         notes = tuple(f"{problem}; the one before it, {used}, is used" for problem in problems)
-        return Restored(
-            state.step,
-            notes,
-            train_on=_train_on(state, self._folder),
-            had_ended=state.step >= _steps(state),
-        )
+        return Restored(state.step, notes, _train_on(state, self._folder))
 
     def _weights(self) -> dict[str, Tensor]:
         step = self.trainer.step_number

@@ -7,7 +7,7 @@ Until a step is trained, nothing depends on the code: the same command may come 
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import json, structs
 
 from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
@@ -16,11 +16,18 @@ from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
-from holdfast.training.run.loop import Restored
+from holdfast.training.run.folder import OtherTraining
+from holdfast.training.run.loop import Restored, different_settings
+from holdfast.training.settings import TrainingSettings
 
 
 async def open_training(
-    journal: Journal, spec: RunSpec, restored: Restored, *, folder: Path
+    journal: Journal,
+    spec: RunSpec,
+    restored: Restored,
+    *,
+    settings: TrainingSettings,
+    folder: Path,
 ) -> Run:
     """Raises `UsageError` for a run that is no training, or another one."""
     run = await journal.find_run(spec.name)
@@ -43,7 +50,27 @@ async def open_training(
             "tasks: others than recorded" if d.startswith("tasks:") else d for d in differences
         ]
         raise RunChanged(spec.name, named, objections=objections)
+    if not restored.step and await is_trained(journal, run):
+        _check_settings(run, settings, folder=folder)
     return run
+
+
+def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> None:
+    """A folder without checkpoints does not say with what the run was trained; the run does."""
+    recorded = json.decode(run.spec.training) if run.spec.training else settings.identity
+    if changed := different_settings(recorded, settings):
+        raise OtherTraining(
+            f"run {run.spec.name!r} was trained with other settings: {', '.join(changed)}; go on "
+            f"with the same (in {folder}, its steps are trained again from the recorded rollouts), "
+            "or give another --run"
+        )
+
+
+async def open_again(journal: Journal, run: Run, *, steps: int) -> None:
+    """A training that had ended, and is to have more steps, takes tasks again."""
+    versions = await journal.versions(run)
+    if (await journal.progress(run)).sealed and versions and versions[-1].step < steps:
+        await journal.unseal(run)
 
 
 async def _find_objections(journal: Journal, run: Run, spec: RunSpec, restored: Restored) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct, structs
+from msgspec import Struct, json, structs
 
 from holdfast.engine.arguments import sampling_from, settings_from
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
@@ -75,7 +75,13 @@ from holdfast.training.run.metrics import (
     Tracker,
     TrainingMetrics,
 )
-from holdfast.training.run.open_training import adopt_code, open_training, retry_failed, rewind
+from holdfast.training.run.open_training import (
+    adopt_code,
+    open_again,
+    open_training,
+    retry_failed,
+    rewind,
+)
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.ranks import join_ranks, until_death
 from holdfast.training.run.result import TrainingReport, report_of
@@ -319,12 +325,13 @@ class _Training:
         opening = self._open_journal(restored.step > 0)
         async with self._running_engines() as running, opening as self._journal:
             journal, spec = self._journal, self._plan.spec
-            run = await open_training(journal, spec, restored, folder=self._folder)
+            run = await open_training(
+                journal, spec, restored, settings=self._settings, folder=self._folder
+            )
             async with self._subscribed(run) as consumer:
                 await rewind(journal, consumer, restored, folder=self._folder, report=self._report)
                 consumer = await adopt_code(journal, consumer, spec, report=self._report)
-                if restored.had_ended and restored.step < self._settings.trainer.steps:
-                    await journal.unseal(run)
+                await open_again(journal, run, steps=self._settings.trainer.steps)
                 metrics = TrainingMetrics(self._folder, report=self._report)
                 metrics.rewind(restored.step)
                 metrics.follow(open_trackers(run, metrics.lines()))
@@ -407,8 +414,8 @@ class _Training:
         renewing = keep_renewing(self._journal, consumer)
         self._renewing = asyncio.create_task(renewing, name="the trainer's lease")
         try:
-            if self._plan.spec.command not in (None, run.spec.command):
-                await self._journal.annotate_run(run, command=self._plan.spec.command)
+            command, training = self._plan.spec.command, json.encode(self._settings.identity)
+            await self._journal.annotate_run(run, command=command, training=training.decode())
             yield consumer
         finally:
             self._renewing.cancel()
