@@ -15,6 +15,8 @@ from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Worker
 from holdfast.policy.client.capability_check import PROMPT
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.probe import UNREACHABLE
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Request
 from holdfast.records.errors import UsageError
@@ -87,7 +89,7 @@ class Rollouter:
             known = {version.name for version in await self._journal.versions(run)}
             served = await asyncio.gather(*(e.version() for e in policy.endpoints))
             for endpoint, version in zip(policy.endpoints, served, strict=True):
-                if version is None and endpoint.breaker.is_passing:
+                if version is None and await _never_says(endpoint):
                     raise UsageError(
                         f"{endpoint.name} does not say which weights it has: a rollouter of its "
                         "own needs an engine that does; leave out --only and --async, or use "
@@ -100,3 +102,12 @@ class Rollouter:
                 self._report("waiting until the engines have weights that the trainer published")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.event.wait(), LOOK_SECONDS)
+
+
+async def _never_says(endpoint: Endpoint) -> bool:
+    """Whether it is up, and has no version to tell: one that is down tells none either."""
+    try:
+        await endpoint.models()
+    except UNREACHABLE:
+        return False
+    return endpoint.breaker.is_passing and await endpoint.version() is None
