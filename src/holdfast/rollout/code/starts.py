@@ -1,11 +1,12 @@
 """Starts: which values are of this start of the program alone, and so no part of what it is.
 
 A time of the clock between the start of this process and now, an id that was drawn (UUID 4), and a
-temporary folder or file that was made since: whoever starts the same program again has another one.
+folder or file that `tempfile` has named: whoever starts the same program again has another one.
 They are recognized by what they are, wherever they stand: in a field with a `default_factory`, in
 an argument, in the middle of a text.
 """
 
+import os
 import re
 import tempfile
 import time
@@ -19,24 +20,32 @@ _UUID = re.compile(
 _NUMBER = re.compile(r"\d{10,19}(?:\.\d+)?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}:\d{2}")
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}[T _-]?\d{2}[:-]?\d{2}[:-]?\d{2}")
+_DRAWN = re.compile(rf"{tempfile.gettempprefix()}[a-z0-9_]{{8}}(?![a-zA-Z0-9_])")
 _UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
 """Of a second, in which clocks count."""
 _LONGEST = 1_000
 """Characters of a text that is looked at: an id or a name, not a prompt."""
 _MARGIN = 2.0
+_MIN_UPTIME = 60.0
 _LARGEST = 1e20
 """No clock counts as far."""
+_IMPORTED = time.monotonic()
 
 
 @lru_cache(maxsize=1)
 def _began() -> tuple[float, float]:
     """When this process began: by the wall clock, and since boot."""
-    now, since_boot = time.time(), time.monotonic()
+    age = _age() + _MARGIN
+    return time.time() - age, time.monotonic() - age
+
+
+def _age() -> float:
+    """Seconds since this process was started; since this was imported, where nobody says it."""
     try:
-        age = max(0.0, now - Path("/proc/self").stat().st_ctime)
-    except OSError:
-        age = time.process_time()
-    return now - age - _MARGIN, since_boot - age - _MARGIN
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return time.monotonic() - _IMPORTED
 
 
 def is_of_this_start(number: float) -> bool:
@@ -46,8 +55,8 @@ def is_of_this_start(number: float) -> bool:
     wall, since_boot = _began()
     if any(wall <= number / unit <= time.time() + _MARGIN for unit in _UNITS):
         return True
-    # Since boot it may be a small number: one with as many digits as clocks have.
-    is_fine = round(number, 4) != number
+    # Since boot it may be a small number: one with as many digits as clocks have, and no rate.
+    is_fine = number > _MIN_UPTIME and round(number, 4) != number
     return is_fine and since_boot <= number <= time.monotonic() + _MARGIN
 
 
@@ -95,12 +104,7 @@ def _is_since_began(digits: str) -> bool:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether it is in a temporary folder or file that was made since this process began."""
-    root = tempfile.gettempdir()
-    if not path.startswith(f"{root}/"):
-        return False
-    top = Path(root) / Path(path).relative_to(root).parts[0]
-    try:
-        return top.stat().st_ctime >= _began()[0]
-    except OSError:
-        return top.name.startswith(tempfile.gettempprefix())  # It is gone already.
+    """Whether it is in a folder or file that `tempfile` has named. By its name alone: what else is
+    in the temporary folder may be the user's own, and there at the next start."""
+    root = f"{tempfile.gettempdir()}/"
+    return path.startswith(root) and _DRAWN.match(path.removeprefix(root)) is not None
