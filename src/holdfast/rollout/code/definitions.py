@@ -361,13 +361,13 @@ def _plain(node: "ast.expr | None") -> str:
 def _handed_on(
     definition: _Definition, subject: "FunctionType | type", depth: int
 ) -> Iterator[str]:
-    return (name for each in _given(definition, subject, depth) for name in _plain_name(each))
+    return (name for each in _passed_on(definition, subject, depth) for name in _plain_name(each))
 
 
-def _given(
+def _passed_on(
     definition: _Definition, subject: "FunctionType | type", depth: int
 ) -> Iterator[ast.expr]:
-    """Whatever it gives to others."""
+    """What it passes on to others."""
     for node in ast.walk(definition):
         match node:
             case ast.Call() if not _only_reads(node.func, definition, subject):
