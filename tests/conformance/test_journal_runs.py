@@ -158,6 +158,32 @@ def test_another_scorer_opens_outcomes_again_and_is_refused_while_a_consumer_has
     check(body)
 
 
+def test_a_task_that_is_corrected_has_its_outcomes_scored_anew_and_no_others(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        scored_by = structs.replace(spec(samples=2), scorer="scorer")
+        run = await journal.create_run(scored_by, make_tasks("a", "b", "c"))
+        for claim in await journal.claim(await joined(journal, run), groups=2):
+            await settle(journal, claim)
+        first, second, third = make_tasks("a", "b", "c")
+        corrected = [first, structs.replace(second, ground_truth="2"), third]
+        trainer = await consuming(journal, run)
+        await journal.next_batch(trainer, 1, groups=1)
+        run = await journal.amend_run(run, scored_by, corrected, differences=["tasks"])
+        rows = await journal.trajectories(run)
+        assert {row.key.task for row in rows if row.settled} == {"a"}
+        assert {row.key.task for row in rows if row.status is Status.COMPLETED} == {"a", "b"}
+        assert (await journal.progress(run)).settled == 2
+        assert await journal.tasks(run) == corrected
+        await journal.commit(trainer, 1)
+        assert (await journal.next_batch(trainer, 2, groups=1)).groups == (), "b is not settled"
+        held = [structs.replace(first, ground_truth="1"), *corrected[1:]]
+        with pytest.raises(UsageError, match="consumer 'trainer' has 1 group of tasks that changed"):
+            await journal.amend_run(run, scored_by, held, differences=["tasks"])
+        assert await journal.tasks(run) == corrected
+
+    check(body)
+
+
 # --- claims
 
 

@@ -154,6 +154,51 @@ def test_more_tasks_under_the_same_scorer_are_delivered_beside_what_a_consumer_h
     assert sorted([first.groups[0].task, *tasks]) == ["q0", "q1", "q2", "q3"]
 
 
+def right(trajectory: holdfast.TrajectoryView) -> float:
+    return float(trajectory.task.ground_truth == "right")
+
+
+def test_a_corrected_ground_truth_is_scored_anew_and_nothing_is_sampled_for_it(
+    call, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{**row, "ground_truth": "wrong"} for row in TASKS]
+    call |= {"tasks": rows, "scorer": right, "name": "corrected"}
+    assert holdfast.run_sync(one_turn, **call).rewards == [0.0] * 6
+    call["tasks"] = [rows[0], {**rows[1], "ground_truth": "right"}, rows[2]]
+    line = "another ground_truth of q1: what is finished is scored anew"
+    with pytest.raises(RunChanged, match=line):
+        holdfast.run_sync(one_turn, **call)
+    with FakeEngine() as elsewhere:
+        again = holdfast.run_sync(
+            one_turn, **{**call, "policy": elsewhere.url}, accept_changes=True
+        )
+        assert elsewhere.stats().requests == 0
+    assert again.rewards == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    assert caplog.messages == [f"run 'corrected': {line}"]
+    assert holdfast.run_sync(one_turn, **call).rewards == again.rewards, "it is the recorded one"
+
+
+def test_a_ground_truth_cannot_be_corrected_where_nothing_gives_the_reward_anew(call) -> None:
+    call |= {"scorer": None, "name": "unscored"}
+    holdfast.run_sync(one_turn, **call)
+    call["tasks"] = [{**TASKS[0], "ground_truth": "0"}, *TASKS[1:]]
+    with pytest.raises(RunChanged, match=r"no scorer that would give the rewards anew: give it an"):
+        holdfast.run_sync(one_turn, **call, accept_changes=True)
+
+
+def test_a_ground_truth_cannot_be_corrected_while_a_consumer_has_its_group(call) -> None:
+    with deliver(call) as delivery:
+        _, batch = next(iter(delivery))
+    (mine,) = [row for row in TASKS if row["id"] == batch.groups[0].task]
+    others = [row for row in TASKS if row is not mine]
+    changed = [{**mine, "ground_truth": "1"} if row is mine else row for row in TASKS]
+    with pytest.raises(RunChanged, match=r"consumer 'mine' has 1 group of that: give it back") as no:
+        holdfast.run_sync(one_turn, **{**call, "tasks": changed}, accept_changes=True)
+    assert "consumer='mine', checkpoint=0" in str(no.value)
+    changed = [{**row, "ground_truth": "1"} if row in others else row for row in TASKS]
+    holdfast.run_sync(one_turn, **{**call, "tasks": changed}, accept_changes=True)
+
+
 def test_samples_and_tasks_that_change_nothing_about_a_consumers_groups_are_said_in_one_line(
     call, caplog: pytest.LogCaptureFixture
 ) -> None:

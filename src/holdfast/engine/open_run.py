@@ -12,7 +12,7 @@ from msgspec import structs
 from holdfast.engine.report import many
 from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
-from holdfast.journal.rules import held_text, two_scorers
+from holdfast.journal.rules import give_back, held_text, two_scorers
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.history import History
@@ -62,8 +62,8 @@ async def open_run(
                 raise
     if not run.spec.differences(spec):
         return run
-    kept = _find_kept(run.spec, spec, tasks=tasks, held=await journal.held_groups(run))
-    described = await _accepted(journal, run, spec, tasks, kept, accept_changes=accept_changes)
+    notes = await _find_notes(journal, run, spec, tasks)
+    described = await _accepted(journal, run, spec, tasks, notes, accept_changes=accept_changes)
     if spec.group != run.spec.group:
         _check(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
@@ -71,7 +71,7 @@ async def open_run(
         amended = await journal.amend_run(run, spec, tasks, differences=described)
     finally:
         await journal.leave(worker)
-    for note in kept.values():
+    for note in notes.values():
         _log.warning("run %r: %s", spec.name, note)
     return amended
 
@@ -92,8 +92,8 @@ async def check_same(
         return
     same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
     if run.spec.differences(same):
-        kept = _find_kept(run.spec, same, tasks=tasks, held=await journal.held_groups(run))
-        await _accepted(journal, run, same, tasks, kept, accept_changes=accept_changes)
+        notes = await _find_notes(journal, run, same, tasks)
+        await _accepted(journal, run, same, tasks, notes, accept_changes=accept_changes)
 
 
 async def _accepted(
@@ -101,32 +101,51 @@ async def _accepted(
     run: Run,
     spec: RunSpec,
     tasks: Sequence[Task],
-    kept: Mapping[str, str],
+    notes: Mapping[str, str],
     *,
     accept_changes: bool,
 ) -> list[str]:
     """The differences, in words. Raises `RunChanged` where they are not, or cannot be, accepted."""
     described = await describe_differences(journal, run, tasks, run.spec.differences(spec))
-    described = [_with_note(line, kept) for line in described]
+    described = [_with_note(line, notes) for line in described]
     objections = await _find_objections(journal, run, spec, tasks=tasks)
     if objections or not accept_changes:
         raise RunChanged(spec.name, described, objections=objections)
     return described
 
 
-def _find_kept(
-    recorded: RunSpec, spec: RunSpec, *, tasks: Sequence[Task], held: Mapping[str, Sequence[str]]
+async def _find_notes(
+    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> dict[str, str]:
-    """What changes nothing about groups that consumers have, by the field that changed."""
+    """What a change means for groups that consumers have, and for what is finished, by the field
+    that changed."""
+    held = await journal.held_groups(run)
     now = {task.id for task in tasks}
     staying = {name: [task for task in had if task in now] for name, had in held.items()}
     removed = {name: [task for task in had if task not in now] for name, had in held.items()}
     found = {}
-    if spec.samples > recorded.samples and (who := held_text(staying)):
+    if spec.samples > run.spec.samples and (who := held_text(staying)):
         found["samples"] = f"{who}, which get no more samples"
-    if recorded.tasks != spec.tasks and (who := held_text(removed)):
-        found["tasks"] = f"{who} of tasks that are removed: they stay in its ledger"
+    if run.spec.tasks != spec.tasks:
+        about_tasks = []
+        if who := held_text(removed):
+            about_tasks.append(f"{who} of tasks that are removed: they stay in its ledger")
+        if corrected := await _find_corrected(journal, run, tasks):
+            about_tasks.append(f"{_corrected(corrected)}: what is finished is scored anew")
+        if about_tasks:
+            found["tasks"] = "; ".join(about_tasks)
     return found
+
+
+async def _find_corrected(
+    journal: Journal, run: Run, tasks: Sequence[Task]
+) -> dict[str, list[str]]:
+    rewritten = await _find_rewritten(journal, run, tasks)
+    return {fields: changed for fields, changed in rewritten.items() if fields}
+
+
+def _corrected(changed: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"another {fields} of {_list_ids(ids)}" for fields, ids in changed.items())
 
 
 def _with_note(line: str, notes: Mapping[str, str]) -> str:
@@ -162,7 +181,8 @@ async def _find_objections(
     if scored := await find_left_unscored(journal, run, spec):
         reasons.append(scored)
     for fields, changed in (await _find_rewritten(journal, run, tasks)).items():
-        reasons.append(_rewritten(fields, changed))
+        if reason := _why_not_rewritten(fields, changed, scorer=spec.scorer, held=held):
+            reasons.append(reason)
     if not reasons:
         return ""
     return f"{'; '.join(reasons)}, or use --new to start another run (from Python: another name)"
@@ -196,9 +216,8 @@ async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
 async def _find_rewritten(
     journal: Journal, run: Run, tasks: Sequence[Task]
 ) -> dict[str, list[str]]:
-    """Tasks that were worked on and have another content now, by the fields that changed. Records
-    refer to a task's messages: with other messages, they would be wrong. Rewards, and whatever else
-    the rollout read of a task, come from what it was."""
+    """Tasks that were worked on and have another content now, by the fields that changed ("" where
+    they ask something else)."""
     started = {row.key.task for row in await journal.trajectories(run) if row.records}
     recorded = {task.id: task for task in await journal.tasks(run)}
     found: dict[str, list[str]] = {}
@@ -220,12 +239,26 @@ def _other_fields(recorded: Task, now: Task) -> str:
     return " and ".join(filter(differs, ("ground_truth", "metadata")))
 
 
-def _rewritten(fields: str, changed: Sequence[str]) -> str:
+def _why_not_rewritten(
+    fields: str, changed: Sequence[str], *, scorer: str, held: Mapping[str, Sequence[str]]
+) -> str:
+    """Why these tasks cannot change so; "" if they can. Records refer to a task's messages: with
+    other messages, they would be wrong. Rewards come from its other fields: a scorer gives them
+    anew, unless a consumer has what they were."""
+    having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
+    if fields and scorer and not (who := held_text(having)):
+        return ""
     one = len(changed) == 1
     has, its, asks = ("has", "its", "asks") if one else ("have", "their", "ask")
     how = f", and {its} {fields} changed" if fields else f" and now {asks} something else"
     what = f"{many(len(changed), 'task')} {has} been worked on{how} ({_list_ids(changed)})"
-    return f"{what}: give {'it another id' if one else 'them other ids'}"
+    other_ids = f"give {'it another id' if one else 'them other ids'}"
+    if not fields:
+        return f"{what}: {other_ids}"
+    if not scorer:
+        return f"{what}, with no scorer that would give the rewards anew: {other_ids}"
+    first = next(name for name, tasks in having.items() if tasks)
+    return f"{what}, and {who} of that: give it back first, {give_back(first)}, or {other_ids}"
 
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
@@ -238,16 +271,23 @@ async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
     return None if run.spec.differences(same) else run
 
 
-async def rolled_out_run(journal: Journal, spec: RunSpec, *, accept_changes: bool) -> Run | None:
-    """The recorded run of the spec, if nothing of it is left to sample, as where its scorer is
-    another one now (with `accept_changes`), or was stopped. Its model and renderer are taken as
-    they are recorded."""
+async def rolled_out_run(
+    journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool
+) -> Run | None:
+    """The recorded run of the spec, if nothing of it is left to sample, as where its scorer, or
+    what it scores by, is another one now (with `accept_changes`), or was stopped. Its model and
+    renderer are taken as they are recorded."""
     run = await journal.find_run(spec.name)
     if run is None:
         return None
     same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
-    if run.spec.differences(same) and not (accept_changes and run.spec.differs_by_code(same)):
-        return None
+    if run.spec.differences(same):
+        if not accept_changes:
+            return None
+        if await _asks_the_same(journal, run, tasks):
+            same = structs.replace(same, tasks=run.spec.tasks)
+        if run.spec.differences(same) and not run.spec.differs_by_code(same):
+            return None
     return run if await is_rolled_out(journal, run, retries_failed=False) else None
 
 
@@ -282,11 +322,25 @@ async def describe_differences(
     journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
 ) -> list[str]:
     """The differences of two specs, with their tasks named instead of their digests."""
+    tasks_line = _compare_tasks(await _current_tasks(journal, run), tasks)
+    return [tasks_line if line.startswith("tasks:") else line for line in differences]
+
+
+async def _current_tasks(journal: Journal, run: Run) -> list[Task]:
+    """Those that were there when the run was last worked on."""
     inactive = {row.ordinal for row in await journal.trajectories(run) if row.resting}
     listed = enumerate(await journal.tasks(run))
-    recorded = [task for ordinal, task in listed if ordinal not in inactive]
-    tasks_line = _compare_tasks(recorded, tasks)
-    return [tasks_line if line.startswith("tasks:") else line for line in differences]
+    return [task for ordinal, task in listed if ordinal not in inactive]
+
+
+async def _asks_the_same(journal: Journal, run: Run, tasks: Sequence[Task]) -> bool:
+    """Whether these are the run's tasks, but for what a scorer compares replies with."""
+    recorded = {task.id: task for task in await _current_tasks(journal, run)}
+    return list(recorded) == [task.id for task in tasks] and all(
+        content_digest(recorded[task.id]) == content_digest(task)
+        or _other_fields(recorded[task.id], task)
+        for task in tasks
+    )
 
 
 def _compare_tasks(recorded: Iterable[Task], now: Iterable[Task]) -> str:

@@ -203,7 +203,7 @@ async def _rolled_out(
     if not _is_there(journal):
         return None
     async with _open(journal, read_only=True) as opened:
-        run = await rolled_out_run(opened, plan.spec, accept_changes=accept_changes)
+        run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
         return run if run is not None and is_meant(run.spec) else None
 
 

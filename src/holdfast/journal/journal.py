@@ -236,8 +236,9 @@ class Journal(Protocol):
         """Goes on with another spec, in one step: new tasks are planned, missing ones rest.
 
         With another scorer, settled outcomes are open again, to be scored by it: no run holds the
-        rewards of two scorers. Groups that a consumer has (`held_groups`) stay as they are, so that
-        another scorer is a `UsageError` while there are any.
+        rewards of two scorers. The same for the outcomes of a task that has another content now.
+        Groups that a consumer has (`held_groups`) stay as they are, so that both are a `UsageError`
+        while there are any.
         """
         ...
 

@@ -20,9 +20,9 @@ from holdfast.journal.rules import (
     distinct,
     journal_in_use,
     name_taken,
-    refuse_two_scorers,
     run_in_use,
     run_sealed,
+    tasks_scored_anew,
 )
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
@@ -128,14 +128,15 @@ class MemoryRuns:
     ) -> Run:
         changes = (*run.changes, RunChange(tuple(differences), time.time()))
         recorded = self._current_run(run).spec
-        refuse_two_scorers(recorded, spec, await self.held_groups(run))
+        before = {task.id: task for task in self._tasks[run.id]}
+        held = await self.held_groups(run)
+        anew = tasks_scored_anew(recorded, spec, before, tasks, held=held)
         spec = amended_spec(recorded, spec)
         amended = Run(id=run.id, spec=spec, changes=changes, created=run.created)
         self._runs[run.id] = amended
         self._current[run.id] = set()
         self._plan(amended, tasks)
-        if spec.scorer and recorded.has_other_scorer(spec):
-            self._unsettle_outcomes(run.id)
+        self._unsettle_outcomes(run.id, anew)
         for (owner, _), ledger in self._ledgers.items():
             if owner == run.id:
                 ledger.look_anew()
@@ -229,9 +230,11 @@ class MemoryRuns:
                 raise consumed_run(run, name, holder=str(holder), seconds=seconds)
         self._workers = {key: pair for key, pair in self._workers.items() if pair[0].run != run.id}
 
-    def _unsettle_outcomes(self, run: int) -> None:
-        for member in self._trajectories.values():
-            if member.run == run and member.status.is_outcome and member.settled is not None:
+    def _unsettle_outcomes(self, run: int, tasks: Collection[str]) -> None:
+        for member in self._of_run(run):
+            if member.key.task not in tasks:
+                continue
+            if member.status.is_outcome and member.settled is not None:
                 member.settled, member.epoch = None, member.epoch + 1
                 self._forget(member)
 

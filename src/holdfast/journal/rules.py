@@ -8,7 +8,7 @@ from holdfast.journal.journal import Consumer
 from holdfast.records.encoding.bounds import check_characters, check_number, check_whole
 from holdfast.records.errors import ConsumerHeld, LeaseLost, RunHeld, UsageError
 from holdfast.records.run import MAX_TRAJECTORIES, Run, RunSpec
-from holdfast.records.task import Task
+from holdfast.records.task import Task, content_digest
 
 MAX_NAME = 200
 MAX_TAG = 60
@@ -124,9 +124,35 @@ def two_scorers(held: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def refuse_two_scorers(recorded: RunSpec, spec: RunSpec, held: Mapping[str, Sequence[str]]) -> None:
-    if held and recorded.has_other_scorer(spec):
-        raise UsageError(f"run {recorded.name!r}: {two_scorers(held)}, or begin another run")
+def tasks_scored_anew(
+    recorded: RunSpec,
+    spec: RunSpec,
+    before: Mapping[str, Task],
+    tasks: Sequence[Task],
+    *,
+    held: Mapping[str, Sequence[str]],
+) -> set[str]:
+    """The tasks whose outcomes are scored again when a run is amended: all of them by another
+    scorer, and by the same one those that it compares with something else now. `UsageError` where a
+    consumer has such a group: it would have the rewards of both."""
+    if recorded.has_other_scorer(spec):
+        if held:
+            raise UsageError(f"run {recorded.name!r}: {two_scorers(held)}, or begin another run")
+        return set(before) if spec.scorer else set()
+    if not spec.scorer:
+        return set()
+    changed = {task.id for task in tasks if task.id in before and _differs(before[task.id], task)}
+    having = {name: [task for task in had if task in changed] for name, had in held.items()}
+    if who := held_text(having):
+        raise UsageError(
+            f"run {recorded.name!r}: {who} of tasks that changed, with the rewards of what they "
+            "were: give them back first, or begin another run"
+        )
+    return changed
+
+
+def _differs(recorded: Task, now: Task) -> bool:
+    return recorded != now and content_digest(recorded) != content_digest(now)
 
 
 def held_text(held: Mapping[str, Sequence[str]]) -> str:

@@ -274,19 +274,24 @@ def test_what_would_not_be_accepted_is_not_advised(ran):
     assert ran.recorded() == before
 
 
-def test_a_corrected_answer_is_no_other_question(ran):
+def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
     rows = [json.loads(line) for line in ran.tasks("sum", "long-one").read_text().splitlines()]
     rows = [{**row, "ground_truth": "corrected"} for row in rows]
     rows[0]["note"] = "by hand"
     ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    said = (
+        "another ground_truth and metadata of sum; another ground_truth of long-one: "
+        "what is finished is scored anew"
+    )
+    asked = ran.run(samples=2)
+    assert asked.code == Exit.CHANGED
+    assert f"tasks: 2 changed (sum, long-one) ({said})" in asked.err
+    assert "or --accept-changes to go on with this one" in asked.err
+    before = ran.engine.stats().requests
     done = ran.run("--accept-changes", samples=2)
-    assert done.code == Exit.CHANGED
-    for said in (
-        "1 task has been worked on, and its ground_truth and metadata changed (sum): give it",
-        "1 task has been worked on, and its ground_truth changed (long-one): give it another id",
-    ):
-        assert said in done.err.splitlines()[-1]
-    assert "asks something else" not in done.err
+    assert done.code == Exit.OK, done.err
+    assert f"run 'r': {said}" in done.err.splitlines()
+    assert ran.engine.stats().requests == before, "nothing is sampled for it"
 
 
 @pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])

@@ -62,7 +62,7 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
         await check_same(
             journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
         )
-    run = await rolled_out_run(journal, plan.spec, accept_changes=args.accept_changes)
+    run = await rolled_out_run(journal, plan.spec, plan.tasks, accept_changes=args.accept_changes)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 
 

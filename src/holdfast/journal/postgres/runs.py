@@ -23,8 +23,8 @@ from holdfast.journal.rules import (
     known_version,
     name_taken,
     other_task,
-    refuse_two_scorers,
     run_sealed,
+    tasks_scored_anew,
 )
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
@@ -120,12 +120,15 @@ async def amend(
     connection: ServerConnection,
     run: Run,
     spec: RunSpec,
-    tasks: Sequence[Task],
+    now: Sequence[Task],
     differences: Sequence[str],
 ) -> Run:
     """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
     recorded = (await lock(connection, run)).spec
-    refuse_two_scorers(recorded, spec, await held_groups(connection, run))
+    before = {task.id: task for task in await tasks(connection, run)}
+    known = {name: ordinal for ordinal, name in enumerate(before)}
+    held = await held_groups(connection, run)
+    anew = tasks_scored_anew(recorded, spec, before, now, held=held)
     spec = amended_spec(recorded, spec)
     changes = (
         *run.changes,
@@ -137,17 +140,14 @@ async def amend(
         _encode(spec),
         _encode(changes),
     )
-    rows = await connection.fetch("SELECT id, ordinal FROM holdfast.tasks WHERE run = $1", run.id)
-    known = {row["id"]: row["ordinal"] for row in rows}
     await connection.execute(
         "UPDATE holdfast.task_groups SET current = false WHERE run = $1", run.id
     )
-    fresh = [task for task in tasks if task.id not in known]
-    planned = [(known[task.id], task) for task in tasks if task.id in known]
+    fresh = [task for task in now if task.id not in known]
+    planned = [(known[task.id], task) for task in now if task.id in known]
     planned += list(enumerate(fresh, max(known.values(), default=-1) + 1))
     await _plan(connection, run.id, spec.samples, planned)
-    if spec.scorer and recorded.has_other_scorer(spec):
-        await _unsettle_outcomes(connection, run.id)
+    await _unsettle_outcomes(connection, run.id, [known[name] for name in anew])
     # Another policy may keep groups that were dismissed, and groups may have grown.
     await connection.execute(
         "DELETE FROM holdfast.deliveries WHERE run = $1 AND state IN (0, 3)", run.id
@@ -212,13 +212,15 @@ async def held_groups(connection: ServerConnection, run: Run) -> dict[str, list[
     return found
 
 
-async def _unsettle_outcomes(connection: ServerConnection, run: int) -> None:
+async def _unsettle_outcomes(connection: ServerConnection, run: int, tasks: Sequence[int]) -> None:
     """They are finished and only scored again. No consumer has any of them."""
     rows = await connection.fetch(
         "UPDATE holdfast.trajectories SET settled = NULL, epoch = epoch + 1 "
-        "WHERE run = $1 AND status = ANY($2::smallint[]) AND settled IS NOT NULL RETURNING task",
+        "WHERE run = $1 AND task = ANY($3::integer[]) AND status = ANY($2::smallint[]) "
+        "AND settled IS NOT NULL RETURNING task",
         run,
         [int(Status.COMPLETED), int(Status.TRUNCATED)],
+        tasks,
     )
     await reopened(connection, run, [row["task"] for row in rows])
 

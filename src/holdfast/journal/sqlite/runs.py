@@ -19,8 +19,8 @@ from holdfast.journal.rules import (
     known_version,
     name_taken,
     other_task,
-    refuse_two_scorers,
     run_sealed,
+    tasks_scored_anew,
 )
 from holdfast.journal.sqlite import chain
 from holdfast.records.errors import JournalCorrupt, UsageError
@@ -94,38 +94,33 @@ def amend(
     connection: sqlite3.Connection,
     run: Run,
     spec: RunSpec,
-    tasks: Sequence[Task],
+    now: Sequence[Task],
     differences: Sequence[str],
 ) -> Run:
     """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
     recorded = current(connection, run).spec
-    refuse_two_scorers(recorded, spec, held_groups(connection, run))
-    spec = _with_notes(spec, recorded)
-    (now,) = connection.execute(f"SELECT {NOW}").fetchone()
-    changes = (*run.changes, RunChange(tuple(differences), now))
+    before = {task.id: task for task in tasks(connection, run)}
+    known = {name: ordinal for ordinal, name in enumerate(before)}
+    held = held_groups(connection, run)
+    anew = tasks_scored_anew(recorded, spec, before, now, held=held)
+    spec = amended_spec(recorded, spec)
+    (at,) = connection.execute(f"SELECT {NOW}").fetchone()
+    changes = (*run.changes, RunChange(tuple(differences), at))
     connection.execute(
         "UPDATE runs SET spec = ?, changes = ? WHERE id = ?",
         (_encode(spec), _encode(changes), run.id),
     )
-    known: dict[str, int] = dict(
-        connection.execute("SELECT id, ordinal FROM tasks WHERE run = ?", (run.id,)).fetchall()
-    )
     connection.execute("UPDATE tasks SET current = 0 WHERE run = ?", (run.id,))
     after = max(known.values(), default=-1) + 1
-    fresh = [task for task in tasks if task.id not in known]
-    planned = [(known[task.id], task) for task in tasks if task.id in known]
+    fresh = [task for task in now if task.id not in known]
+    planned = [(known[task.id], task) for task in now if task.id in known]
     planned += list(enumerate(fresh, after))
     _plan(connection, run.id, spec.samples, planned)
-    if spec.scorer and recorded.has_other_scorer(spec):
-        _unsettle_outcomes(connection, run.id)
+    _unsettle_outcomes(connection, run.id, [known[name] for name in anew])
     # Another policy may keep groups that were dismissed, and groups may have grown.
     connection.execute("DELETE FROM deliveries WHERE run = ? AND state IN (0, 3)", (run.id,))
     connection.execute("UPDATE consumers SET seen = 0 WHERE run = ?", (run.id,))
     return Run(id=run.id, spec=spec, changes=changes, created=run.created)
-
-
-def _with_notes(spec: RunSpec, recorded: RunSpec) -> RunSpec:
-    return amended_spec(recorded, spec)
 
 
 def current(connection: sqlite3.Connection, run: Run) -> Run:
@@ -182,12 +177,12 @@ def held_groups(connection: sqlite3.Connection, run: Run) -> dict[str, list[str]
     return found
 
 
-def _unsettle_outcomes(connection: sqlite3.Connection, run: int) -> None:
+def _unsettle_outcomes(connection: sqlite3.Connection, run: int, tasks: Sequence[int]) -> None:
     """They are finished and only scored again. No consumer has any of them."""
-    connection.execute(
+    connection.executemany(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
-        "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL",
-        (run, int(Status.COMPLETED), int(Status.TRUNCATED)),
+        "WHERE run = ? AND task = ? AND status IN (?, ?) AND settled IS NOT NULL",
+        [(run, task, int(Status.COMPLETED), int(Status.TRUNCATED)) for task in tasks],
     )
 
 
