@@ -111,3 +111,11 @@ def test_a_run_that_is_worked_on_is_not_copied(tmp_path):
         asyncio.run(copy_runs(source, target, []))
     with pytest.raises(UsageError, match="is both"):
         asyncio.run(copy_runs(source, source, []))
+
+
+def test_what_cannot_be_copied_leaves_no_empty_journal(tmp_path):
+    source, target = str(tmp_path / "a.db"), tmp_path / "b.db"
+    using(source, fill)
+    with pytest.raises(UsageError, match="there is no run 'frist'"):
+        asyncio.run(copy_runs(source, str(target), ["frist"]))
+    assert not target.exists()

@@ -41,23 +41,30 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
         raise UsageError(f"{shown_address(source)} is both: name another journal to copy to")
     left: Journal = open_journal(source, read_only=True)
     try:
+        runs = await _find_runs(left, names)
         right: Journal = open_journal(target)
         try:
-            return await _copy_all(_Side(left), _Side(right), names)
+            return await _copy_all(_Side(left), _Side(right), runs)
         finally:
             await right.close()
     finally:
         await left.close()
 
 
-async def _copy_all(left: "_Side", right: "_Side", names: Sequence[str]) -> list[CopiedRun]:
-    listed = await left.journal.runs()
+async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
+    """Before the other journal is made: one that cannot be copied leaves no empty file."""
+    listed = await journal.runs()
     wanted = list(names) or [row.name for row in listed if not row.name.endswith(_UNFINISHED)]
-    runs = [await run_named(left.journal, name) for name in wanted]
+    runs = [await run_named(journal, name) for name in wanted]
     workers = {row.name: row.live_workers for row in listed}
-    for run in runs:  # All of it is known to be possible before any of it is done.
+    for run in runs:
         if workers[run.spec.name]:
             raise run_in_use(run, workers[run.spec.name])
+    return runs
+
+
+async def _copy_all(left: "_Side", right: "_Side", runs: Sequence[Run]) -> list[CopiedRun]:
+    for run in runs:  # All of it is known to be possible before any of it is done.
         if await right.journal.find_run(run.spec.name) is not None:
             raise name_taken(run.spec.name)
     return [await _copy(left, right, run) for run in runs]
