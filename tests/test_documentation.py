@@ -62,7 +62,7 @@ def test_every_cause_of_a_failure_is_in_the_table():
 def test_the_public_names_are_these():
     assert set(holdfast.__all__) == {
         "EnginePolicy", "Contract", "DeliveryTimeout", "EnvironmentBroken", "GroupPolicy",
-        "HoldfastError",
+        "HoldfastError", "JournalError", "PolicyError", "RunChanged", "RunHeld",
         "Message", "Reply", "Rollout", "RolloutConfig", "RolloutProcessor", "Sample", "Sampling",
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
         "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView", "Voice",

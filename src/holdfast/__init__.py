@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.engine.export.read import trajectories as trajectories
     from holdfast.engine.judging.judge import Judge as Judge
     from holdfast.engine.open_policy import open_policy as open_policy
+    from holdfast.engine.open_run import RunChanged as RunChanged
     from holdfast.engine.prices import Prices as Prices
     from holdfast.engine.progress.counters import ProgressSnapshot as ProgressSnapshot
     from holdfast.engine.result import RunResult as RunResult
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from holdfast.records.errors import DeliveryTimeout as DeliveryTimeout
     from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
     from holdfast.records.errors import HoldfastError as HoldfastError
+    from holdfast.records.errors import JournalError as JournalError
+    from holdfast.records.errors import PolicyError as PolicyError
+    from holdfast.records.errors import RunHeld as RunHeld
     from holdfast.records.errors import ToolSaysNo as ToolSaysNo
     from holdfast.records.errors import UsageError as UsageError
     from holdfast.records.group import GroupPolicy as GroupPolicy
@@ -127,6 +131,7 @@ _MODULES = {
     "engine.export.read": "samples trajectories",
     "engine.judging.judge": "Judge",
     "engine.open_policy": "open_policy",
+    "engine.open_run": "RunChanged",
     "engine.prices": "Prices",
     "engine.progress.counters": "ProgressSnapshot",
     "engine.result": "RunResult",
@@ -140,7 +145,8 @@ _MODULES = {
     "journal": "open_journal",
     "policy.client.replicas": "EnginePolicy",
     "policy.rendering.select": "renderer_for",
-    "records.errors": "DeliveryTimeout EnvironmentBroken HoldfastError ToolSaysNo UsageError",
+    "records.errors": "DeliveryTimeout EnvironmentBroken HoldfastError JournalError PolicyError "
+    "RunHeld ToolSaysNo UsageError",
     "records.group": "GroupPolicy Shortfall",
     "records.message": "Message Role ToolCall assistant system user",
     "records.samples.sample": "Sample",
