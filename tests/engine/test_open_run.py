@@ -192,7 +192,7 @@ def test_a_ground_truth_cannot_be_corrected_while_a_consumer_has_its_group(call)
     (mine,) = [row for row in TASKS if row["id"] == batch.groups[0].task]
     others = [row for row in TASKS if row is not mine]
     changed = [{**mine, "ground_truth": "1"} if row is mine else row for row in TASKS]
-    with pytest.raises(RunChanged, match=r"consumer 'mine' has 1 group of that: give it back") as no:
+    with pytest.raises(RunChanged, match=r"consumer 'mine' has 1 group of that: give") as no:
         holdfast.run_sync(one_turn, **{**call, "tasks": changed}, accept_changes=True)
     assert "consumer='mine', checkpoint=0" in str(no.value)
     changed = [{**row, "ground_truth": "1"} if row in others else row for row in TASKS]
