@@ -20,6 +20,8 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
+_CORRECTABLE = "ground_truth"
+"""Of a task that was worked on: what a scorer compares replies with, and nobody else reads."""
 LEASE_SECONDS = 30.0
 TRAINER = "trainer"
 """As what a training consumes its run; and any other loop that gives itself no name."""
@@ -130,22 +132,14 @@ async def _find_notes(
         about_tasks = []
         if who := held_text(removed):
             about_tasks.append(f"{who} of tasks that are removed: they stay in its ledger")
-        if corrected := await _find_corrected(journal, run, tasks):
-            about_tasks.append(f"{_corrected(corrected)}: what is finished is scored anew")
+        rewritten = await _find_rewritten(journal, run, tasks)
+        if corrected := rewritten.get(_CORRECTABLE):
+            about_tasks.append(
+                f"another {_CORRECTABLE} of {_list_ids(corrected)}: what is finished is scored anew"
+            )
         if about_tasks:
             found["tasks"] = "; ".join(about_tasks)
     return found
-
-
-async def _find_corrected(
-    journal: Journal, run: Run, tasks: Sequence[Task]
-) -> dict[str, list[str]]:
-    rewritten = await _find_rewritten(journal, run, tasks)
-    return {fields: changed for fields, changed in rewritten.items() if fields}
-
-
-def _corrected(changed: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"another {fields} of {_list_ids(ids)}" for fields, ids in changed.items())
 
 
 def _with_note(line: str, notes: Mapping[str, str]) -> str:
@@ -242,18 +236,18 @@ def _other_fields(recorded: Task, now: Task) -> str:
 def _why_not_rewritten(
     fields: str, changed: Sequence[str], *, scorer: str, held: Mapping[str, Sequence[str]]
 ) -> str:
-    """Why these tasks cannot change so; "" if they can. Records refer to a task's messages: with
-    other messages, they would be wrong. Rewards come from its other fields: a scorer gives them
-    anew, unless a consumer has what they were."""
+    """Why these tasks cannot change so; "" if they can. Records refer to a task's messages, and
+    rollouts read its metadata: with others, the replies would be to something else. Rewards come
+    from its ground truth: a scorer gives them anew, unless a consumer has what they were."""
     having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
-    if fields and scorer and not (who := held_text(having)):
+    if fields == _CORRECTABLE and scorer and not (who := held_text(having)):
         return ""
     one = len(changed) == 1
     has, its, asks = ("has", "its", "asks") if one else ("have", "their", "ask")
     how = f", and {its} {fields} changed" if fields else f" and now {asks} something else"
     what = f"{many(len(changed), 'task')} {has} been worked on{how} ({_list_ids(changed)})"
     other_ids = f"give {'it another id' if one else 'them other ids'}"
-    if not fields:
+    if fields != _CORRECTABLE:
         return f"{what}: {other_ids}"
     if not scorer:
         return f"{what}, with no scorer that would give the rewards anew: {other_ids}"
@@ -338,7 +332,7 @@ async def _asks_the_same(journal: Journal, run: Run, tasks: Sequence[Task]) -> b
     recorded = {task.id: task for task in await _current_tasks(journal, run)}
     return list(recorded) == [task.id for task in tasks] and all(
         content_digest(recorded[task.id]) == content_digest(task)
-        or _other_fields(recorded[task.id], task)
+        or _other_fields(recorded[task.id], task) == _CORRECTABLE
         for task in tasks
     )
 

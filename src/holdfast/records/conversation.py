@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.records.history import History, added_messages, tool_message
+from holdfast.records.history import History, added_messages, resolve
 from holdfast.records.message import Message
-from holdfast.records.step import Generated, ToolIntent, path_order
+from holdfast.records.step import EnvironmentStepped, Generated, ToolIntent, path_order
 from holdfast.records.task import Task
 
 
@@ -18,7 +18,8 @@ class ReferencedMessage(NamedTuple):
 
 
 def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
-    """The messages of a branch, from its beginning to its last reply and tool results.
+    """The messages of a branch, from its beginning to its last reply and what tools and
+    environments answered to that.
 
     Without `last`, it is the main conversation; where nothing was said in that, the branch or
     sub-rollout of the last generation.
@@ -40,17 +41,39 @@ def referenced(
         for item, message in zip(step.added, added_messages(history, task, step), strict=True):
             messages.append(ReferencedMessage(message, item if isinstance(item, str) else ""))
         messages.append(ReferencedMessage(step.message, f"reply:{step.path}"))
+    return messages + _answers(history, task, last)
+
+
+def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:
+    """What came after the last reply: nobody generated from it."""
     call_ids = {call.id for call in last.message.tool_calls}
-    messages += [
-        ReferencedMessage(tool_message(history, intent.path), f"tool:{intent.path}")
-        for intent in history.in_order
-        if isinstance(intent, ToolIntent)
-        and intent.call_id in call_ids
+    found = []
+    for step in history.in_order:
         # Engines may give the same ids again at every turn.
-        and path_order(intent.path) > path_order(last.path)
-        and intent.path in history.results
-    ]
-    return messages
+        if path_order(step.path) <= path_order(last.path):
+            continue
+        if isinstance(step, ToolIntent):
+            if step.call_id in call_ids and step.path in history.results:
+                found.append(f"tool:{step.path}")
+        elif isinstance(step, EnvironmentStepped) and _answers_to(history, step, last):
+            found.append(f"env:{step.path}")
+    return [ReferencedMessage(resolve(history, task, each), each) for each in found]
+
+
+def _answers_to(history: History, step: EnvironmentStepped, last: Generated) -> bool:
+    """Whether the step was taken where `last` was generated, and before anything else was."""
+    scope = _scope(last.path)
+    if step.is_opening or _scope(step.path) != scope:
+        return False
+    return not any(
+        _scope(other.path) == scope
+        and path_order(last.path) < path_order(other.path) < path_order(step.path)
+        for other in history.generations
+    )
+
+
+def _scope(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 def shown_tools(history: History, task: Task) -> list[dict[str, object]]:

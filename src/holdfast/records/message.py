@@ -267,7 +267,12 @@ def _check_members(plain: Mapping[str, object], where: str) -> None:
     if "role" not in plain:
         raise UsageError(f"{where} has no 'role'{_instead(plain, 'role')}")
     _as_role(plain["role"], where)
-    if "content" not in plain and plain["role"] not in _SILENT:
+    check_content(plain, where)
+
+
+def check_content(plain: Mapping[str, object], where: str) -> None:
+    """A message under another name would be an empty one."""
+    if "content" not in plain and plain.get("role") not in _SILENT:
         raise UsageError(f"{where} has no 'content'{_instead(plain, 'content')}")
 
 

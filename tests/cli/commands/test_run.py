@@ -277,12 +277,8 @@ def test_what_would_not_be_accepted_is_not_advised(ran):
 def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
     rows = [json.loads(line) for line in ran.tasks("sum", "long-one").read_text().splitlines()]
     rows = [{**row, "ground_truth": "corrected"} for row in rows]
-    rows[0]["note"] = "by hand"
     ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    said = (
-        "another ground_truth and metadata of sum; another ground_truth of long-one: "
-        "what is finished is scored anew"
-    )
+    said = "another ground_truth of sum, long-one: what is finished is scored anew"
     asked = ran.run(samples=2)
     assert asked.code == Exit.CHANGED
     assert f"tasks: 2 changed (sum, long-one) ({said})" in asked.err
@@ -292,6 +288,11 @@ def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
     assert done.code == Exit.OK, done.err
     assert f"run 'r': {said}" in done.err.splitlines()
     assert ran.engine.stats().requests == before, "nothing is sampled for it"
+    rows[0]["note"] = "by hand"
+    ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    other = ran.run("--accept-changes", samples=2)
+    assert other.code == Exit.CHANGED
+    assert "1 task has been worked on, and its metadata changed (sum): give it" in other.err
 
 
 @pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])

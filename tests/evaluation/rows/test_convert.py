@@ -18,8 +18,10 @@ from holdfast.records.message import user
 from holdfast.records.task import Task, content_digest, own
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.tasks.read import read_tasks
 from support.engine.yard import Yard
+from support.evaluation.gym_runs import rows_of
 from support.evaluation.performed import adding, identified, performed
 from support.evaluation.rows import FULL, values
 from support.rollout.stage import Oracle
@@ -240,3 +242,58 @@ def test_an_input_row_with_an_id_of_its_own_is_found_by_it():
     row = EvaluationRow(input_metadata=InputMetadata(row_id="mine"))
     assert task_of(row).id == "mine"
     assert isinstance(task_of(row), Task)
+
+
+@pytest.mark.parametrize("name", ["text", "contnt"])
+def test_a_message_whose_text_has_another_name_is_refused_and_not_sent_empty(name):
+    row = EvaluationRow(messages=[{"role": "user", name: "What is 2 + 2?"}])
+    with pytest.raises(UsageError, match=rf"^row 1: messages\[0\] has no 'content'.*'{name}'"):
+        task_of(row, where="row 1: ")
+
+
+class Countdown(Environment):
+    """Three steps, of which the last one earns."""
+
+    def reset(self, *, seed):
+        self.left = 3
+        return "3 left"
+
+    def step(self, action):
+        self.left -= 1
+        return Observation(f"{self.left} left", reward=0.5 * (self.left == 0), done=not self.left)
+
+
+async def told_as_it_is(t):
+    episode = await t.env(Countdown())
+    t.add(*t.task.messages, episode.observation)
+    while not episode.over:
+        t.add(await episode.step((await t.generate()).text))
+
+
+async def told_in_its_own_words(t):
+    episode = await t.env(Countdown())
+    t.add(*t.task.messages, user(f"Begin: {episode.observation.text}"))
+    while not episode.over:
+        seen = await episode.step((await t.generate()).text)
+        t.add(user(f"You see {seen.text}."))
+
+
+async def told_nothing_at_the_end(t):
+    episode = await t.env(Countdown())
+    t.add(*t.task.messages, episode.observation)
+    while True:
+        seen = await episode.step((await t.generate()).text)
+        if episode.over:
+            return
+        t.add(seen)
+
+
+@pytest.mark.parametrize("rollout", [told_as_it_is, told_in_its_own_words, told_nothing_at_the_end])
+def test_what_the_last_step_earned_is_in_the_row_however_the_model_was_told(rollout):
+    yard = Yard(policy=Oracle(lambda request: "down"))
+    yard.run(rollout)
+    (row,) = rows_of(yard)
+    assert (row.get_steps(), row.get_total_reward(), row.get_terminated()) == (3, 0.5, True)
+    assert row.get_termination_reason() == "control_plane_signal"
+    assert row.messages[-1].content == "0 left"
+    assert row.execution_metadata.extra["step_rewards"] == [0.0, 0.0, 0.5]

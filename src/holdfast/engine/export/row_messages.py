@@ -5,16 +5,23 @@ back. A message that answers a step in an environment has the step's reward as
 `control_plane_step`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.engine.export.row_status import termination
 from holdfast.engine.export.row_tokens import Fields
 from holdfast.records.conversation import ReferencedMessage, referenced
 from holdfast.records.history import History
 from holdfast.records.message import Message
-from holdfast.records.step import EnvironmentStepped, Generated, ToolIntent, ValueRecorded
+from holdfast.records.step import (
+    EnvironmentStepped,
+    Generated,
+    ToolIntent,
+    ValueRecorded,
+    path_order,
+)
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
@@ -39,16 +46,14 @@ def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
 def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fields]:
     """The conversation that ends with `last`; without it, the main one."""
     held = _mapping(held_of(view.task), "messages")
-    fields: list[Fields] = []
-    steps: list[Fields] = []
-    for message in referenced(view.history, view.task, last):
-        row = _fields(message, held)
-        if message.reference and (step := _step(view.history, message.reference, len(steps))):
-            steps.append(step)
-            row["control_plane_step"] = step
-        fields.append(row)
-    if steps:
-        steps[-1]["termination_reason"] = _termination(view, steps[-1])
+    conversation = referenced(view.history, view.task, last)
+    fields = [_fields(message, held) for message in conversation]
+    steps = _steps(view.history, conversation, whole=last is None)
+    for number, at in enumerate(sorted(steps)):
+        step = steps[at].fields(number)
+        if at == max(steps):
+            step["termination_reason"] = _termination(view, terminated=steps[at].terminated)
+        fields[at]["control_plane_step"] = step
     return fields
 
 
@@ -76,35 +81,86 @@ def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
     return message_fields(message.message)
 
 
-def _step(history: History, reference: str, index: int) -> Fields | None:
-    """What was earned by what the message answers; None where nothing can be."""
-    kind, _, path = reference.partition(":")
-    if kind not in ("env", "tool"):
-        return None
+class _Earned(Struct, frozen=True):
+    """What an environment said about a step, or about several that one message answers."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    tool_calls: tuple[str, ...] = ()
+
+    def __add__(self, other: "_Earned") -> "_Earned":
+        return _Earned(
+            self.reward + other.reward,
+            self.terminated or other.terminated,
+            self.truncated or other.truncated,
+            self.tool_calls + other.tool_calls,
+        )
+
+    def fields(self, number: int) -> Fields:
+        return {
+            "step": number,
+            "reward": self.reward,
+            "terminated": self.terminated,
+            "info": {"truncated": True} if self.truncated else {},
+            "tool_calls": list(self.tool_calls),
+            "num_tool_calls": len(self.tool_calls),
+        }
+
+
+def _steps(
+    history: History, conversation: Sequence[ReferencedMessage], *, whole: bool
+) -> dict[int, _Earned]:
+    """What was earned, by the index of the message that answers the step. In the `whole`
+    trajectory, a step that no message of ours answers (the rollout told the model in its own words,
+    or did not) is with the next one after it, so that nothing that was earned is missing."""
+    answered = {
+        entry.reference.partition(":")[2]: at
+        for at, entry in enumerate(conversation)
+        if entry.reference.startswith(("env:", "tool:"))
+    }
+    found: dict[int, _Earned] = {}
+    for step in history.in_order:
+        if (earned := _step(history, step.path)) is None:
+            continue
+        at = answered.get(step.path)
+        if at is None and whole and conversation:
+            at = _next_after(conversation, step.path)
+        if at is not None:
+            found[at] = found[at] + earned if at in found else earned
+    return found
+
+
+def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
+    """The first message that the model was told after the step; the last reply where none was."""
+    replies = [
+        at
+        for at, entry in enumerate(conversation)
+        if entry.reference.startswith("reply:")
+        and path_order(entry.reference.partition(":")[2]) < path_order(path)
+    ]
+    if not replies:
+        return 0
+    following = replies[-1] + 1
+    said_by_rollout = following < len(conversation) and not conversation[following].reference
+    return following if said_by_rollout else replies[-1]
+
+
+def _step(history: History, path: str) -> _Earned | None:
+    """What was earned there; None where nothing can be."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
-        return _plane(index, step.reward, done=step.done, truncated=step.truncated)
+        return _Earned(step.reward, step.done, step.truncated)
     if isinstance(step, ToolIntent) and result is not None and result.reward is not None:
-        plane = _plane(index, result.reward, done=result.done, truncated=result.truncated)
-        return plane | {"tool_calls": [f"{step.name}({step.arguments})"], "num_tool_calls": 1}
+        call = f"{step.name}({step.arguments})"
+        return _Earned(result.reward, result.done, result.truncated, (call,))
     return None
 
 
-def _plane(index: int, reward: float, *, done: bool, truncated: bool) -> Fields:
-    return {
-        "step": index,
-        "reward": reward,
-        "terminated": done,
-        "info": {"truncated": True} if truncated else {},
-        "tool_calls": [],
-        "num_tool_calls": 0,
-    }
-
-
-def _termination(view: TrajectoryView, last: Fields) -> str:
+def _termination(view: TrajectoryView, *, terminated: bool) -> str:
     if view.status is Status.TRUNCATED:
         return termination(view)
-    return "control_plane_signal" if last["terminated"] else "stop"
+    return "control_plane_signal" if terminated else "stop"
 
 
 def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -112,6 +112,7 @@ def _with_tool_calls(messages: list[Fields]) -> list[Fields]:
 
 
 def _parse_message(fields: Fields, *, where: str) -> records.Message:
+    records.check_content(fields, where)
     known = {name: value for name, value in fields.items() if value is not None}
     if fields.get("content", "") is None:
         known["content"] = None
