@@ -65,6 +65,10 @@ def test_an_object_that_is_called_is_a_rollout_and_a_judge_is_none() -> None:
     assert found(AGENT + judge + "agent = Agent()\n") == "agent"
     assert "has 2 rollouts (agent, solve)" in refused(AGENT + "agent = Agent()\n" + SOLVE)
     assert "has no rollout" in refused(AGENT)
+    client = AGENT.replace("(self, t)", "(self, prompt)") + "client = Agent()\n"
+    assert client.count("prompt") == 1
+    assert found(client + SOLVE) == "solve"
+    assert found(client) == "client"
 
 
 def test_the_scorer_is_no_rollout() -> None:

@@ -36,6 +36,12 @@ def test_a_password_is_parted_from_the_address(where, name, password):
     assert "s3cret" not in f"{address.url} {address!r} {address.name}"
 
 
+@pytest.mark.parametrize("where", ["me:12345?s3cret@db/main", "me:pw,x?s3cret@db:1/main"])
+def test_no_part_of_a_password_with_a_question_mark_is_shown(where):
+    shown = public_address(f"postgresql://{where}")
+    assert shown == "postgresql://me@…"
+
+
 def test_a_password_that_is_not_escaped_is_not_shown():
     where = "postgresql://me:s3cret?pw@db:1/x"
     assert "s3cret" not in public_address(where)

@@ -18,6 +18,13 @@ def test_callers_of_one_loop_share_a_session_and_each_loop_has_its_own() -> None
     assert asyncio.run(together()) is not asyncio.run(together())
 
 
+def test_loops_that_are_over_are_forgotten() -> None:
+    sessions = HttpSessions(aiohttp.ClientSession)
+    for _ in range(5):
+        asyncio.run(sessions.get())
+    assert len(sessions._by_loop) == 1
+
+
 def test_a_session_is_closed_with_its_loop() -> None:
     sessions = HttpSessions(aiohttp.ClientSession)
     assert asyncio.run(sessions.get()).closed

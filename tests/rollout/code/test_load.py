@@ -32,6 +32,7 @@ def write(files: dict[str, str]) -> None:
         Path(name).write_text(source)
 
 
+LATER = "import mypkg_a.ag\ndef value():\n    return mypkg_a.ag.K\n"
 CONF = {"mypkg_a/conf.py": "K = 1\n"}
 INIT = {"mypkg_a/__init__.py": ""}
 
@@ -68,6 +69,11 @@ def test_a_package_in_a_package_is_imported_from_the_outermost() -> None:
     )
     module = load_module(Path("mypkg_a/sub/ag.py"))
     assert (module.K, module.__name__) == (1, "mypkg_a.sub.ag")
+
+
+def test_a_module_in_a_package_is_found_there_by_its_neighbours() -> None:
+    write(INIT | {"mypkg_a/ag.py": "K = 3\nimport mypkg_a.later\n", "mypkg_a/later.py": LATER})
+    assert load_module(Path("mypkg_a/ag.py")).mypkg_a.later.value() == 3
 
 
 def test_a_package_with_the_name_of_another_leaves_that_one_alone() -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from holdfast import AgentRolloutProcessor, tool
 from holdfast.engine.judging.judge import Judge
-from holdfast.rollout.code import definitions
+from holdfast.rollout.code import changes
 from holdfast.rollout.code.fingerprint import fingerprinted
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprint_of
 
@@ -669,7 +669,7 @@ def test_each_of_many_helpers_is_read_once(tmp_path: Path, monkeypatch) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    reads, nodes = [], definitions._nodes
-    monkeypatch.setattr(definitions, "_nodes", lambda subject: reads.append(1) or nodes(subject))
+    reads, nodes = [], changes.nodes_of
+    monkeypatch.setattr(changes, "nodes_of", lambda subject: reads.append(1) or nodes(subject))
     fingerprint_of(module.made({"a": 1}))
-    assert 60 < len(reads) <= 60 * (definitions._HELPERS + 1) * 3
+    assert 60 < len(reads) <= 60 * (changes._HELPERS + 1) * 3

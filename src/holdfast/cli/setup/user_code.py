@@ -62,6 +62,13 @@ def rollout_in(
         imported = [name for name, value in found.items() if _is_imported(value)]
         raise UsageError(f"{path} has no rollout: {_missing(module, path, imported, scorer)}")
     if len(own) > 1:
+        # An object that is called may be anything: a client, a tool. A function is a rollout.
+        own = {
+            name: value
+            for name, value in own.items()
+            if _takes_rollout(value) or not _is_called_object(value)
+        }
+    if len(own) > 1:
         raise UsageError(f"{path} has {len(own)} rollouts ({_listed(own)}); name one: {path}:NAME")
     [(only, rollout)] = own.items()
     imported = [each for each in found if each != only and _may_be_meant(found[each], rollout)]
@@ -226,9 +233,9 @@ def _is_imported(value: object) -> bool:
 def _takes_rollout(value: object) -> bool:
     """Whether it says that it is called with a rollout: its only argument is `t`, or a `Rollout`;
     a processor is."""
-    if not inspect.isfunction(value):
+    if not (inspect.isfunction(value) or _is_called_object(value)):
         return True
-    parameters = inspect.signature(value).parameters.values()
+    parameters = inspect.signature(value).parameters.values()  # type: ignore[arg-type]
     wanted = [each for each in parameters if each.default is each.empty]
     if len(wanted) != 1:
         return False
@@ -248,6 +255,8 @@ def _is_rollout(value: object) -> bool:
 
 def _is_called_object(value: object) -> bool:
     """Whether it is an object of the user's with `async def __call__(self, t)`."""
+    if isinstance(value, RolloutProcessor):
+        return False
     kind = type(value)
     is_ours = kind.__module__.partition(".")[0] == "holdfast"
     call = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)

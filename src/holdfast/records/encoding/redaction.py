@@ -92,12 +92,8 @@ def public_address(url: str) -> str:
     # A password may have any character in it, escaped or not: what follows the last @ is a host.
     user, at, host = place.rpartition("@")
     port = host.partition("/")[0].rpartition(":")[2]
-    if (
-        not at
-        and ":" in host.partition("/")[0]
-        and not port.rstrip("]").isdigit()
-        and "," not in host
-    ):
+    is_no_port = not port.rstrip("]").isdigit() and "," not in host
+    if not at and ":" in host.partition("/")[0] and (is_no_port or "@" in query):
         user, at, host, query = host, "@", "…", ""  # No port, so a password with a ? in it.
     shown = [pair for pair in query.split("&") if pair.partition("=")[0] in _PUBLIC_PARAMETERS]
     name = f"{scheme}://{user.partition(':')[0]}{at}{host.partition('#')[0]}"

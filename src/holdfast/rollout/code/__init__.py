@@ -2,8 +2,10 @@
 
 - `load`: Loading a file of the user's as a module, once, and the tracebacks of what it raises.
 - `source`: Source: the code that a fingerprint stands for.
-- `definitions`: Definitions: where in its file a function or a class is written, and what it
-  changes there.
+- `definitions`: Definitions: where in its file a function or a class is written.
+- `changes`: Changes: what a function, or the methods of a class, change of what they are made with.
+- `made_at_start`: Made at start: which variables are set to what is another one at each start of
+  the program.
 - `rewards`: Whether a rollout may give its trajectories a reward itself, by its source.
 - `files`: The files that code consists of: its own, and those modules of the user's own that it
   imports.

@@ -72,6 +72,9 @@ def _import(path: Path, name: str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _loaded[path.resolve()] = module
     spec.loader.exec_module(module)
+    package, _, last = name.rpartition(".")
+    if package in sys.modules:  # As `import` leaves it: `package.name` is found.
+        setattr(sys.modules[package], last, module)
     return module
 
 

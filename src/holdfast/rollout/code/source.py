@@ -20,11 +20,14 @@ _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What `ast` says of a text that is no Python, or is nested too deeply for it."""
 
 
-def bytecode(subject: object) -> bytes:
+def bytecode(subject: object, _around: tuple[type, ...] = ()) -> bytes:
     """What stands for code without a file, such as a notebook's: of a function what it does and
-    says, of a class its functions."""
+    says, of a class its functions, and those of classes in it."""
     if isinstance(subject, type):
-        return b"".join(bytecode(member) for member in vars(subject).values())
+        if any(subject is each for each in _around):
+            return b""  # It holds itself.
+        around = (*_around, subject)
+        return b"".join(bytecode(member, around) for member in vars(subject).values())
     code = getattr(subject, "__code__", None)
     return _digestible(code) if isinstance(code, CodeType) else b""
 

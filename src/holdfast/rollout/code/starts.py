@@ -3,7 +3,7 @@
 A time of the clock between the start of this process and now, an id that was drawn (UUID 4), and a
 folder or file that `tempfile` has named: whoever starts the same program again has another one.
 They are recognized by what they are, wherever they stand: in a field with a `default_factory`, in
-an argument, in the middle of a text.
+an argument, in the middle of a text. The rest of the text counts.
 """
 
 import os
@@ -19,12 +19,13 @@ _UUID = re.compile(
 )
 _NUMBER = re.compile(r"\d{10,19}(?:\.\d+)?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}:\d{2}")
-_DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}[T _-]?\d{2}[:-]?\d{2}[:-]?\d{2}")
-_DRAWN = re.compile(rf"{tempfile.gettempprefix()}[a-z0-9_]{{8}}(?![a-zA-Z0-9_])")
+_DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}[T _-]?\d{2}[:-]?\d{2}[:-]?\d{2}(?:[.,_-]\d{3,9}(?!\d))?")
+_SHORT = re.compile(r"(?<!\d)\d{4}[_-]\d{6}(?!\d)")
+"""A month, a day and a time, as `%m%d_%H%M%S` writes them."""
 _UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
 """Of a second, in which clocks count."""
-_LONGEST = 1_000
-"""Characters of a text that is looked at: an id or a name, not a prompt."""
+_LONGEST = 100_000
+"""Characters of a text that is looked at."""
 _MARGIN = 2.0
 _MIN_UPTIME = 60.0
 _LARGEST = 1e20
@@ -55,6 +56,8 @@ def is_of_this_start(number: float) -> bool:
     wall, since_boot = _began()
     if any(wall <= number / unit <= time.time() + _MARGIN for unit in _UNITS):
         return True
+    if number > _MIN_UPTIME * 1e9 and number == int(number):  # `monotonic_ns`
+        return since_boot <= number / 1e9 <= time.monotonic() + _MARGIN
     # Since boot it may be a small number: one with as many digits as clocks have, and no rate.
     is_fine = number > _MIN_UPTIME and round(number, 4) != number
     return is_fine and since_boot <= number <= time.monotonic() + _MARGIN
@@ -64,32 +67,41 @@ def without_start(text: str) -> str:
     """`text` without what is of this start."""
     if len(text) > _LONGEST:
         return text
-    if is_temporary(text):
-        return "temporary"
+    text = _temporary(tempfile.gettempdir()).sub(_without_drawn, text)
     text = _UUID.sub("id", text)
     text = _NUMBER.sub(
         lambda found: "time" if is_of_this_start(float(found[0])) else found[0], text
     )
-    return "time" if _shows_clock(text) else text
+    return _without_clock(text)
 
 
-def _shows_clock(text: str) -> bool:
-    """Whether it has a date with a time of day since this process began, in whichever order."""
-    now = datetime.now()
-    days = [now.date(), now.date() - timedelta(days=1), now.date() + timedelta(days=1)]
-    moments = [
-        f"{day:%Y%m%d}{clock.zfill(8).replace(':', '')}"
-        for clock in _CLOCK.findall(text)
-        for day in days
-        if str(day.year) in text and any(shown in text for shown in _as_shown(day))
-    ]
-    moments += [re.sub(r"\D", "", found) for found in _DATED.findall(text)]
-    return any(map(_is_since_began, moments))
+def _without_clock(text: str) -> str:
+    """Without a date and a time of day since this process began, in whichever order."""
+    text = _DATED.sub(lambda found: _time_or(found[0], _digits(found[0])[:14]), text)
+    year = datetime.now().year
+    text = _SHORT.sub(lambda found: _time_or(found[0], f"{year}{_digits(found[0])}"), text)
+    today = date.today()
+    for clock in set(_CLOCK.findall(text)):
+        for day in (today, today - timedelta(days=1), today + timedelta(days=1)):
+            shown = [each for each in _as_shown(day) if each in text]
+            moment = f"{day:%Y%m%d}{_digits(clock.zfill(8))}"
+            if shown and str(day.year) in text and _is_since_began(moment):
+                for part in (clock, *shown, f"{day:%A}", f"{day:%a}"):
+                    text = text.replace(part, "time")
+    return text
+
+
+def _time_or(text: str, digits: str) -> str:
+    return "time" if _is_since_began(digits) else text
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"\D", "", text)
 
 
 def _as_shown(day: date) -> tuple[str, ...]:
     """As `ctime` and people write it."""
-    return f"{day:%b} {day.day:>2}", f"{day:%b} {day.day}", f"{day:%d/%m}", f"{day:%m/%d}"
+    return f"{day}", f"{day:%b} {day.day:>2}", f"{day:%b} {day.day}", f"{day:%d/%m}", f"{day:%m/%d}"
 
 
 def _is_since_began(digits: str) -> bool:
@@ -103,8 +115,25 @@ def _is_since_began(digits: str) -> bool:
     return began <= moment <= end or began + utc <= moment <= end + utc
 
 
-def is_temporary(path: str) -> bool:
-    """Whether it is in a folder or file that `tempfile` has named. By its name alone: what else is
-    in the temporary folder may be the user's own, and there at the next start."""
-    root = f"{tempfile.gettempdir()}/"
-    return path.startswith(root) and _DRAWN.match(path.removeprefix(root)) is not None
+@lru_cache(maxsize=1)
+def _temporary(folder: str) -> re.Pattern[str]:
+    """What may be named by `tempfile`: a prefix, and eight characters that are drawn."""
+    return re.compile(rf"({re.escape(folder)}/)([^/\s'\"]*?)([a-z0-9_]{{8}})(?![a-zA-Z0-9_])")
+
+
+def _without_drawn(found: re.Match[str]) -> str:
+    """The path without what was drawn, if it was. What else is in the temporary folder may be the
+    user's own, and there at the next start."""
+    path, folder, prefix = found[0], found[1], found[2]
+    is_named = prefix == tempfile.gettempprefix()
+    if is_named or (prefix and not prefix[-1].isalnum() and _is_private(path)):
+        return f"{folder}{prefix}…"
+    return path
+
+
+def _is_private(path: str) -> bool:
+    """Whether it is a folder or file for this user alone, as `tempfile` makes them."""
+    try:
+        return not os.stat(path).st_mode & 0o077
+    except OSError:
+        return False

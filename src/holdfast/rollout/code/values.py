@@ -19,8 +19,9 @@ import functools
 import hashlib
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from datetime import date, timedelta
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType
@@ -28,12 +29,9 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from holdfast.rollout.code.definitions import (
-    changed_by,
-    handed_on_by,
-    made_at_start,
-    remembering,
-)
+from holdfast.rollout.code.changes import MEMBERS, changed_by, handed_on_by
+from holdfast.rollout.code.definitions import Subject, remembering
+from holdfast.rollout.code.made_at_start import made_at_start
 from holdfast.rollout.code.starts import is_of_this_start, without_start
 
 _DEEPEST = 20
@@ -44,7 +42,7 @@ _LONGEST = 10_000_000
 _BUILT_IN = (type(None), bool, complex, range, Decimal, Fraction, date, timedelta)
 _PATHS = (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
 _FIELDS = ("__dataclass_fields__", "__pydantic_fields__")
-_CHANGEABLE = (list, set, dict, bytearray)
+_CHANGEABLE = (list, set, dict, bytearray, deque)
 _NAMESPACES = (("types", "SimpleNamespace"), ("argparse", "Namespace"))
 """By name: argparse is not imported for this."""
 _CACHED = functools.cached_property
@@ -61,11 +59,18 @@ class Values:
     function or a class: None where it is not the user's own."""
 
     def __init__(self, code: "Callable[[object], bytes | None]"):
-        self.code = code
+        self._code = code
+        self._codes: dict[int, tuple[object, bytes | None]] = {}
+        """By identity: what stands for code is read once, however many objects it makes."""
         self._open: list[object] = []
         """What is being read: a function may hold itself."""
         self._changed: dict[int, set[str]] = {}
         """Cells that one of the functions changes, and which parts of them ("": all)."""
+
+    def code(self, subject: object) -> "bytes | None":
+        if id(subject) not in self._codes:
+            self._codes[id(subject)] = subject, self._code(subject)
+        return self._codes[id(subject)][1]
 
     def of(self, candidate: object) -> list[tuple[str, str]]:
         """The name and the text of each."""
@@ -153,10 +158,10 @@ class Values:
     def _class_values(self, kind: type) -> Iterator[Named]:
         """Plain values that stand in a class of the user's own: one that is made in a function has
         others each time."""
+        changes = _Changes.of(kind)
         for base in kind.__mro__[:-1]:
             if self.code(base) is None:
                 continue
-            changes = _Changes.of(base)
             plain = [
                 (name, value)
                 for name, value in sorted(vars(base).items())
@@ -192,17 +197,9 @@ class _Changes:
         self._handed_on = handed_on
 
     @classmethod
-    def of(cls, subject: "FunctionType | type") -> "_Changes":
+    def of(cls, subject: Subject) -> "_Changes":
         changed = changed_by(subject)
-        at_start = made_at_start(subject)
-        return cls(None if changed is None else changed | at_start, handed_on_by(subject))
-
-    def __or__(self, other: "_Changes") -> "_Changes":
-        known = self._known and other._known
-        changed = self._changed | other._changed
-        joined = _Changes(changed, self._handed_on | other._handed_on)
-        joined._known = known
-        return joined
+        return cls(None if changed is None else changed | _set(subject), handed_on_by(subject))
 
     def parts_of(self, name: str, value: object) -> set[str]:
         """Which parts of it are changed; "": all of it. Elsewhere, what can be changed may be."""
@@ -210,7 +207,9 @@ class _Changes:
         is_given = name in self._handed_on or (name.startswith(".") and "self" in self._handed_on)
         if (not self._known or is_given) and _is(value, _CHANGEABLE):
             found.add("")
-        return found
+        given = (each.partition("/") for each in self._handed_on)
+        parts = {part for of, _, part in given if of == name and part}
+        return found | {part for part in parts if _is_changeable(value, part)}
 
     def touches(self, part: str) -> bool:
         """Whether something of this name is changed, of whatever it is a part."""
@@ -222,6 +221,31 @@ class _Changes:
             parts = self.parts_of(f"{mark}{name}", value)
             if "" not in parts:
                 yield name, _without(value, parts)
+
+
+def _set(subject: Subject) -> frozenset[str]:
+    """What is set to something of this start, or kept when it was first computed."""
+    if isinstance(subject, FunctionType):
+        return made_at_start(subject)
+    owners = subject.__mro__[:-1]
+    kept = {f".{n}" for base in owners for n, each in vars(base).items() if _is(each, _CACHED)}
+    return frozenset(kept).union(*map(made_at_start, owners))
+
+
+def _is_changeable(value: object, part: str) -> bool:
+    if part == MEMBERS:
+        return _is(value, _CHANGEABLE)
+    held = value if _is(value, dict) else _stored(value)
+    return _is(dict.get(held, part.removesuffix(MEMBERS)), _CHANGEABLE)
+
+
+def _left(named: Iterable[Named], left_out: Collection[str]) -> list[Named]:
+    """Those that count, without what of them does not."""
+    return [
+        (name, _without(value, (MEMBERS,)) if f"{name}{MEMBERS}" in left_out else value)
+        for name, value in named
+        if name not in left_out
+    ]
 
 
 class _Part(msgspec.Struct):
@@ -291,22 +315,32 @@ class _Text:
 
     def _composed(self, value: object, depth: int) -> str:
         kind, left_out = type(value), self._left_out.get(id(value), ())
+        member_of = self._type_or_text if MEMBERS in left_out else self._of
         if (members := _members(value)) is not None:
-            texts = [self._of(member, depth + 1) for member in members]
+            texts = [member_of(member, depth + 1) for member in members]
             return _digest(sorted(texts) if issubclass(kind, set | frozenset) else texts)
         if issubclass(kind, dict):
             items: Any = dict.items(value)  # type: ignore[arg-type]
-            items = [(key, held) for key, held in items if not (_is(key, str) and key in left_out)]
-            texts = [_digest([self._of(each, depth + 1) for each in item]) for item in items]
+            texts_of = _left([each for each in items if _is(each[0], str)], left_out)
+            items = [*texts_of, *(each for each in items if not _is(each[0], str))]
+            texts = [_digest([member_of(each, depth + 1) for each in item]) for item in items]
             return f"dict {_digest(sorted(texts))}"
         if (fields := _fields(kind)) is not None:
             stored = _stored(value)
-            held = [(name, stored.get(name)) for name in fields if name not in left_out]
+            held: Iterable[Named]
+            held = _left([(name, stored.get(name)) for name in fields], left_out)
+            if self._values.code(kind) is not None:
+                held = _Changes.of(kind).left(held, mark=".")
             return kind.__qualname__ + self._named(held, depth)
         if (kind.__module__, kind.__qualname__) in _NAMESPACES:
-            named = [each for each in sorted(_stored(value).items()) if each[0] not in left_out]
+            named = _left(sorted(_stored(value).items()), left_out)
             return kind.__qualname__ + self._named(named, depth)
         return self._called(value, depth)
+
+    def _type_or_text(self, member: object, depth: int) -> str:
+        """Of what is handed on: what can be changed may be changed there."""
+        is_changeable = _is(member, _CHANGEABLE)
+        return type(member).__qualname__ if is_changeable else self._of(member, depth)
 
     def _plain(self, value: Any) -> "str | None":
         kind: type = type(value)
@@ -318,10 +352,8 @@ class _Text:
             return f"Path {without_start(str(value))}"
         if kind is re.Pattern:
             return f"Pattern {value.flags} {value.pattern!r}"
-        if issubclass(kind, int):
-            return "time" if is_of_this_start(int(value)) else int.__format__(value, "#x")
-        if issubclass(kind, float):
-            return "time" if is_of_this_start(float(value)) else float.__repr__(value)
+        if (number := _number(value)) is not None:
+            return number
         for text in (str, bytes, bytearray):
             if issubclass(kind, text):
                 self._room -= text.__len__(value)
@@ -351,17 +383,41 @@ class _Text:
             stored = sorted(_stored(value).items())
             own = [each for each in stored if each[0][0] != "_" and _is(each[1], _SETTINGS)]
             return kind.__qualname__ + self._named([("", stored_function(value)), *own], depth)
+        elif (wrapped := _stored(value).get("__wrapped__")) is not None:  # As by `lru_cache`.
+            return f"{kind.__qualname__} {self._of(wrapped, depth + 1)}"
         elif self._values.code(kind) is not None or _is_called(kind):
             name = kind.__qualname__
         else:
             return kind.__qualname__
         left_out = self._left_out.get(id(value), ())
-        held = [each for each in self._values.held(value) if each[0] not in left_out]
+        held = _left(self._values.held(value), left_out)
         return name + self._named(held, depth)
 
     def _named(self, held: Iterable[Named], depth: int) -> str:
         texts = [text for name, value in held for text in (name, self._of(value, depth + 1))]
         return f" {_digest(texts)}"
+
+
+def _timestamp(moment: datetime) -> float:
+    try:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):  # Before there were clocks.
+        return 0.0
+
+
+def _number(value: Any) -> "str | None":
+    """Also a moment, which is one of a clock, and a number of numpy's."""
+    kind: type = type(value)
+    if kind.__module__ == "numpy" and "item" in dir(kind) and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+        kind = type(value)
+    if kind is datetime:
+        return "time" if is_of_this_start(_timestamp(value)) else repr(value)
+    if issubclass(kind, int):
+        return "time" if is_of_this_start(int(value)) else int.__format__(value, "#x")
+    if issubclass(kind, float):
+        return "time" if is_of_this_start(float(value)) else float.__repr__(value)
+    return None
 
 
 def _digest(texts: Iterable[str]) -> str:
@@ -376,7 +432,8 @@ def _digest(texts: Iterable[str]) -> str:
 
 def is_short(value: object) -> bool:
     """Whether it is read in a moment."""
-    return _Text(Values(lambda _: None)).is_short(value)
+    with remembering():
+        return _Text(Values(lambda _: None)).is_short(value)
 
 
 def _is(value: object, kind: "type[_T] | tuple[type[_T], ...]") -> "TypeGuard[_T]":
@@ -430,14 +487,7 @@ def _defaults(function: FunctionType) -> Iterator[Named]:
 
 def _attributes(value: object) -> Iterator[Named]:
     """Those that its methods leave alone."""
-    changes = _Changes(frozenset(), frozenset())
-    for base in type(value).__mro__[:-1]:
-        found = _Changes.of(base)
-        if base.__module__.startswith("holdfast."):  # What is ours changes nothing of theirs.
-            found = _Changes(changed_by(base), frozenset())
-        computed = {f".{name}" for name, one in vars(base).items() if _is(one, _CACHED)}
-        changes = changes | found | _Changes(frozenset(computed), frozenset())
-    yield from changes.left(sorted(_stored(value).items()), mark=".")
+    yield from _Changes.of(type(value)).left(sorted(_stored(value).items()), mark=".")
 
 
 def _stored(value: object) -> dict[str, object]:
@@ -468,7 +518,7 @@ def _fields(kind: type) -> "list[str] | None":
 
 
 def _members(value: Any) -> "Iterator[object] | None":
-    for kind in (tuple, list, set, frozenset):
+    for kind in (tuple, list, set, frozenset, deque):
         if issubclass(type(value), kind):
             return kind.__iter__(value)
     return None
