@@ -16,18 +16,21 @@ _MESSAGE = (
     *("role", "content", "parts", "reasoning_content", "name", "tool_call_id", "tool_calls"),
 )
 
+_LISTS = (list, tuple)
+"""Of a record, they are tuples."""
+
 
 def nested_message(message: Mapping[str, object]) -> Fields:
     """A message of a chat API with every member, null where it is absent."""
     content = message.get("content")
-    has_parts = isinstance(content, list)
+    has_parts = isinstance(content, _LISTS)
     fields: Fields = {name: message.get(name) for name in _MESSAGE}
     fields["content"] = None if has_parts else content
-    fields["parts"] = [_part(part) for part in content] if isinstance(content, list) else None
+    fields["parts"] = [_part(part) for part in content] if isinstance(content, _LISTS) else None
     if "reasoning" in message:
         fields["reasoning_content"] = message["reasoning"]
     calls = message.get("tool_calls")
-    fields["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else None
+    fields["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, _LISTS) else None
     others = {
         name: value
         for name, value in message.items()

@@ -65,6 +65,24 @@ def whole(value):
     return found | others
 
 
+def test_tool_calls_are_in_parquet_as_in_jsonl(module_engine, tmp_path):
+    lab = Lab(tmp_path, module_engine)
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+    ]
+    lab.write("tasks.jsonl", json.dumps({"id": "sum", "messages": messages}))
+    lab.finished_run()
+    (row,) = lines(lab.export("trajectories"))
+    lab.export("trajectories", "--format", "parquet")
+    (columns,) = pq.read_table(lab.place / "trajectories.out").to_pylist()
+    assert [one.get("tool_calls") for one in row["messages"][:3]] == [None, [call], None]
+    assert whole(columns["messages"]) == row["messages"]
+    assert whole(columns["turns"]) == row["turns"]
+
+
 def test_messages_of_parquet_are_nested_columns(ran):
     ran.export("trajectories", "--format", "parquet")
     table = pq.read_table(ran.place / "trajectories.out")
