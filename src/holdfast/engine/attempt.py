@@ -31,6 +31,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.failure import TREATMENT, Failure, failure_of
 from holdfast.records.history import History
+from holdfast.records.message import Message
 from holdfast.records.step import (
     AttemptFailed,
     Finished,
@@ -70,6 +71,7 @@ class AttemptOutcome(Struct, frozen=True):
     reason: str
     reward: Reward
     turns_used: int | None = None
+    added: tuple[str | Message, ...] = ()
 
 
 class TrajectoryRunner:
@@ -150,7 +152,7 @@ class TrajectoryRunner:
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)
         if outcome.reward is None:
             outcome = structs.replace(outcome, reward=_environments_reward(session))
-        return outcome
+        return structs.replace(outcome, added=session.added_last())
 
     async def _perform(self, session: Session) -> object:
         """Runs the rollout once, as a task of its own that never outlives this call."""
@@ -249,6 +251,7 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
         session.clock.now(),
         tuple(session.log.unseen),
         outcome.turns_used,
+        outcome.added,
     )
     await session.conclude(finished, status=outcome.status, settled=settled)
 

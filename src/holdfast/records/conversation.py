@@ -31,9 +31,10 @@ def referenced(
     history: History, task: Task, last: Generated | None = None
 ) -> list[ReferencedMessage]:
     """The same, each message with its reference."""
-    last = main_end(history) if last is None else last
+    end = main_end(history)
+    last = end if last is None else last
     if last is None:
-        return [
+        return _added_last(history, task) or [
             ReferencedMessage(message, f"task:{at}") for at, message in enumerate(task.messages)
         ]
     messages: list[ReferencedMessage] = []
@@ -41,7 +42,19 @@ def referenced(
         for item, message in zip(step.added, added_messages(history, task, step), strict=True):
             messages.append(ReferencedMessage(message, item if isinstance(item, str) else ""))
         messages.append(ReferencedMessage(step.message, f"reply:{step.path}"))
-    return messages + _answers(history, task, last)
+    added = _added_last(history, task) if last is end else []
+    return messages + (added or _answers(history, task, last))
+
+
+def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
+    """What the rollout added after its last reply."""
+    added = () if history.finished is None else history.finished.added
+    return [
+        ReferencedMessage(resolve(history, task, each), each)
+        if isinstance(each, str)
+        else ReferencedMessage(each, "")
+        for each in added
+    ]
 
 
 def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:

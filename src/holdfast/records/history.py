@@ -252,8 +252,8 @@ class History:
             case ScoringFailed():
                 self.scoring_failures.append(record.failure)
                 if record.final and self.finished is not None:
-                    self.finished = Finished(
-                        Status.FAILED, "scoring failed", self.finished.reward, record.at
+                    self.finished = structs.replace(
+                        self.finished, status=Status.FAILED, reason="scoring failed", at=record.at
                     )
             case Reopened():
                 self._forgive()

@@ -216,6 +216,9 @@ class Finished(_Record, frozen=True, tag=9):
     """Generations that became durable after the rollout had given up on them: no part of it."""
     turns_used: int | None = None
     """What the rollout itself said about it, if it did."""
+    added: tuple[str | Message, ...] = ()
+    """The main conversation after its last reply, as in `Generated.added`. Empty where tools and
+    environments said all of that: it is recorded with them."""
 
 
 class Scored(_Record, frozen=True, tag=10):

@@ -70,6 +70,8 @@ class Rollout:
         self.budget = Budget()
         self._sampling = False
         self._schemas: tuple[dict[str, object], ...] = ()
+        if not scope:
+            session.added_last = self._added_last
 
     @property
     def session(self) -> Session:
@@ -448,6 +450,15 @@ class Rollout:
                 break
             place -= 1
         return place
+
+    def _added_last(self) -> tuple[Message | str, ...]:
+        """What follows the last reply, if anything of it is recorded nowhere else."""
+        known = self._stream.messages
+        if list(self.messages[: len(known)]) != list(known):
+            return ()  # It was written anew, and nobody generated from that.
+        validate.adopt_messages(self.messages, begin=len(known))
+        added = tuple(map(self._reference, self.messages[len(known) :]))
+        return added if any(isinstance(each, Message) for each in added) else ()
 
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""

@@ -295,5 +295,7 @@ def test_what_the_last_step_earned_is_in_the_row_however_the_model_was_told(roll
     (row,) = rows_of(yard)
     assert (row.get_steps(), row.get_total_reward(), row.get_terminated()) == (3, 0.5, True)
     assert row.get_termination_reason() == "control_plane_signal"
-    assert row.messages[-1].content == "0 left"
+    words = "You see 0 left." if rollout is told_in_its_own_words else "0 left"
+    assert [one.content for one in row.messages].count(words) == 1
+    assert row.messages[-1].content == words
     assert row.execution_metadata.extra["step_rewards"] == [0.0, 0.0, 0.5]

@@ -8,6 +8,7 @@ attempt numbers. Two exports can be compared byte for byte.
 from collections.abc import AsyncIterator
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -224,7 +225,7 @@ def _forks(history: History) -> list[Row]:
 
 def message_row(message: object) -> Row:
     """With its content, also where that is empty: nobody has to look whether it is there."""
-    row: Row = msgspec.to_builtins(message)
+    row: dict[str, Any] = msgspec.to_builtins(message)
     if calls := row.get("tool_calls"):
         row["tool_calls"] = [{"id": call["id"], "type": "function", **call} for call in calls]
     return row if "content" in row else {"role": row["role"], "content": "", **row}

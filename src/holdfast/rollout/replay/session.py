@@ -12,6 +12,7 @@ from typing import TypeVar
 from holdfast.journal.journal import Lease
 from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.records.history import History
+from holdfast.records.message import Message
 from holdfast.records.run import seed_for
 from holdfast.records.step import Generated, Record, Step
 from holdfast.records.task import Task
@@ -49,6 +50,9 @@ class Session:
         self.state = AttemptState(context.stop)
         self.log = StepLog(context, lease, history, self.state, continues=continues)
         self.episodes = EpisodeSet()
+        self.added_last: Callable[[], tuple[str | Message, ...]] = tuple
+        """The messages after the last reply of the main conversation, as they are recorded: whoever
+        leads that says it."""
 
     async def match(
         self,
