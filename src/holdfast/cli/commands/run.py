@@ -193,6 +193,7 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
     async with connecting as connection:
         plan = work.plan.bind(connection)
         if not work.quiet:
+            await plan.check_taken(connection)
             plan = await plan.bind_scorer()
             plan.report_caveats(connection)
         async with opened_journal(args.journal) as journal:

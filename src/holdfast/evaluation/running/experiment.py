@@ -264,6 +264,7 @@ def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
 async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Setting) -> Run:
     options = work.experiment.session.options
     plan = plan.bind(connection)
+    await plan.check_taken(connection)
     opened = await open_recorded(
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
