@@ -174,3 +174,29 @@ def test_costs_are_exported(lab: Lab) -> None:
         fields = json.loads(sample)
         assert fields["completion_tokens"] == sum(fields["loss_mask"])
         assert fields["prompt_tokens"] > 0
+
+
+JUDGED = """
+import holdfast
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=4)
+
+
+judge = holdfast.Judge("Is it kind?", policy="{url}", cache=None)
+"""
+
+
+def test_verdicts_in_flight_at_a_limit_go_by_concurrency_and_are_in_the_last_line(lab: Lab) -> None:
+    lab.tasks(*(f"t{number}" for number in range(40)))
+    with FakeEngine(replies=['{"reason": "kind", "score": 9}'], delay=0.3) as judging:
+        lab.write("judged.py", JUDGED.format(url=judging.url))
+        limits = ("--max-tokens-total", 300, "--concurrency", 2, "--scorer", "judge")
+        done = lab.run(*limits, rollout="judged.py")
+        assert done.code == Exit.SPENT, done.err
+        assert judging.stats().completions <= 4, "two at a time, until their costs are known"
+    used = json.loads(lab.holdfast("report", "r", "--json").out)["usage"].values()
+    total = sum(each["prompt_tokens"] + each["completion_tokens"] for each in used)
+    assert f"stopped: {total:,} tokens are used: max-tokens-total (300) is reached" in done.err
