@@ -553,3 +553,18 @@ def test_a_closed_policy_is_refused_before_anything_is_done(tmp_path: Path) -> N
             holdfast.run_sync(say, tasks=TASKS, policy=policy, journal=journal, name="r")
         assert engine.stats().requests == 0
     assert not journal.exists()
+
+
+async def fails_at_a_door(t: holdfast.Rollout) -> None:
+    raise ValueError(f"door 12 of room {t.task.id} failed at 1.5\nand more")
+
+
+def test_the_table_has_the_text_of_an_error_as_it_is(served: FakeEngine) -> None:
+    result = holdfast.run_sync(
+        fails_at_a_door,
+        tasks=[{"id": "7", "prompt": "go"}],
+        policy=served.url,
+        journal="memory:",
+        settings={"max_retry": 0},
+    )
+    assert result.table[0]["error"] == "ValueError: door 12 of room 7 failed at 1.5\nand more"

@@ -200,3 +200,16 @@ def test_verdicts_in_flight_at_a_limit_go_by_concurrency_and_are_in_the_last_lin
     used = json.loads(lab.holdfast("report", "r", "--json").out)["usage"].values()
     total = sum(each["prompt_tokens"] + each["completion_tokens"] for each in used)
     assert f"stopped: {total:,} tokens are used: max-tokens-total (300) is reached" in done.err
+
+
+def test_what_was_sampled_for_removed_tasks_is_in_usage_and_cost(lab: Lab) -> None:
+    lab.write("prices.toml", PRICES.format(model="fake"))
+    lab.finished_run()
+    before = spent(lab)
+    lab.tasks("sum")
+    done = lab.run("--accept-changes", "--price", "prices.toml")
+    assert done.code == 0, done.err
+    assert "run r: 1 trajectory: 1 COMPLETED" in done.out
+    assert spent(lab) == before
+    cost = before["prompt_tokens"] / 1000 + before["completion_tokens"] / 500
+    assert f"  cost: {cost:.3f} USD (with 1 trajectory of tasks that were removed)" in done.out
