@@ -568,3 +568,23 @@ def test_the_table_has_the_text_of_an_error_as_it_is(served: FakeEngine) -> None
         settings={"max_retry": 0},
     )
     assert result.table[0]["error"] == "ValueError: door 12 of room 7 failed at 1.5\nand more"
+
+
+async def with_nothing_given(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    await t.generate(tools=None, max_tokens=None, stop=None, json=None, extra_body=None)
+
+
+def test_none_in_a_generation_is_as_if_it_was_not_given(served: FakeEngine) -> None:
+    def replies(rollout: object) -> list[str]:
+        result = holdfast.run_sync(
+            rollout, tasks=TASKS, policy=served.url, journal="memory:", name="r", seed=3
+        )
+        assert result.report.permanent_failures == 0
+        return [view.reply for view in result.trajectories]
+
+    async def plain(t: holdfast.Rollout) -> None:
+        t.add(*t.task.messages)
+        await t.generate()
+
+    assert replies(with_nothing_given) == replies(plain)
