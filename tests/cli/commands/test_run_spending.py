@@ -155,6 +155,9 @@ def test_an_engine_that_counts_nothing_is_not_said_to_have_sampled_nothing(lab: 
         limited = lab.run("--dialect", "chat", "--max-tokens-total", 9, run="s")
         assert limited.code == Exit.STOPPED
         assert "does not say how many tokens it sampled" in limited.err
+        (advice,) = [line for line in limited.err.splitlines() if line.startswith("to go on")]
+        assert advice.startswith("to go on: holdfast run agent.py ")
+        assert "--max-tokens-total" not in advice
 
 
 def test_costs_are_exported(lab: Lab) -> None:

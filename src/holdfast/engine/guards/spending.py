@@ -18,6 +18,7 @@ from holdfast.records.run import Run
 from holdfast.records.step import Drafted, Generated, Record, Scored
 from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage, total_usage
 
+LEAVE_LIMITS_OUT = "leave --max-cost and --max-tokens-total out"
 READ_SECONDS = 5.0
 """Between two looks at what other workers spent."""
 
@@ -93,8 +94,8 @@ class Spending:
             self._stop.fail(
                 UsageError(
                     f"the engine of model {record.model!r} does not say how many tokens it "
-                    "sampled, so that no limit on what is spent can be held: leave --max-cost and "
-                    "--max-tokens-total out"
+                    "sampled, so that no limit on what is spent can be held: "
+                    f"{LEAVE_LIMITS_OUT}"
                 )
             )
 

@@ -135,8 +135,9 @@ def test_a_trajectory_is_shown_turn_by_turn(ran):
     assert turns[1].startswith("[0] assistant (")
     assert "version unknown, 1 try)" in turns[1]
     assert turns[2].startswith("[1] tool look_up(")
-    assert turns[3].startswith("user: so: ")
-    assert turns[4].startswith("[2] assistant (")
+    assert turns[3] == "sampled with the defaults:"
+    assert turns[4].startswith("user: so: ")
+    assert turns[5].startswith("[2] assistant (")
     assert "2 tries" in show(ran, "sum/0")
 
 
