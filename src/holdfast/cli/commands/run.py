@@ -213,6 +213,9 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
         report = await build(journal, run, prices=plan.settings.price_table)
     ending = Ending("", (), None)
     print_report(args, run, report, ending)
+    if not (args.quiet or args.json):
+        name = visible_name(run.spec.name)
+        notify(f"run {name} was finished before: this is from its journal (--new runs it again)")
     return exit_code(args, report, ending, None)
 
 

@@ -226,8 +226,8 @@ def _forks(history: History) -> list[Row]:
 def message_row(message: object) -> Row:
     """With its content, also where that is empty: nobody has to look whether it is there."""
     row: Row = msgspec.to_builtins(message)
-    for call in row.get("tool_calls", ()):
-        call.setdefault("type", "function")
+    if isinstance(calls := row.get("tool_calls"), list | tuple):
+        row["tool_calls"] = [{"id": "", "type": "function", **call} for call in calls]
     return row if "content" in row else {"role": row["role"], "content": "", **row}
 
 
