@@ -181,6 +181,10 @@ def __getattr__(name: str) -> object:
         from holdfast.version import installed_version
 
         return installed_version()
+    if name == "train":  # Its module imports torch.
+        from holdfast.training import extra
+
+        extra.require()
     return _load(name)
 
 

@@ -553,3 +553,38 @@ def test_a_closed_policy_is_refused_before_anything_is_done(tmp_path: Path) -> N
             holdfast.run_sync(say, tasks=TASKS, policy=policy, journal=journal, name="r")
         assert engine.stats().requests == 0
     assert not journal.exists()
+
+
+async def fails_at_a_door(t: holdfast.Rollout) -> None:
+    raise ValueError(f"door 12 of room {t.task.id} failed at 1.5\nand more")
+
+
+def test_the_table_has_the_text_of_an_error_as_it_is(served: FakeEngine) -> None:
+    result = holdfast.run_sync(
+        fails_at_a_door,
+        tasks=[{"id": "7", "prompt": "go"}],
+        policy=served.url,
+        journal="memory:",
+        settings={"max_retry": 0},
+    )
+    assert result.table[0]["error"] == "ValueError: door 12 of room 7 failed at 1.5\nand more"
+
+
+async def with_nothing_given(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    await t.generate(tools=None, max_tokens=None, stop=None, json=None, extra_body=None)
+
+
+def test_none_in_a_generation_is_as_if_it_was_not_given(served: FakeEngine) -> None:
+    def replies(rollout: object) -> list[str]:
+        result = holdfast.run_sync(
+            rollout, tasks=TASKS, policy=served.url, journal="memory:", name="r", seed=3
+        )
+        assert result.report.permanent_failures == 0
+        return [view.reply for view in result.trajectories]
+
+    async def plain(t: holdfast.Rollout) -> None:
+        t.add(*t.task.messages)
+        await t.generate()
+
+    assert replies(with_nothing_given) == replies(plain)

@@ -358,3 +358,10 @@ def test_an_empty_conversation_is_refused_by_every_renderer_that_is_chosen_for_a
         await t.generate(speaker=Speaker(t.speaker.policy, ByteRenderer()))
 
     refused(rollout, r"the conversation is empty: add a message first, as in t.add")
+
+
+def test_parts_of_a_type_that_nothing_knows_are_refused():
+    async def solve(t):
+        t.add({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "txt"}]})
+
+    refused(solve, r"content\[1\] is of the type 'txt'; the types of parts are text, image_url")

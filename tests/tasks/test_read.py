@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 
 import holdfast
 from holdfast.records.errors import UsageError
@@ -407,3 +408,21 @@ def test_rows_inside_of_one_row_are_said_to_be_rows(tmp_path):
     file.write_text('{"data": [{"prompt": "x"}]}\n')
     with pytest.raises(UsageError, match="its 'data' is a list of rows"):
         read_tasks(file)
+
+
+def test_messages_of_other_libraries_are_taken_in_rows():
+    reply = ChatCompletionMessage.model_validate(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            ],
+        }
+    )
+    asked = {"role": "user", "content": "hi"}
+    (dumped,) = read_tasks([{"id": "a", "messages": [asked, reply.model_dump(exclude_none=True)]}])
+    for field in ("messages", "prompt"):
+        assert read_tasks([{"id": "a", field: [asked, reply]}]) == [dumped]
+    with pytest.raises(UsageError, match="task 1: Encoding objects of type object is unsupported"):
+        read_tasks([{"id": "a", "messages": [object()]}])

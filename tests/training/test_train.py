@@ -102,6 +102,7 @@ def with_kl(reference):
             "never reads 'no_such'",
         ),
         ({"sampling": Sampling(temperature=0)}, "temperature above 0"),
+        ({"sampling": Sampling(stop_token_ids=(99999,))}, "99999 is out of the vocabulary of"),
         ({"tasks": []}, "tasks is empty; give one task or more"),
         ({"tasks": [*TASKS, {"id": "a@2", "prompt": "?"}]}, "rename it"),
         ({"model": "no/such/folder"}, "no/such/folder"),

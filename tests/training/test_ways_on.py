@@ -41,3 +41,9 @@ def test_to_train_on_keeps_the_learning_rate():
         "train on from its model under another name (--model 'my out/weights/step-1' "
         "--learning-rate 0.0003, another --run and --out)"
     )
+
+
+def test_a_refused_learning_rate_is_named_with_the_one_before():
+    said = train_on(Path("w"), 3e-4, asked=1e-3)
+    assert "--learning-rate 0.001, or 0.0003 as before, another --run" in said
+    assert train_on(Path("w"), 3e-4, asked=3e-4) == train_on(Path("w"), 3e-4)

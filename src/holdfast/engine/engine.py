@@ -9,7 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
@@ -21,7 +21,7 @@ from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
-from holdfast.engine.settings import Settings
+from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
@@ -125,7 +125,7 @@ class Engine:
         self._scoring = (
             Scoring(
                 scorer,
-                self._settings.scoring,
+                self._scoring_policy(),
                 journal,
                 self._clock,
                 on_record=self._spending.take,
@@ -175,9 +175,21 @@ class Engine:
         finally:
             await self._leave(worker)
         # What was in flight at the limit may have been the rest.
-        reason, spent = ("", False) if is_over else (self.stop.reason, self.stop.spent)
+        reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
         cuts = tuple(self._cuts)
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+
+    def _why_stopped(self) -> str:
+        """A limit on what is spent is said with what was in flight when it was reached, too."""
+        reached = self._spending.reached() if self.stop.spent else ""
+        return reached or self.stop.reason
+
+    def _scoring_policy(self) -> ScoringPolicy:
+        """A verdict in flight is paid for as a reply is: where there is a limit on what is spent,
+        no more of them are in flight than replies may be."""
+        policy, settings = self._settings.scoring, self._settings
+        most = settings.concurrency if self._spending.is_limited else policy.concurrency
+        return structs.replace(policy, concurrency=min(policy.concurrency, most))
 
     def _scorer_in_use(self) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext() if self._scoring is None else self._scoring.scorer.in_use()

@@ -113,6 +113,9 @@ class RunReport(Struct):
     """Turns of engines that do not say how many tokens they had."""
     cost: Cost | None = None
     """By the user's table of prices."""
+    removed: int = 0
+    """Trajectories of tasks that were removed: they count in `usage` and `cost`, and nowhere else.
+    """
 
     @property
     def permanent_failures(self) -> int:
@@ -140,6 +143,9 @@ async def build(
     used: UsageByModel = {}
     for row in await journal.trajectories(run):
         if row.resting:
+            if row.records and (spent := await _used_by(journal, row)):
+                used = add_usages(used, spent)
+                report.removed += 1
             continue
         by_status[row.status] += 1
         statuses.setdefault(row.ordinal, []).append(row.status)
@@ -168,6 +174,15 @@ async def build(
         counts = {name: sum(failed[task] for task in tasks) for name, tasks in held.items()}
         report.held_failures = {name: count for name, count in counts.items() if count}
     return report
+
+
+async def _used_by(journal: Journal, row: TrajectoryRow) -> UsageByModel:
+    """Of a trajectory whose task was removed: it is no part of the run any more, and was sampled
+    all the same. What cannot be read counts when its task is there again."""
+    try:
+        return History(await journal.history(row.id)).used
+    except JournalCorrupt:
+        return {}
 
 
 def _add(
@@ -363,7 +378,11 @@ def _usage_lines(report: RunReport) -> list[str]:
     """A line for each model, and what all of them cost."""
     counted = {model: usage for model, usage in report.usage.items() if any(usage.values())}
     lines = [f"  {model}: {usage_text(usage)}" for model, usage in counted.items()]
-    return [*lines, f"  cost: {report.cost}"] if report.cost is not None else lines
+    if report.cost is not None:
+        lines.append(f"  cost: {report.cost}")
+    if report.removed and lines:
+        lines[-1] += f" (with {many(report.removed, 'trajectory')} of tasks that were removed)"
+    return lines
 
 
 def _rewards(report: RunReport) -> list[str]:

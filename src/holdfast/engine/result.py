@@ -137,7 +137,7 @@ def _row(view: TrajectoryView, metrics: Sequence[str]) -> dict[str, object]:
         "metadata": view.task.metadata,
         "turns": len(view.history.generations),
         "sampled_tokens": view.history.sampled_tokens,
-        "error": failure.root if failure and not view.status.is_outcome else "",
+        "error": failure.text if failure and not view.status.is_outcome else "",
         "messages": [message.to_dict() for message in view.messages],
     }
 

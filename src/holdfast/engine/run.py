@@ -262,6 +262,7 @@ async def _work(
     retry_failed: bool,
 ) -> RunResult:
     plan = plan.bind(connection)
+    await plan.check_taken(connection)
     plan = await plan.bind_scorer()
     plan.report_caveats(connection)
     opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)

@@ -4,6 +4,7 @@ The command line, `holdfast.run` and evaluations all go the same way:
 
     plan = plan_run(name, …)                         # checked; no engine is asked anything
     plan = plan.bind(connection)                     # the model and its renderer are known
+    await plan.check_taken(connection)               # the engine takes such requests
     plan = await plan.bind_scorer()                  # what it asks is there
     run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
     ending = await plan.engine(run, journal, connection).work()
@@ -58,6 +59,14 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         return structs.replace(
             self, spec=structs.replace(self.spec, model=model, renderer=renderer)
         )
+
+    async def check_taken(self, connection: Connection) -> None:
+        """Raises `Unsupported` for a sampling that the engine itself refuses: before the run is
+        recorded with it, and not in each trajectory."""
+        from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without.
+
+        if isinstance(connection.policy, EnginePolicy):
+            await connection.policy.check_taken(self.spec.sampling)
 
     async def bind_scorer(self) -> "RunPlan":
         """The plan with the model that its scorer asks, which only the engine of a judge may know.

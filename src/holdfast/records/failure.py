@@ -67,6 +67,11 @@ class Failure(Struct, frozen=True, omit_defaults=True):
         return self._headline(self._first_line)
 
     @property
+    def text(self) -> str:
+        """Its type and its whole message."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
     def root(self) -> str:
         """Failures with the same root are one line of a report, alone or not."""
         return self._headline(_NUMBER.sub("#", _MORE_ERRORS.sub("", self._first_line)))

@@ -246,6 +246,16 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         return found
 
 
+def given_parameters(sampling: Sampling) -> dict[str, object]:
+    """Those that are not at their defaults, as JSON has them."""
+    default, given = Sampling(), msgspec.to_builtins(sampling)
+    return {
+        name: value
+        for name, value in given.items()
+        if getattr(sampling, name) != getattr(default, name)
+    }
+
+
 def as_kept(given: Mapping[str, object]) -> dict[str, object]:
     """Parameters with objects as `Sampling` keeps them. Raises `UsageError`."""
     kept = dict(given)

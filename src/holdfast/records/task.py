@@ -139,13 +139,22 @@ def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
             _check(row.id, row.tools, where=where)
             return row.id, row
         fields = _fields_of(row, where)
-        raw = msgspec.json.decode(msgspec.json.encode(fields))
+        raw = msgspec.json.decode(msgspec.json.encode(fields, enc_hook=_dumped))
     except RecursionError as error:
         raise UsageError(f"{where}: nested too deeply, or within itself") from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: {_unrecordable(values) or error}") from error
     _refuse_unfaithful(row, where=where)
     return _parse(raw, where=where)
+
+
+def _dumped(value: object) -> object:
+    """Messages of other libraries, and whatever else in a row knows its own JSON."""
+    dump = getattr(value, "model_dump", None)
+    if not callable(dump) or isinstance(value, type):
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    # As `as_message` takes it: what a message leaves open is not written.
+    return dump(mode="json", exclude_none=hasattr(value, "role"))
 
 
 def _fields_of(row: object, where: str) -> dict[str, object]:

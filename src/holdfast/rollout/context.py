@@ -131,7 +131,7 @@ class Rollout:
     async def generate(
         self,
         *,
-        tools: "Sequence[Tool | Function | dict[str, object]]" = (),
+        tools: "Sequence[Tool | Function | dict[str, object]] | None" = (),
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
@@ -154,6 +154,7 @@ class Rollout:
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
+        What is None is as if it was not given: no tools, and the run's own sampling.
         `json`: True for any JSON object, or the JSON schema that the reply has to fit. Which engine
         knows which of the others: docs/engines.md.
         Another `speaker` than the run's own samples from another policy (`voice` is the older name
@@ -167,7 +168,7 @@ class Rollout:
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
         speaker = speaker or voice or session.speaker
-        schemas = self._schemas = schemas_of(tools)
+        schemas = self._schemas = schemas_of(() if tools is None else tools)
         generate_step.as_json(schemas)  # What could not be recorded is refused before it is shown.
         validate.adopt_messages(self.messages, begin=len(self._stream.messages))
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.

@@ -22,10 +22,30 @@ Recordable = TypeVar("Recordable", Message, ToolCall)
 def message_of(value: object) -> Message:
     """A message, a dict in OpenAI's shape, or what the user says."""
     if isinstance(value, str | Message | Mapping) or _dumps(value):
-        return as_message(value, where="t.add: the message")
+        message = as_message(value, where="t.add: the message")
+        _check_parts(message)
+        return message
     raise UsageError(
         f"t.add takes messages, dicts and strings, not {_describe(value)}{_hint(value)}"
     )
+
+
+_PARTS = (
+    *("text", "image_url", "input_audio", "audio_url", "video_url", "file", "refusal"),
+    *("image", "audio", "video"),  # As templates name them.
+    *("input_text", "output_text", "input_image"),  # As OpenAI's Responses do.
+)
+
+
+def _check_parts(message: Message) -> None:
+    """A part of a type that nothing knows would be left out of the prompt, or be refused by an
+    engine with each reply."""
+    for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        if (kind := part.get("type", "text")) not in _PARTS:
+            raise UsageError(
+                f"t.add: the message: content[{at}] is of the type {kind!r:.100}; the types of "
+                f"parts are {', '.join(_PARTS)}"
+            )
 
 
 def _dumps(value: object) -> bool:

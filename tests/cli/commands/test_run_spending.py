@@ -155,6 +155,9 @@ def test_an_engine_that_counts_nothing_is_not_said_to_have_sampled_nothing(lab: 
         limited = lab.run("--dialect", "chat", "--max-tokens-total", 9, run="s")
         assert limited.code == Exit.STOPPED
         assert "does not say how many tokens it sampled" in limited.err
+        (advice,) = [line for line in limited.err.splitlines() if line.startswith("to go on")]
+        assert advice.startswith("to go on: holdfast run agent.py ")
+        assert "--max-tokens-total" not in advice
 
 
 def test_costs_are_exported(lab: Lab) -> None:
@@ -174,3 +177,42 @@ def test_costs_are_exported(lab: Lab) -> None:
         fields = json.loads(sample)
         assert fields["completion_tokens"] == sum(fields["loss_mask"])
         assert fields["prompt_tokens"] > 0
+
+
+JUDGED = """
+import holdfast
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=4)
+
+
+judge = holdfast.Judge("Is it kind?", policy="{url}", cache=None)
+"""
+
+
+def test_verdicts_in_flight_at_a_limit_go_by_concurrency_and_are_in_the_last_line(lab: Lab) -> None:
+    lab.tasks(*(f"t{number}" for number in range(40)))
+    with FakeEngine(replies=['{"reason": "kind", "score": 9}'], delay=0.3) as judging:
+        lab.write("judged.py", JUDGED.format(url=judging.url))
+        limits = ("--max-tokens-total", 300, "--concurrency", 2, "--scorer", "judge")
+        done = lab.run(*limits, rollout="judged.py")
+        assert done.code == Exit.SPENT, done.err
+        assert judging.stats().completions <= 4, "two at a time, until their costs are known"
+    used = json.loads(lab.holdfast("report", "r", "--json").out)["usage"].values()
+    total = sum(each["prompt_tokens"] + each["completion_tokens"] for each in used)
+    assert f"stopped: {total:,} tokens are used: max-tokens-total (300) is reached" in done.err
+
+
+def test_what_was_sampled_for_removed_tasks_is_in_usage_and_cost(lab: Lab) -> None:
+    lab.write("prices.toml", PRICES.format(model="fake"))
+    lab.finished_run()
+    before = spent(lab)
+    lab.tasks("sum")
+    done = lab.run("--accept-changes", "--price", "prices.toml")
+    assert done.code == 0, done.err
+    assert "run r: 1 trajectory: 1 COMPLETED" in done.out
+    assert spent(lab) == before
+    cost = before["prompt_tokens"] / 1000 + before["completion_tokens"] / 500
+    assert f"  cost: {cost:.3f} USD (with 1 trajectory of tasks that were removed)" in done.out

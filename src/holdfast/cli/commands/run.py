@@ -35,6 +35,7 @@ from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
+from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
 from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
@@ -193,6 +194,7 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
     async with connecting as connection:
         plan = work.plan.bind(connection)
         if not work.quiet:
+            await plan.check_taken(connection)
             plan = await plan.bind_scorer()
             plan.report_caveats(connection)
         async with opened_journal(args.journal) as journal:
@@ -211,6 +213,9 @@ async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None
         report = await build(journal, run, prices=plan.settings.price_table)
     ending = Ending("", (), None)
     print_report(args, run, report, ending)
+    if not (args.quiet or args.json):
+        name = visible_name(run.spec.name)
+        notify(f"run {name} was finished before: this is from its journal (--new runs it again)")
     return exit_code(args, report, ending, None)
 
 
@@ -305,7 +310,9 @@ def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: 
 
 def how_to_go_on(words: Sequence[str], stopped: str) -> str:
     """The command that goes on. Where a limit on what is spent was reached, with MORE in place of
-    it: the same one would stop at once."""
+    it: the same one would stop at once. Where it cannot be held, without it."""
+    if LEAVE_LIMITS_OUT in stopped:
+        return f"to go on: {shlex.join(_without_limits(words))}"
     limit = next((f"--{each.name}" for each in LIMITS if f"{each.name} (" in stopped), None)
     if limit is None:
         return f"to go on: {shlex.join(words)}"
@@ -316,6 +323,15 @@ def how_to_go_on(words: Sequence[str], stopped: str) -> str:
         elif word.startswith(f"{limit}="):
             higher[at] = f"{limit}=MORE"
     return f"to go on, with a higher limit: {shlex.join(higher)}"
+
+
+def _without_limits(words: Sequence[str]) -> list[str]:
+    kept, names = list(words), [f"--{limit.name}" for limit in LIMITS]
+    for name in names:
+        while name in kept:
+            at = kept.index(name)
+            del kept[at : at + 2]
+    return [word for word in kept if not word.startswith(tuple(f"{name}=" for name in names))]
 
 
 def _has_option(words: Sequence[str], name: str) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.engine.export.rows import evaluation_rows
 from holdfast.engine.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.records.encoding.tokens import count, unpack_logprobs
+from holdfast.records.encoding.tokens import unpack_logprobs
 from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
@@ -28,6 +28,7 @@ from holdfast.records.samples.logprobs import (
     mode_with,
 )
 from holdfast.records.samples.sample import Sample, placeholder, samples_of
+from holdfast.records.sampling import given_parameters
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
@@ -239,7 +240,7 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "finish_reason": step.finish_reason,
         "prompt_tokens": step.counted.prompt_tokens,
         "sampled_tokens": step.counted.completion_tokens,
-        "mean_logprob": sum(unpack_logprobs(step.logprobs)) / max(1, count(step.ids)),
+        "mean_logprob": _mean_logprob(step),
         "versions": [msgspec.to_builtins(span) for span in step.versions],
         "model": step.model,
         "tries": step.tries,
@@ -247,7 +248,14 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "prefix_break": step.prefix_break,
         "logprobs_mode": mode_with(step.logprobs_mode, step.sampling).value,
         "usage": None if step.usage is None else step.usage.as_fields(),
+        "sampling": given_parameters(step.sampling),
     }
+
+
+def _mean_logprob(step: Generated) -> float | None:
+    """None where the engine gave none: a mean of nothing would read as certainty."""
+    logprobs = unpack_logprobs(step.logprobs)
+    return sum(logprobs) / len(logprobs) if logprobs else None
 
 
 def failure_rows(view: TrajectoryView) -> list[Row]:

@@ -18,6 +18,7 @@ from holdfast.records.run import Run
 from holdfast.records.step import Drafted, Generated, Record, Scored
 from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage, total_usage
 
+LEAVE_LIMITS_OUT = "leave --max-cost and --max-tokens-total out"
 READ_SECONDS = 5.0
 """Between two looks at what other workers spent."""
 
@@ -93,37 +94,39 @@ class Spending:
             self._stop.fail(
                 UsageError(
                     f"the engine of model {record.model!r} does not say how many tokens it "
-                    "sampled, so that no limit on what is spent can be held: leave --max-cost and "
-                    "--max-tokens-total out"
+                    "sampled, so that no limit on what is spent can be held: "
+                    f"{LEAVE_LIMITS_OUT}"
                 )
             )
 
     def check(self) -> None:
         """Stops the run where a limit is reached."""
+        if reached := self.reached():
+            self._stop.request(reached, spent=True)
+
+    def reached(self) -> str:
+        """Which limit is reached, with all that is used by now; "" where none is."""
         used, settings = self.used, self._settings
         most, tokens = settings.max_tokens_total, total_usage(used).total_tokens
         if most is not None and tokens >= most:
-            self._stop.request(
+            return (
                 f"{tokens:,} tokens are used: max-tokens-total ({most:,}) is reached; the same "
-                "command with a higher one goes on",
-                spent=True,
+                "command with a higher one goes on"
             )
-        if settings.max_cost is not None:
-            self._check_cost(settings.max_cost, used)
+        return "" if settings.max_cost is None else self._reached_cost(settings.max_cost, used)
 
-    def _check_cost(self, most: float, used: UsageByModel) -> None:
+    def _reached_cost(self, most: float, used: UsageByModel) -> str:
         prices = self._settings.price_table
         assert prices is not None, "settings have prices where they have a limit on cost"
         cost = prices.cost_of(used)
         if cost.unpriced:
             self._stop.fail(UsageError(no_price(cost.unpriced[0])))
-        if cost.amount >= most:
-            spent = f"{money(cost.amount)} {cost.currency}"
-            self._stop.request(
-                f"{spent} are spent: max-cost ({money(most)}) is reached; the same command with a "
-                "higher one goes on",
-                spent=True,
-            )
+        if cost.amount < most:
+            return ""
+        return (
+            f"{money(cost.amount)} {cost.currency} are spent: max-cost ({money(most)}) is reached; "
+            "the same command with a higher one goes on"
+        )
 
 
 def check_price(settings: Settings, model: str) -> None:

@@ -107,7 +107,7 @@ def perform(experiment: Experiment) -> Outcome:
 
 
 async def _watched(experiment: Experiment) -> Outcome:
-    stop = Stop()
+    stop, is_new = Stop(), experiment.session.options.new
     with interruptible(stop) as interruption:
         try:
             outcome = await perform_async(experiment, stop)
@@ -115,9 +115,9 @@ async def _watched(experiment: Experiment) -> Outcome:
             if interruption.received is None:
                 raise
             # What a signal ended (an engine that was starting, say) is no mistake of anyone's.
-            raise Interrupted(interruption.received) from error
+            raise Interrupted(interruption.received, is_new=is_new) from error
     if interruption.received is not None:
-        raise Interrupted(interruption.received)
+        raise Interrupted(interruption.received, is_new=is_new)
     assert outcome is not None, "nothing but a signal stops it"
     return outcome
 
@@ -264,6 +264,7 @@ def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
 async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Setting) -> Run:
     options = work.experiment.session.options
     plan = plan.bind(connection)
+    await plan.check_taken(connection)
     opened = await open_recorded(
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )

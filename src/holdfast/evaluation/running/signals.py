@@ -20,8 +20,10 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(Exception):
     """The evaluation was stopped by a signal; the same command goes on."""
 
-    def __init__(self, number: signal.Signals):
-        super().__init__(f"{number.name}: stopped; what is done is kept, the same command goes on")
+    def __init__(self, number: signal.Signals, *, is_new: bool = False):
+        """`is_new`: the command began another run, as it would again."""
+        command = "the same command without --holdfast-new" if is_new else "the same command"
+        super().__init__(f"{number.name}: stopped; what is done is kept, {command} goes on")
         self.signal = number
 
 

@@ -14,5 +14,6 @@
 - `logprobs_probe`: Measures the distribution that an engine's logprobs belong to.
 - `repeatability`: Measures whether a seed repeats a reply.
 - `capability_check`: The report of `holdfast policy check`: is the engine fit for training?
+- `sampling_probe`: Whether an engine takes the sampling of a run, before it is recorded.
 - `caveats`: Warnings about the engine before a run samples anything.
 """

@@ -289,6 +289,11 @@ class Endpoint:
 
     # --- samples
 
+    async def check_taken(self, attempt: SampleRequest) -> None:
+        """Raises what the engine refuses a request with; one that it takes is ended at once."""
+        async with self._post(attempt):
+            return
+
     async def answer(
         self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:

@@ -18,6 +18,7 @@ from holdfast.policy.client.call import SampleCall
 from holdfast.policy.client.circuit_breaker import Downtime
 from holdfast.policy.client.discovery import discover, logprobs_mode_of, served_models
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
+from holdfast.policy.client.sampling_probe import check_taken
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.client.supported import check_run
 from holdfast.policy.dialects import DIALECTS
@@ -251,6 +252,13 @@ class EnginePolicy:
         """Raises `Unsupported` for what a replica cannot be asked for, after `check`."""
         for endpoint in self.endpoints:
             check_run(sampling, endpoint)
+
+    async def check_taken(self, sampling: Sampling) -> None:
+        """Asks the replicas that are up, after `check`: raises `Unsupported` for what one of them
+        refuses, and only itself can know."""
+        for endpoint in self.endpoints:
+            if endpoint.introduce is None:
+                await check_taken(sampling, endpoint)
 
     @property
     def logprobs_mode(self) -> LogprobsMode:

@@ -175,6 +175,18 @@ def check_sampling(sampling: Sampling) -> None:
         raise UsageError("training needs a temperature above 0: at 0 nothing is explored")
 
 
+def check_stop_token_ids(sampling: Sampling, model: Path) -> None:
+    """Raises for one that the model does not have. Engines refuse it too, but with each reply, and
+    by then the training is recorded with it."""
+    known = _read_json(model / "config.json").get("vocab_size")
+    for token in sampling.stop_token_ids:
+        if isinstance(known, int) and token >= known:
+            raise UsageError(
+                f"stop_token_ids: {token} is out of the vocabulary of {model}, which has {known:,} "
+                "tokens: change it, or leave it out"
+            )
+
+
 # --- the engine
 
 

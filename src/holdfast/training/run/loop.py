@@ -59,7 +59,8 @@ def check_state(state: TrainerState, settings: TrainingSettings, *, folder: Path
         raise UsageError(f"{where} is of run {state.run!r}, not of {run!r}: give another --out")
     changed = _differences(state.settings, settings.identity)
     if changed and (why := _why_not(state, settings, changed)):
-        raise OtherTraining(f"{where} {why} or {_train_on(state, folder)}")
+        asked = settings.trainer.optimizer.learning_rate
+        raise OtherTraining(f"{where} {why} or {_train_on(state, folder, asked=asked)}")
 
 
 def _why_not(state: TrainerState, settings: TrainingSettings, changed: list[str]) -> str:
@@ -81,10 +82,10 @@ def _steps(state: TrainerState) -> int:
     return int(trainer["steps"])
 
 
-def _train_on(state: TrainerState, folder: Path) -> str:
+def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return ways_on.train_on(folder / WEIGHTS / state.version, rate)
+    return ways_on.train_on(folder / WEIGHTS / state.version, rate, asked=asked)
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:

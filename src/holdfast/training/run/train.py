@@ -50,6 +50,7 @@ from holdfast.training.run.checks import (
     check_memory,
     check_model,
     check_sampling,
+    check_stop_token_ids,
     check_tokenizer,
     checked_loss,
     describe_shared,
@@ -258,6 +259,7 @@ def check_training(
     plan.processor.check_setup()
     for folder in (model, *([settings.reference] if settings.reference else [])):
         check_model(folder)
+    check_stop_token_ids(plan.spec.sampling, model)
     check_device(settings.device)
     check_ranks(settings.ranks, settings.device, gpus=torch.cuda.device_count())
     check_batch(plan.tasks, settings.groups)
@@ -481,6 +483,7 @@ class _Training:
                     "trained; `holdfast policy check URL` says which engines are fit for training"
                 )
             _engines(connection).check_sampling(self._plan.spec.sampling)
+            await self._plan.check_taken(connection)
             check_logprobs(_engines(connection), self._plan.spec.sampling)
             yield connection
 

@@ -15,8 +15,11 @@ def command_for(verb: str, run: str, journal: Journal) -> str:
     return f"`holdfast {verb} {shlex.quote(run)}{where}`"
 
 
-def train_on(model: Path, learning_rate: object) -> str:
+def train_on(model: Path, learning_rate: object, *, asked: object = None) -> str:
     """What goes on with the weights alone. The rate is named: that by default depends on which
-    model is given."""
-    words = f"--model {shlex.quote(str(model))} --learning-rate {learning_rate}"
+    model is given. `asked`: the one that was given now, where that is refused."""
+    rate = f"{learning_rate}"
+    if asked not in (None, learning_rate):
+        rate = f"{asked}, or {learning_rate} as before"
+    words = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
     return f"train on from its model under another name ({words}, another --run and --out)"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.cli.terminal.exit_codes import Exit
-from holdfast.testing import Fault, FaultKind
+from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.cli.shell import Lab, end, start
 
 WHATS = ("samples", "trajectories", "failures")
@@ -59,7 +59,7 @@ def whole(value):
     if not isinstance(value, dict):
         return value
     found = {name: whole(item) for name, item in value.items() if item is not None}
-    for name in found.keys() & {"versions", "usage"}:
+    for name in found.keys() & {"versions", "usage", "sampling"}:
         found[name] = json.loads(found[name])
     others = json.loads(found.pop("others", "{}"))
     return found | others
@@ -287,3 +287,36 @@ def test_an_export_without_rows_leaves_an_earlier_one_as_it_was(ran):
         assert (done.code, done.out) == (Exit.EMPTY, "")
         assert done.line.endswith(f"a reward of 9e+06 or more; {name} is as it was")
         assert (ran.place / name).read_bytes() == before
+
+
+def test_a_turn_without_logprobs_has_no_mean_of_them(lab: Lab) -> None:
+    with FakeEngine(mean_length=10, dialect="chat") as engine:
+        lab.engine = engine
+        assert lab.run("--dialect", "chat").code == 0
+    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+    assert {turn["mean_logprob"] for row in rows for turn in row["turns"]} == {None}
+    done = lab.holdfast("export", "r", "--what", "trajectories", "--out", "t.parquet")
+    assert done.code == 0, done.err
+    (first, *_) = pq.read_table(lab.journal.with_name("t.parquet")).to_pylist()
+    assert first["turns"][0]["mean_logprob"] is None
+    assert json.loads(first["turns"][0]["sampling"]) == rows[0]["turns"][0]["sampling"]
+
+
+CALLING = """
+import holdfast
+from holdfast.records.message import FunctionCall
+
+
+async def solve(t: holdfast.Rollout) -> None:
+    call = holdfast.ToolCall("c1", FunctionCall("look_up", "{}"))
+    t.add(*t.task.messages, holdfast.Message("assistant", tool_calls=(call,)))
+    await t.generate()
+"""
+
+
+def test_tool_calls_of_trajectories_are_functions_as_those_of_rows(lab: Lab) -> None:
+    lab.write("agent.py", CALLING)
+    lab.finished_run()
+    row = json.loads(lab.export("trajectories").splitlines()[0])
+    for message in (row["messages"][-2], row["turns"][0]["prompt"][-1]):
+        assert [call["type"] for call in message["tool_calls"]] == ["function"]

@@ -125,17 +125,19 @@ def test_a_run_as_json_has_stable_keys(ran):
 
 def test_a_trajectory_is_shown_turn_by_turn(ran):
     text = show(ran, "sum/1")
-    head, used, attempt, *turns = text.splitlines()
+    head, used, attempt, sampling, *turns = text.splitlines()
     assert head.startswith("r/sum/1: COMPLETED, reward ")
     assert "1 attempt, 2 turns, " in head
     assert re.fullmatch(r"  fake: [\d,]+ tokens of prompts and \d+ of replies", used)
     assert attempt.startswith("attempt 1: ")
+    assert sampling == "sampled with max_tokens 12:"
     assert turns[0] == "user: do sum"
     assert turns[1].startswith("[0] assistant (")
     assert "version unknown, 1 try)" in turns[1]
     assert turns[2].startswith("[1] tool look_up(")
-    assert turns[3].startswith("user: so: ")
-    assert turns[4].startswith("[2] assistant (")
+    assert turns[3] == "sampled with the defaults:"
+    assert turns[4].startswith("user: so: ")
+    assert turns[5].startswith("[2] assistant (")
     assert "2 tries" in show(ran, "sum/0")
 
 
@@ -330,3 +332,30 @@ def test_a_metric_and_the_words_about_it_are_two_lines_that_differ(module_engine
     lab.write("judged.py", f"import holdfast\n{solve}{score}")
     assert lab.run(rollout="judged.py").code == Exit.OK
     assert "\n  score: 8\n  score (why): it is fine\n" in show(lab, "sum/0")
+
+
+SAMPLING = """
+import holdfast
+
+
+async def solve(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    await t.generate()
+    for temperature in (0.5, 0.5, 1.0):
+        t.add("on")
+        await t.generate(max_tokens=4, temperature=temperature, stop=["x"])
+"""
+
+
+def test_how_replies_were_sampled_is_shown_where_it_changes(lab: Lab) -> None:
+    lab.write("agent.py", SAMPLING)
+    lab.finished_run()
+    shown = lab.holdfast("show", "r", "sum").out
+    assert [line for line in shown.splitlines() if line.startswith("sampled with")] == [
+        'sampled with max_tokens 4, temperature 0.5, stop ["x"]:',
+        'sampled with max_tokens 4, stop ["x"]:',
+    ]
+    turns = json.loads(lab.holdfast("show", "r", "sum", "--json").out)["turns"]
+    given = {"max_tokens": 4, "stop": ["x"]}
+    cold = given | {"temperature": 0.5}
+    assert [turn["sampling"] for turn in turns] == [{}, cold, cold, given]

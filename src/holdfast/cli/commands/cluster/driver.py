@@ -110,6 +110,7 @@ class Driver:
         async with connect_command(self._args) as connection:
             plan = self._work.plan.bind(connection)
             self._model = connection.policy.model
+            await plan.check_taken(connection)
             plan = await plan.bind_scorer()
             plan.report_caveats(connection)
             async with connected(

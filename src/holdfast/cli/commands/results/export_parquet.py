@@ -65,6 +65,7 @@ _TURN = pa.struct(
         ("prefix_break", pa.string()),
         ("logprobs_mode", pa.string()),
         ("usage", pa.string()),
+        ("sampling", pa.string()),
         (OTHER_FIELDS, pa.string()),
     ]
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.engine.report import many
 from holdfast.records.message import Message, Role
+from holdfast.records.sampling import given_parameters
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -34,11 +35,23 @@ def step_lines(view: TrajectoryView) -> list[str]:
     for scope in sorted(scopes, key=lambda scope: scope != ""):
         if scope and len(scopes) > 1:
             lines += ["", _title(scope, scopes[scope], others)]
+        sampled = ""
         for step in scopes[scope]:
+            if isinstance(step, Generated) and (now := _sampling(step)) != sampled:
+                lines.append(f"sampled with {now or 'the defaults'}:")
+                sampled = now
             prompt = prompts.get(step.path, ())
             lines += _prompt(prompt, tools_are_steps=has_tools, spoken={} if scope else spoken)
             lines += _step(step, view, others=others)
     return lines
+
+
+def _sampling(step: Generated) -> str:
+    """The parameters that are not left at their defaults."""
+    given = given_parameters(step.sampling)
+    return ", ".join(
+        f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
+    )
 
 
 def _title(scope: str, steps: Sequence[Step], others: Collection[str]) -> str:

@@ -101,6 +101,7 @@ class _Supervision:
         args = self._args
         async with connect_command(args) as connection:
             plan = self._work.plan.bind(connection)
+            await plan.check_taken(connection)
             plan = await plan.bind_scorer()
             plan.report_caveats(connection)
             run = await self._open(plan)
