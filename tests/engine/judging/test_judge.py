@@ -235,6 +235,27 @@ def test_groups_are_compared(policy: FakeEngine) -> None:
     ] * 2
 
 
+def test_equal_answers_are_shown_once_and_share_a_score_whatever_their_numbers() -> None:
+    answer = '{"A": {"reason": "best", "score": 10}, "B": {"reason": "worst", "score": 0}}'
+    same, other = Candidate("[assistant]\n2", "2"), Candidate("[assistant]\n3", "2")
+    with FakeEngine(replies=[answer]) as engine:
+        judge = judge_of(engine, compare=True)
+        first, second, third = asyncio.run(judge([same, other, same]))
+        assert first.reward == third.reward != second.reward
+        assert first.reasons == third.reasons
+        turned = asyncio.run(judge([other, same, same]))
+        assert [score.reward for score in turned] == [second.reward, first.reward, first.reward]
+        assert questions(engine) == 1, "the same question, whatever the order"
+
+
+def test_a_group_that_said_the_same_thing_is_judged_as_one() -> None:
+    with FakeEngine(replies=['{"A": {"reason": "right", "score": 8}}']) as engine:
+        scores = asyncio.run(judge_of(engine, compare=True)([CANDIDATE] * 3))
+    assert [score.reward for score in scores] == [pytest.approx(0.8)] * 3
+    tokens = [score.details["judge"]["usage"]["completion_tokens"] for score in scores]
+    assert max(tokens) - min(tokens) <= 1, "it is paid for by all of them"
+
+
 def test_another_rubric_is_another_scorer(tmp_path: Path, policy: FakeEngine) -> None:
     journal = str(tmp_path / "j.db")
     with FakeEngine(replies=[GOOD]) as engine:
@@ -332,8 +353,8 @@ class Row:
         (False, None, "a judge takes a finished trajectory, or a row"),
         (False, "text", "something with messages, not 'text'"),
         (False, [Row()], "one at a time; to compare several, compare=True"),
-        (True, Row(), "this judge compares, and takes a list"),
-        (True, [], "this judge compares, and takes a list"),
+        (True, Row(), "takes a list of several trajectories or rows, not Row; to judge one"),
+        (True, [], "takes a list of several trajectories or rows, not an empty one; to judge one"),
         (True, [5], "something with messages, not 5"),
     ],
 )
