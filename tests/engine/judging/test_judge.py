@@ -32,7 +32,8 @@ def policy() -> Iterator[FakeEngine]:
 
 
 async def solve(t: holdfast.Rollout) -> None:
-    t.add(*t.task.messages)
+    """No two samples are equal, whatever the engine says: equal ones are compared as one."""
+    t.add(*t.task.messages, f"this is sample {t.key.sample}")
     await t.generate(max_tokens=8)
 
 
@@ -233,6 +234,57 @@ def test_groups_are_compared(policy: FakeEngine) -> None:
     assert [sorted(map(str, rewards)) for rewards in by_task.values()] == [
         ["0.0", "1.0", "None"]
     ] * 2
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
+    tmp_path: Path, policy: FakeEngine, compare: bool
+) -> None:
+    journal, both = str(tmp_path / "j.db"), f'{{"A": {GOOD}, "B": {GOOD}}}'
+    with FakeEngine(replies=["nonsense"]) as engine:
+        judge = judge_of(engine, repairs=0, compare=compare, model="fake")
+        first = run_with(judge, policy, journal)
+        asked = questions(engine)
+        run_with(judge, policy, journal)
+        assert questions(engine) == asked, "the same command asks for nothing"
+    assert [row.reward for row in first.trajectories] == [None] * 4
+    with FakeEngine(replies=[both if compare else GOOD]) as engine:
+        judge = judge_of(engine, repairs=0, compare=compare, model="fake")
+        sampled = len(policy.requests())
+        again = run_with(judge, policy, journal, retry_failed=True)
+        assert [row.reward for row in again.trajectories] == [pytest.approx(0.8)] * 4
+        names = [name for name, _ in policy.requests()[sampled:]]
+        assert not [name for name in names if name], "nothing is sampled again"
+        asked = questions(engine)
+        run_with(judge, policy, journal, retry_failed=True)
+        assert questions(engine) == asked, "what was read is not asked for again"
+
+
+def test_a_judge_that_says_null_has_answered(tmp_path: Path, policy: FakeEngine) -> None:
+    journal = str(tmp_path / "j.db")
+    with FakeEngine(replies=['{"reason": "who knows", "score": null}']) as engine:
+        run_with(judge_of(engine), policy, journal)
+        asked = questions(engine)
+        run_with(judge_of(engine), policy, journal, retry_failed=True)
+        assert questions(engine) == asked == 4
+
+
+def test_so_is_one_of_which_a_function_made_a_none_of_its_own(
+    tmp_path: Path, policy: FakeEngine
+) -> None:
+    journal, answer = str(tmp_path / "j.db"), tmp_path / "answer"
+
+    async def score(trajectory: holdfast.TrajectoryView) -> float | None:
+        with FakeEngine(replies=[answer.read_text()]) as engine:
+            verdict = await judge_of(engine, repairs=0)(trajectory)
+        return verdict.reward
+
+    answer.write_text("nonsense")
+    first = run_with(score, policy, journal, samples=1)
+    assert [row.reward for row in first.trajectories] == [None] * 2
+    answer.write_text(GOOD)
+    again = run_with(score, policy, journal, samples=1, retry_failed=True)
+    assert [row.reward for row in again.trajectories] == [pytest.approx(0.8)] * 2
 
 
 def test_equal_answers_are_shown_once_and_share_a_score_whatever_their_numbers() -> None:

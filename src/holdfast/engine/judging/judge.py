@@ -45,6 +45,7 @@ from holdfast.engine.judging.verdict import JudgeVerdict, NoVerdict, read_verdic
 from holdfast.engine.open_policy import connected
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, engine_use
+from holdfast.engine.scoring.retry import UNREAD
 from holdfast.engine.scoring.scorer import GROUP_MARK, Score, shown
 from holdfast.policy.policy import Policy, Request
 from holdfast.records.encoding.bounds import check_whole
@@ -273,6 +274,8 @@ class Judge:
                 messages = (*messages, assistant(text or "(nothing)"), repair(answer.wrong))
             else:
                 return answer
+        if (use := engine_use()) is not None:
+            use.unread = True
         return answer
 
     @asynccontextmanager
@@ -355,9 +358,11 @@ class _Answer:
         metrics: Mapping[str, float] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> Score:
-        details = {"model": self.model, "tries": self.tries, "usage": self.usage.as_fields()}
+        used = self.usage.as_fields()
+        details: dict[str, object] = {"model": self.model, "tries": self.tries, "usage": used}
         why = dict(reasons or {})
         if self.verdict is None:
+            details[UNREAD] = True
             why = {"judge": f"no verdict after {self.tries} answers: {self.wrong}"}
         return Score(reward, metrics or {}, why, {JUDGE: details})
 
