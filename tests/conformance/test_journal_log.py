@@ -176,6 +176,39 @@ def test_reopening_leaves_delivered_groups_alone(check: Check) -> None:
     check(body)
 
 
+def test_rescoring_opens_the_named_outcomes_as_they_are_and_no_others(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, worker, claims = await ready(journal, "a", "b", samples=2)
+        one, two, three, four = (lease for claim in claims for lease in claim.open)
+        for lease in (one, two, three):
+            await settle_one(journal, lease)
+        await settle_one(journal, four, status=Status.FAILED)
+        before = await journal.history(one.id)
+        assert await journal.rescore(run, [one.id, four.id, 4711]) == 1
+        assert await journal.rescore(run, [one.id]) == 0
+        with pytest.raises(LeaseLost):
+            await journal.append(one, values(1))
+        await journal.leave(worker)
+        (claim,) = await journal.claim(await joined(journal, run), groups=2)
+        (lease,) = claim.open
+        assert (lease.id, lease.status) == (one.id, Status.COMPLETED)
+        assert await journal.history(one.id) == before
+
+    check(body)
+
+
+def test_rescoring_leaves_delivered_groups_alone(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, "a", samples=1)
+        await settle_one(journal, claims[0].open[0])
+        trainer = await consuming(journal, run)
+        before = await journal.next_batch(trainer, 1, groups=1)
+        assert await journal.rescore(run, [claims[0].open[0].id]) == 0
+        assert await journal.next_batch(trainer, 1, groups=1) == before
+
+    check(body)
+
+
 def test_cutting_a_whole_log_changes_nothing(check: Check) -> None:
     async def body(journal: Journal) -> None:
         _, _, claims = await ready(journal, "a", samples=1)

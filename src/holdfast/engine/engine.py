@@ -19,6 +19,7 @@ from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress import Progress
+from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
 from holdfast.engine.settings import ScoringPolicy, Settings
@@ -165,7 +166,7 @@ class Engine:
                 if self._on_joined is not None:
                     await self._on_joined(worker)
                 if self._reopen_failed:
-                    await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
+                    await open_for_retry(self._journal, self._run)
                 await self._spending.read(self._journal, self._run)
                 # A processor is not set up for nothing: it may start a browser.
                 if await self._has_work() and not self.stop.requested:

@@ -492,4 +492,7 @@ ACCEPT_CHANGES = switch(
     "accept-changes", "go on although tasks, sampling or code changed; it is recorded"
 )
 JOIN = switch("join", "share the run with a live worker")
-RETRY_FAILED = switch("retry-failed", "try again those that failed for good")
+RETRY_FAILED = switch(
+    "retry-failed",
+    "try again those that failed for good; ask again for a judge's verdicts that could not be read",
+)

@@ -361,6 +361,11 @@ class Journal(Protocol):
         """Opens settled FAILED trajectories again with new budgets; how many there were."""
         ...
 
+    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
+        """Opens those of these trajectories again that are settled outcomes, to be scored anew: all
+        that is recorded stays. How many there were, but for groups that a consumer has."""
+        ...
+
     # --- blobs
     async def put_blob(self, body: bytes) -> bytes:
         """Stores content once and returns its digest."""

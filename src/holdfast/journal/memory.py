@@ -5,7 +5,7 @@ model that the SQLite one is compared with.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
 from holdfast.journal.changes import POLL_SECONDS, look_until
 from holdfast.journal.journal import (
@@ -205,6 +205,21 @@ class MemoryJournal(MemoryRuns, ClosedByBlock):
             member.settled, member.status, member.epoch = None, Status.RUNNING, member.epoch + 1
             self._forget(member)
         return len(failed)
+
+    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
+        outcomes = [
+            member
+            for member in map(self._trajectories.get, trajectories)
+            if member is not None
+            and member.run == run.id
+            and member.status.is_outcome
+            and member.settled is not None
+            and not self._is_delivered(run.id, member.ordinal)
+        ]
+        for member in outcomes:
+            member.settled, member.epoch = None, member.epoch + 1
+            self._forget(member)
+        return len(outcomes)
 
     # --- blobs
 

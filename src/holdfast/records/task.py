@@ -144,7 +144,7 @@ def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
         raise UsageError(f"{where}: nested too deeply, or within itself") from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: {_unrecordable(values) or error}") from error
-    _refuse_unfaithful(row, where=where)
+    refuse_unfaithful(row, where=where)
     return _parse(raw, where=where)
 
 
@@ -176,7 +176,7 @@ def _fields_of(row: object, where: str) -> dict[str, object]:
     )
 
 
-def _refuse_unfaithful(row: object, *, where: str) -> None:
+def refuse_unfaithful(row: object, *, where: str) -> None:
     """JSON would say something else: null for NaN, and for a set a list in an order that is another
     in the next process, so that its task would be another, too."""
     for path, value in _walk(row):
@@ -301,10 +301,15 @@ def _ill_typed(raw: Mapping[str, object]) -> str:
 
 
 def _check(name: str | None, tools: Iterable[dict[str, object]], *, where: str) -> None:
-    if name is not None and not 0 < len(name) <= MAX_ID:
-        raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
+    if name is not None:
+        check_id(name, where=where)
     for at, tool in enumerate(tools):
         check_schema(tool, where=f"{where}: tools[{at}]")
+
+
+def check_id(name: str, *, where: str) -> None:
+    if not 0 < len(name) <= MAX_ID:
+        raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
 
 
 def check_schema(tool: dict[str, object], *, where: str) -> None:

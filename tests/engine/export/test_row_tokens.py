@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from holdfast.engine.export.export import What
 from holdfast.policy.policy import Completion, Request
@@ -10,6 +11,7 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable, NotTrainable
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, user
+from holdfast.records.usage import Usage
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.rollout.tools.tool import tool
@@ -298,6 +300,27 @@ def test_a_run_through_chat_gives_rows_without_token_fields(turns, monkeypatch):
         *("turn_boundaries", "token_turn_traces"),
     }
     assert extra(row)["completions_text"][0].endswith(f"said turn {turns - 1}")
+
+
+def test_a_row_of_several_replies_without_tokens_has_the_sum_of_what_they_used(monkeypatch):
+    monkeypatch.setattr("support.engine.yard.BeginsEmpty", MessagesOnly)
+
+    class Counting(Chat):
+        async def sample(self, request: Request) -> Completion:
+            return structs.replace(await super().sample(request), usage=Usage(5, 3))
+
+    async def ask(t):
+        t.add("question")
+        await t.generate()
+
+    yard = Yard(samples=4, policy=Counting())
+    yard.run(ask)
+    (row,) = rows(yard)
+    assert row["execution_metadata"]["usage"] == {
+        "prompt_tokens": 20,
+        "completion_tokens": 12,
+        "total_tokens": 32,
+    }
 
 
 def test_a_rollout_that_samples_nothing_is_a_row_all_the_same():

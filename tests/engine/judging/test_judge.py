@@ -32,7 +32,8 @@ def policy() -> Iterator[FakeEngine]:
 
 
 async def solve(t: holdfast.Rollout) -> None:
-    t.add(*t.task.messages)
+    """No two samples are equal, whatever the engine says: equal ones are compared as one."""
+    t.add(*t.task.messages, f"this is sample {t.key.sample}")
     await t.generate(max_tokens=8)
 
 
@@ -235,6 +236,78 @@ def test_groups_are_compared(policy: FakeEngine) -> None:
     ] * 2
 
 
+@pytest.mark.parametrize("compare", [False, True])
+def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
+    tmp_path: Path, policy: FakeEngine, compare: bool
+) -> None:
+    journal, both = str(tmp_path / "j.db"), f'{{"A": {GOOD}, "B": {GOOD}}}'
+    with FakeEngine(replies=["nonsense"]) as engine:
+        judge = judge_of(engine, repairs=0, compare=compare, model="fake")
+        first = run_with(judge, policy, journal)
+        asked = questions(engine)
+        run_with(judge, policy, journal)
+        assert questions(engine) == asked, "the same command asks for nothing"
+    assert [row.reward for row in first.trajectories] == [None] * 4
+    with FakeEngine(replies=[both if compare else GOOD]) as engine:
+        judge = judge_of(engine, repairs=0, compare=compare, model="fake")
+        sampled = len(policy.requests())
+        again = run_with(judge, policy, journal, retry_failed=True)
+        assert [row.reward for row in again.trajectories] == [pytest.approx(0.8)] * 4
+        names = [name for name, _ in policy.requests()[sampled:]]
+        assert not [name for name in names if name], "nothing is sampled again"
+        asked = questions(engine)
+        run_with(judge, policy, journal, retry_failed=True)
+        assert questions(engine) == asked, "what was read is not asked for again"
+
+
+def test_a_judge_that_says_null_has_answered(tmp_path: Path, policy: FakeEngine) -> None:
+    journal = str(tmp_path / "j.db")
+    with FakeEngine(replies=['{"reason": "who knows", "score": null}']) as engine:
+        run_with(judge_of(engine), policy, journal)
+        asked = questions(engine)
+        run_with(judge_of(engine), policy, journal, retry_failed=True)
+        assert questions(engine) == asked == 4
+
+
+def test_so_is_one_of_which_a_function_made_a_none_of_its_own(
+    tmp_path: Path, policy: FakeEngine
+) -> None:
+    journal, answer = str(tmp_path / "j.db"), tmp_path / "answer"
+
+    async def score(trajectory: holdfast.TrajectoryView) -> float | None:
+        with FakeEngine(replies=[answer.read_text()]) as engine:
+            verdict = await judge_of(engine, repairs=0)(trajectory)
+        return verdict.reward
+
+    answer.write_text("nonsense")
+    first = run_with(score, policy, journal, samples=1)
+    assert [row.reward for row in first.trajectories] == [None] * 2
+    answer.write_text(GOOD)
+    again = run_with(score, policy, journal, samples=1, retry_failed=True)
+    assert [row.reward for row in again.trajectories] == [pytest.approx(0.8)] * 2
+
+
+def test_equal_answers_are_shown_once_and_share_a_score_whatever_their_numbers() -> None:
+    answer = '{"A": {"reason": "best", "score": 10}, "B": {"reason": "worst", "score": 0}}'
+    same, other = Candidate("[assistant]\n2", "2"), Candidate("[assistant]\n3", "2")
+    with FakeEngine(replies=[answer]) as engine:
+        judge = judge_of(engine, compare=True)
+        first, second, third = asyncio.run(judge([same, other, same]))
+        assert first.reward == third.reward != second.reward
+        assert first.reasons == third.reasons
+        turned = asyncio.run(judge([other, same, same]))
+        assert [score.reward for score in turned] == [second.reward, first.reward, first.reward]
+        assert questions(engine) == 1, "the same question, whatever the order"
+
+
+def test_a_group_that_said_the_same_thing_is_judged_as_one() -> None:
+    with FakeEngine(replies=['{"A": {"reason": "right", "score": 8}}']) as engine:
+        scores = asyncio.run(judge_of(engine, compare=True)([CANDIDATE] * 3))
+    assert [score.reward for score in scores] == [pytest.approx(0.8)] * 3
+    tokens = [score.details["judge"]["usage"]["completion_tokens"] for score in scores]
+    assert max(tokens) - min(tokens) <= 1, "it is paid for by all of them"
+
+
 def test_another_rubric_is_another_scorer(tmp_path: Path, policy: FakeEngine) -> None:
     journal = str(tmp_path / "j.db")
     with FakeEngine(replies=[GOOD]) as engine:
@@ -332,8 +405,8 @@ class Row:
         (False, None, "a judge takes a finished trajectory, or a row"),
         (False, "text", "something with messages, not 'text'"),
         (False, [Row()], "one at a time; to compare several, compare=True"),
-        (True, Row(), "this judge compares, and takes a list"),
-        (True, [], "this judge compares, and takes a list"),
+        (True, Row(), "takes a list of several trajectories or rows, not Row; to judge one"),
+        (True, [], "takes a list of several trajectories or rows, not an empty one; to judge one"),
         (True, [5], "something with messages, not 5"),
     ],
 )

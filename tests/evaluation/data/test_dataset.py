@@ -71,7 +71,7 @@ def test_a_bad_line_is_told_with_its_number_and_reason(tmp_path):
     with pytest.raises(UsageError, match=r"a\.jsonl:1: wants a JSON object, found list"):
         rows_of(input_dataset=path)
     path.write_text('{"messages": [{"content": "no role"}]}\n')
-    with pytest.raises(UsageError, match=r"a\.jsonl:1: messages\.0\.role: Field required"):
+    with pytest.raises(UsageError, match=r"a\.jsonl:1: messages\[0\] has no 'role'"):
         rows_of(input_dataset=path)
     path.write_text('{"question": "q", "answer": "a"}\n')
     with pytest.raises(UsageError, match="question, answer: say what they mean"):
@@ -299,6 +299,66 @@ def test_rows_that_are_only_numbers():
     assert ids(rows_of(input_rows=create_rows_from_indices(3))) == ["0", "1", "2"]
 
 
+REFUSED = [
+    ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "not both"),
+    ({"prompt": 5}, "prompt is 5; it wants a text, or a list of messages"),
+    ({"prompt": None}, "prompt is null; it wants a text, or a list of messages"),
+    ({"prompt": "a", "id": ""}, "an id has 1 to 200 characters"),
+    ({"prompt": "a", "id": "x" * 300}, "an id has 1 to 200 characters"),
+    ({"prompt": "a", "id": 1.5}, "id is 1.5; it wants a text or a whole number"),
+    (
+        {"messages": [{"role": "user", "content": 5}]},
+        "messages[0]: content is of type int (5); give a text, or a list of parts",
+    ),
+    (
+        {"messages": [{"role": "user", "contnt": "a"}]},
+        "messages[0] has no 'content'; is 'contnt' meant for it?",
+    ),
+    ({"messages": 5}, "messages is of type int (5); give a list of messages: [{…}, …]"),
+    ({"prompt": "a", "tools": 5}, "tools is 5; it wants a list"),
+    ({"prompt": "a", "input_metadata": 5}, "input_metadata is 5; it wants a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), REFUSED)
+def test_what_a_run_refuses_of_a_row_is_refused_in_its_words_where_it_is_read(tmp_path, row, said):
+    path = written(tmp_path / "a.jsonl", {"prompt": "good"}, row)
+    with pytest.raises(UsageError) as caught:
+        rows_of(input_dataset=path)
+    assert str(caught.value).startswith(f"{path}:2: ")
+    assert str(caught.value).endswith(said)
+    with pytest.raises(UsageError) as caught:
+        rows_of(input_dataset=[{"prompt": "good"}, row])
+    assert str(caught.value).startswith("row 2: ")
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a", "ground_truth": NAN},
+        EvaluationRow(messages=[Message(role="user", content="a")], ground_truth=NAN),
+    ],
+)
+def test_a_ground_truth_that_json_does_not_have_is_refused(row):
+    said = r"row 2: ground_truth is nan, a number that JSON does not have; write null, or a string"
+    with pytest.raises(UsageError, match=said):
+        rows_of(input_dataset=[{"prompt": "good"}, row])
+
+
+def test_a_prompt_may_be_a_list_of_messages_as_in_a_run():
+    (row,) = rows_of(input_dataset=[{"prompt": [{"role": "user", "content": "a"}]}])
+    assert asked([row]) == ["a"]
+
+
+def test_a_row_that_was_written_keeps_the_prompt_that_it_came_with():
+    (row,) = rows_of(input_dataset=[ask("b", prompt="a", execution_metadata={"run_id": "r"})])
+    assert asked([row]) == ["b"]
+    assert row.prompt == "a"
+
+
 # --- ids
 
 
@@ -319,7 +379,7 @@ def test_an_id_that_is_given_twice_gets_a_number_that_is_free():
 def test_an_id_that_is_too_long_is_refused_by_its_row():
     from holdfast.evaluation.rows.convert import task_of
 
-    (row,) = rows_of(input_dataset=[ask("a", id="x" * 300)])
+    (row,) = rows_of(input_rows=[EvaluationRow(input_metadata={"row_id": "x" * 300})])
     with pytest.raises(UsageError, match="row_id has 300 characters"):
         task_of(row)
 

@@ -1,16 +1,25 @@
 """Results of other tools, from files that those tools wrote."""
 
+import asyncio
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from holdfast.engine.export.export import What
+from holdfast.engine.scoring.scorer import Score
 from holdfast.evaluation.importers.load import results_from
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.comparison import compare
-from holdfast.records.errors import UsageError
+from holdfast.evaluation.stats.results import Results, RowResult, results_of
+from holdfast.records.errors import EngineUnavailable, UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
+from support.engine.yard import Yard
 from support.paths import FIXTURES
+from support.rollout.stage import Oracle
 
 
 def test_an_inspect_log_is_read_with_its_epochs_scores_and_errors():
@@ -93,6 +102,79 @@ def test_evaluation_rows_are_results_too(tmp_path):
     assert found.model == "m"
     assert [row.root for row in found.failed] == ["gone"]
     assert found.rows[0].metrics == {"k": 2.0}
+
+
+def exported(yard: Yard, path: Path) -> Results:
+    """What is read back from the run's own rows."""
+    path.write_text("\n".join(json.dumps(row) for row in yard.rows(What.ROWS)))
+    return results_from(path)
+
+
+def of_run(yard: Yard) -> Results:
+    async def read() -> Results:
+        run = await yard.journal.find_run(yard.spec.name)
+        return await results_of(yard.journal, run)
+
+    return asyncio.run(read())
+
+
+def same(row: RowResult) -> tuple[object, ...]:
+    return row.task, row.sample, row.status, row.score, row.root, row.turns, row.sampled_tokens
+
+
+def test_a_runs_own_rows_have_every_sample_of_it_with_its_number_and_its_score(tmp_path):
+    def answer(request):
+        sample = int(request.id.split("/")[2])
+        return EngineUnavailable("503 at port 4711") if sample == 1 else "x" * (sample + 1)
+
+    yard = Yard("a", "b", samples=4, policy=Oracle(answer), group=GroupPolicy(refill=0))
+    yard.run(
+        TrainingRolloutProcessor(),
+        lambda view: None if view.key.sample == 3 else view.key.sample / 3,
+        max_retry=0,
+    )
+    found, recorded = exported(yard, tmp_path / "rows.jsonl"), of_run(yard)
+    assert len(yard.rows(What.ROWS)) == 2, "the samples of a task are one row"
+    assert found.samples == 4
+    assert [same(row) for row in found.rows if row.status != "FAILED"] == [
+        same(row) for row in recorded.rows if row.status != "FAILED"
+    ]
+    assert [(row.name, row.cause, row.root) for row in found.failed] == [
+        (row.name, row.cause, row.root) for row in recorded.failed
+    ]
+    assert compare(recorded, found).paired.ties == 2
+    assert found.by_task() == {"a": [0.0, 2 / 3], "b": [0.0, 2 / 3]}
+
+
+def test_a_group_of_failures_has_a_failure_for_each_sample(tmp_path):
+    down = Oracle(lambda request: EngineUnavailable("503"))
+    yard = Yard(samples=3, policy=down, group=GroupPolicy(refill=0))
+    yard.run(TrainingRolloutProcessor(), max_retry=0)
+    found = exported(yard, tmp_path / "rows.jsonl")
+    assert [row.name for row in found.failed] == ["a/0", "a/1", "a/2"]
+
+
+def test_branches_of_a_trajectory_are_one_result(tmp_path):
+    async def branches(t):
+        async def go(side):
+            side.add("on")
+            await side.generate()
+
+        t.add("question")
+        await t.generate()
+        await t.branch(go, go)
+
+    yard = Yard(samples=2)
+    yard.run(branches, lambda view: float(view.key.sample))
+    assert len(yard.rows(What.ROWS)) > 2
+    found = exported(yard, tmp_path / "rows.jsonl")
+    assert [(row.name, row.score) for row in found.rows] == [("a/0", 0.0), ("a/1", 1.0)]
+
+
+def test_metrics_of_a_row_that_holds_several_samples_are_not_taken_for_all_of_them(tmp_path):
+    yard = Yard(samples=2)
+    yard.run(TrainingRolloutProcessor(), lambda view: Score(1.0, {"length": view.key.sample}))
+    assert exported(yard, tmp_path / "rows.jsonl").metrics == []
 
 
 def test_what_comes_from_elsewhere_can_be_compared(tmp_path):

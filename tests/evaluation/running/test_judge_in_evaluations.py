@@ -94,6 +94,24 @@ def test_a_row_that_the_judge_cannot_judge_has_no_score_and_is_in_no_mean(course
     result.stdout.fnmatch_lines(["*no row was scored*"])
 
 
+def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
+    course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = JUDGED.replace('"URL"', 'os.environ["JUDGE_AT"]').partition("def test_afterwards")[0]
+    with FakeEngine(replies=["nonsense"]) as engine:
+        monkeypatch.setenv("JUDGE_AT", engine.url)
+        write(course, engine, f"import os\n{source}")
+        course.run()
+        assert course.only()["agg_score"] is None
+    with FakeEngine(replies=[GOOD]) as engine:
+        monkeypatch.setenv("JUDGE_AT", engine.url)
+        course.run()
+        assert questions(engine) == 0
+        course.run("--holdfast-retry-failed").assert_outcomes(passed=1)
+        assert questions(engine) == 4
+        assert course.only()["scored"] == 4
+
+
 COMPARED = """
 import holdfast
 
@@ -101,6 +119,8 @@ judge = holdfast.Judge("Which answer is better?", policy="URL", compare=True)
 
 @evaluation_test(dataset=ROWS, mode="groupwise", samples=2)
 async def test_it(rows):
+    for row in rows:  # Equal answers would be compared as one.
+        row.messages[-1].content += row.execution_metadata.rollout_id
     async with judge:
         return await judge(rows)
 """

@@ -34,7 +34,7 @@ from holdfast.records.samples.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
-from holdfast.records.usage import NOTHING, Usage, total_usage
+from holdfast.records.usage import NOTHING, Usage
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import completion_params_of
 
@@ -168,7 +168,7 @@ def _usage_of(steps: Sequence[Generated]) -> Fields | None:
 def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
     """Of an engine without tokens: what it says, summed over its turns. Each prompt counts in
     full; nobody knows which of its tokens were there before."""
-    used = total_usage({step.path: step.counted for step in steps})
+    used = sum((step.counted for step in steps), NOTHING)
     if used == NOTHING:
         return None
     details = {"reasoning_tokens": used.reasoning_tokens}

@@ -45,6 +45,7 @@ from holdfast.engine.judging.verdict import JudgeVerdict, NoVerdict, read_verdic
 from holdfast.engine.open_policy import connected
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, engine_use
+from holdfast.engine.scoring.retry import UNREAD
 from holdfast.engine.scoring.scorer import GROUP_MARK, Score, shown
 from holdfast.policy.policy import Policy, Request
 from holdfast.records.encoding.bounds import check_whole
@@ -152,9 +153,10 @@ class Judge:
         """Of a trajectory, or of a row of an evaluation; with `compare`, of a list of them."""
         if self._compares:
             if not isinstance(judged, list | tuple) or not judged:
+                what = "an empty one" if isinstance(judged, list | tuple) else type(judged).__name__
                 raise UsageError(
                     "this judge compares, and takes a list of several trajectories or rows, not "
-                    f"{shown(judged)}; to judge one by itself, compare=False"
+                    f"{what}; to judge one by itself, compare=False"
                 )
             return await self._compare([self._candidate(each) for each in judged])
         if isinstance(judged, list | tuple):
@@ -177,16 +179,17 @@ class Judge:
         return answer.score(reward, metrics, reasons)
 
     async def _compare(self, candidates: list[Candidate]) -> list[Score]:
+        """What is the same is shown once, and has one score: a difference between equals would be
+        the judge's liking for a place, and somebody's number would have decided it."""
         _check_number(len(candidates))
-        order = _order(candidates)
-        shown = {_LABELS[at]: candidates[number] for at, number in enumerate(order)}
-        answer = await self._ask(messages_to_compare(self.rubric, shown), tuple(shown))
-        label_of = {number: _LABELS[at] for at, number in enumerate(order)}
+        labels = dict(zip(_in_fair_order(candidates), _LABELS, strict=False))
+        shown_once = {label: candidate for candidate, label in labels.items()}
+        answer = await self._ask(messages_to_compare(self.rubric, shown_once), tuple(shown_once))
         whole = answer.usage
         scores = []
-        for number in range(len(candidates)):
+        for number, candidate in enumerate(candidates):
             answer.usage = whole.share(number, of=len(candidates))  # All are paid for together.
-            scores.append(self._compared(answer, label_of[number]))
+            scores.append(self._compared(answer, labels[candidate]))
         return scores
 
     def _compared(self, answer: "_Answer", label: str) -> Score:
@@ -271,6 +274,8 @@ class Judge:
                 messages = (*messages, assistant(text or "(nothing)"), repair(answer.wrong))
             else:
                 return answer
+        if (use := engine_use()) is not None:
+            use.unread = True
         return answer
 
     @asynccontextmanager
@@ -353,9 +358,11 @@ class _Answer:
         metrics: Mapping[str, float] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> Score:
-        details = {"model": self.model, "tries": self.tries, "usage": self.usage.as_fields()}
+        used = self.usage.as_fields()
+        details: dict[str, object] = {"model": self.model, "tries": self.tries, "usage": used}
         why = dict(reasons or {})
         if self.verdict is None:
+            details[UNREAD] = True
             why = {"judge": f"no verdict after {self.tries} answers: {self.wrong}"}
         return Score(reward, metrics or {}, why, {JUDGE: details})
 
@@ -411,15 +418,15 @@ def _check_number(candidates: int) -> None:
         )
 
 
-def _order(candidates: Sequence[Candidate]) -> list[int]:
-    """An order that depends on what they said alone: judges prefer what they see first, and the
-    number of a sample must not decide."""
+def _in_fair_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Each that is different, in an order that depends on what they said alone: judges prefer what
+    they see first, and neither a sample's number nor its model must decide."""
 
-    def key(number: int) -> tuple[bytes, int]:
-        text = candidates[number].conversation.encode("utf-8", "surrogatepass")
-        return hashlib.sha256(text).digest(), number
+    def place(candidate: Candidate) -> tuple[bytes, str]:
+        text = candidate.conversation.encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).digest(), candidate.target or ""
 
-    return sorted(range(len(candidates)), key=key)
+    return sorted(set(candidates), key=place)
 
 
 def _as_text(message: Any) -> str:

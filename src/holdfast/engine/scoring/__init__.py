@@ -2,6 +2,7 @@
 
 - `signature`: What a scorer has to be, checked before anything is sampled.
 - `engine_use`: What one call of a scorer has of engines: outages, and tokens.
+- `retry`: What is tried again: what failed for good, and verdicts that could not be read.
 - `scorer`: Scorers: functions from finished trajectories to rewards.
 - `wire`, `process`, `pool`: Scorers in processes of their own, and what is sent to them.
 - `settle`: Scoring: its own durable phase, which overlaps with rollouts.

@@ -3,7 +3,8 @@
 Whatever asks an engine in it, however deep in the user's code, finds here how long an engine may be
 down, and has its outages counted here: a scorer's deadline is for its own work. An engine that
 cannot be used at all is kept here, too: code that hides it behind another error does not make it a
-failure of its own. So are the tokens that were used, whatever the code makes of the answers.
+failure of its own. So are the tokens that were used, and whether a judge could be read, whatever
+the code makes of the answers.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ class EngineUse:
         """Why an engine cannot be used at all, if so."""
         self.used: UsageByModel = {}
         """The tokens of all answers."""
+        self.unread = False
+        """Whether a judge gave no verdict, because its answers could not be read."""
         self._before: dict[Outages, float] = {}
 
     def add(self, model: str, usage: Usage) -> None:

@@ -12,12 +12,13 @@ from msgspec import Struct, structs
 
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
+from holdfast.engine.scoring.retry import UNREAD_JUDGE
 from holdfast.engine.scoring.signature import check_scorer, name_of
 from holdfast.records.encoding.declared import NamedFields
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
-from holdfast.records.usage import NOTHING, USED, UsageByModel, add_usages, judge_usage
+from holdfast.records.usage import JUDGE, NOTHING, USED, UsageByModel, add_usages, judge_usage
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import as_number
 from holdfast.rollout.threads.contain import contain, end_task, finishes_in_time
@@ -133,7 +134,8 @@ class Scorer:
                     raise use.unusable from error
                 raise
         each = listed(found, len(views), self._called) if self.is_group else [found]
-        return _with_usage([checked(item, self._called) for item in each], use.used)
+        scores = [checked(item, self._called) for item in each]
+        return _with_usage(_with_unread(scores) if use.unread else scores, use.used)
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -200,6 +202,16 @@ class Scorer:
 
     def _late(self, deadline: "_Deadline") -> ScorerTimeout:
         return ScorerTimeout(f"{self._called} did not answer within {deadline.seconds:g} s")
+
+
+def _with_unread(scores: list[Score]) -> list[Score]:
+    """A function that asks a judge may make a None of its own of what could not be read."""
+    return [
+        structs.replace(score, details={UNREAD_JUDGE: True, **score.details})
+        if score.reward is None and JUDGE not in score.details
+        else score
+        for score in scores
+    ]
 
 
 def _with_usage(scores: list[Score], used: UsageByModel) -> list[Score]:

@@ -1,5 +1,6 @@
 """Rows from files, lists and functions.
 
+- `checks`: What is refused of a row, in the words of `holdfast run`.
 - `dataset`: Dataset: the source of an evaluation's rows.
 - `loaders`: Data loaders make rows when a test runs, under eval-protocol's names.
 """

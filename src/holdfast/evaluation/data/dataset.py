@@ -22,7 +22,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from holdfast.evaluation.rows.convert import ROLES, row_from, task_of
+from holdfast.evaluation.data.checks import (
+    check_faithful,
+    check_messages,
+    explain,
+    own_id,
+    with_messages,
+)
+from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task, content_digest, is_conversation
@@ -307,7 +314,8 @@ def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
     """A new row from a row, a record, a task, a dict, a model, a prompt or a conversation. Raises
     `UsageError`, which names `where`."""
     if isinstance(record, EvaluationRow):
-        _check_roles(record, where)
+        check_messages(record, where)
+        check_faithful(record, where)
         return record.model_copy(deep=True)
     if isinstance(record, FileRecord):
         return _from_fields(record.fields, record.where)
@@ -335,27 +343,18 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
             f"{where} has no field of a row (messages, prompt, …), but {', '.join(fields)[:200]}: "
             "say what they mean with dataset_adapter="
         )
-    if isinstance(prompt := fields.get("prompt"), str) and "messages" not in fields:
-        fields = {**fields, "messages": [{"role": "user", "content": prompt}]}
+    check_faithful(fields, where)
+    fields = with_messages(fields, where)
     if isinstance(messages := fields.get("messages"), list | tuple):
         fields = {**fields, "messages": [_plain_message(message) for message in messages]}
     try:
         row = EvaluationRow.model_validate(fields)
     except ValidationError as error:
-        raise UsageError(f"{where}: {_format_first_error(error)}") from error
-    _check_roles(row, where)
-    if row.input_metadata.row_id is None and isinstance(name := fields.get("id"), str | int):
-        row.input_metadata.row_id = str(name)
+        raise explain(error, fields, where) from error
+    check_messages(row, where)
+    if row.input_metadata.row_id is None:
+        row.input_metadata.row_id = own_id(fields, where)
     return row
-
-
-def _check_roles(row: EvaluationRow, where: str) -> None:
-    """Checked here, because the line is known here."""
-    for at, message in enumerate(row.messages):
-        if message.role not in ROLES:
-            raise UsageError(
-                f"{where}: messages[{at}]: role {message.role!r} is none of {', '.join(ROLES)}"
-            )
 
 
 def _plain_message(message: object) -> object:
@@ -363,11 +362,6 @@ def _plain_message(message: object) -> object:
     if isinstance(message, BaseModel) and not isinstance(message, Message):
         return message.model_dump(mode="json", exclude_unset=True)
     return message
-
-
-def _format_first_error(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:

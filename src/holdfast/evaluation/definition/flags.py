@@ -195,7 +195,9 @@ _WORK = (
     ),
     switch("new", "begin each evaluation anew, whatever is recorded"),
     switch(
-        "retry-failed", "give rows that failed for good new budgets; what is recorded is replayed"
+        "retry-failed",
+        "give rows that failed for good new budgets; what is recorded is replayed. A judge's "
+        "verdicts that could not be read are asked for again",
     ),
 )
 _JUDGING = (

@@ -12,7 +12,6 @@ from holdfast.evaluation.importers.inspect import read_inspect
 from holdfast.evaluation.importers.verifiers import read_episodes, read_verifiers
 from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
-from holdfast.records.trajectory import Status
 from holdfast.tasks.files import FileRecord, read
 
 _FORMATS = (
@@ -58,7 +57,10 @@ def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
     if "reward" in first and ("completion" in first or "example_id" in first):
         return read_verifiers
     if "messages" in first:
-        return _read_rows
+        # pydantic, which the other formats do not need.
+        from holdfast.evaluation.importers.rows import read_rows
+
+        return read_rows
     raise UsageError(f"{path} has an unknown format: it has to be {_FORMATS}")
 
 
@@ -82,41 +84,3 @@ def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
         tasks.setdefault(row.task, []).append(row)
     for members in tasks.values():
         yield from sorted(members, key=lambda row: row.sample)
-
-
-# --- evaluation rows
-
-
-def _read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
-    from holdfast.evaluation.data.dataset import as_row
-    from holdfast.evaluation.rows.row import EvaluationRow
-
-    seen: dict[str, int] = {}
-    found: list[RowResult] = []
-    model = ""
-
-    def result(row: EvaluationRow) -> RowResult:
-        task = row.input_metadata.row_id or str(len(found))
-        seen[task] = sample = seen.get(task, -1) + 1
-        evaluation, execution = row.evaluation_result, row.execution_metadata
-        failed = row.rollout_status.is_error()
-        valid = evaluation is not None and evaluation.is_score_valid and not failed
-        return RowResult(
-            task=task,
-            sample=sample,
-            status=Status.FAILED.name if failed else Status.COMPLETED.name,
-            score=evaluation.score if evaluation is not None and valid else None,
-            metrics={n: metric.score for n, metric in evaluation.metrics.items()}
-            if evaluation
-            else {},
-            root=row.rollout_status.message if failed else "",
-            turns=len(row.get_assistant_messages()),
-            sampled_tokens=execution.usage.completion_tokens if execution.usage else 0,
-            seconds=execution.rollout_duration_seconds or 0.0,
-        )
-
-    for line in lines:
-        row = as_row(line)
-        model = model or str(row.input_metadata.completion_params.get("model", ""))
-        found.append(result(row))
-    return path.stem, model, found

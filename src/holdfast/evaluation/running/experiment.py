@@ -126,7 +126,8 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
     """None where it was asked to stop before it had an outcome."""
     stop = stop or Stop()
     place = experiment.session.journal()
-    tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+    rows = await experiment.variant.dataset.rows()
+    tasks = [task_of(row, where=f"row {row.input_metadata.row_id!r}: ") for row in rows]
     async with opened_journal(place) as journal:
         work = _Work(
             experiment=experiment,

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from holdfast.engine.open_run import describe_differences, is_rolled_out, open_run
 from holdfast.engine.report import many
+from holdfast.engine.scoring.retry import unread_verdicts
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
@@ -162,6 +163,8 @@ async def settled_already(
             continue
         rows = [row for row in await journal.trajectories(run) if not row.resting]
         over = all(row.settled and (even_failed or row.status.is_outcome) for row in rows)
+        if over and not even_failed and await unread_verdicts(journal, run):
+            return None
         return run if over else None
     return None
 

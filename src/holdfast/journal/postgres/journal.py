@@ -384,6 +384,9 @@ class PostgresJournal(ClosedByBlock):
     async def reopen(self, run: Run, *, reason: str) -> int:
         return await self._write(logs.reopen_failed, run, reason)
 
+    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
+        return await self._write(runs.rescore, run, trajectories)
+
     # --- blobs
 
     async def put_blob(self, body: bytes) -> bytes:

@@ -5,7 +5,7 @@ change and a delivery, come one after the other.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import asyncpg
@@ -223,6 +223,24 @@ async def _unsettle_outcomes(connection: ServerConnection, run: int, tasks: Sequ
         tasks,
     )
     await reopened(connection, run, [row["task"] for row in rows])
+
+
+async def rescore(connection: ServerConnection, run: Run, trajectories: Collection[int]) -> int:
+    """Groups that a consumer has are left alone: its batches stay what they were."""
+    await lock(connection, run)
+    rows = await connection.fetch(
+        "UPDATE holdfast.trajectories t SET settled = NULL, epoch = epoch + 1 "
+        "WHERE t.run = $1 AND t.id = ANY($3::bigint[]) AND t.status = ANY($2::smallint[]) "
+        "AND t.settled IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.deliveries d "
+        "WHERE d.run = t.run AND d.task = t.task AND d.state IN (1, 2)) RETURNING t.task",
+        run.id,
+        [int(Status.COMPLETED), int(Status.TRUNCATED)],
+        list(trajectories),
+    )
+    if rows:
+        await reopened(connection, run.id, [row["task"] for row in rows])
+        await notify(connection, run.id, "work")
+    return len(rows)
 
 
 async def reopened(connection: ServerConnection, run: int, tasks: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ from holdfast.journal.rules import (
     check_step,
     check_version,
 )
-from holdfast.journal.sqlite import deletion, delivery, leases, runs, writer
+from holdfast.journal.sqlite import deletion, delivery, leases, runs, schema, writer
 from holdfast.journal.sqlite.appends import Appender, append_of, append_of_all
 from holdfast.journal.sqlite.checkpoint import Checkpointer
 from holdfast.journal.sqlite.commits import Commits
@@ -47,14 +47,7 @@ from holdfast.journal.sqlite.cut import cut_to_last_good, decode_rows, last_reco
 from holdfast.journal.sqlite.handle import Handle
 from holdfast.journal.sqlite.losses import refuse_losses
 from holdfast.journal.sqlite.names import refuse_second_name
-from holdfast.journal.sqlite.schema import (
-    WITHOUT_LOG,
-    explain,
-    mode_to_read,
-    not_creatable,
-    prepare,
-    require,
-)
+from holdfast.journal.sqlite.schema import explain, not_creatable, prepare, require
 from holdfast.journal.sqlite.writer import WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import RecordedCommand, Run, RunSpec
@@ -84,7 +77,7 @@ def connect_to_read(
     path: Path, connect: Connect = plain_connect, *, without_log: bool = False
 ) -> sqlite3.Connection:
     """A connection that cannot write, to a journal of this version."""
-    mode = WITHOUT_LOG if without_log else mode_to_read(path)
+    mode = schema.WITHOUT_LOG if without_log else schema.mode_to_read(path)
     try:
         connection = connect(f"{path.absolute().as_uri()}?{mode}")
     except sqlite3.Error as error:
@@ -425,6 +418,9 @@ class SqliteJournal(ClosedByBlock):
 
     async def reopen(self, run: Run, *, reason: str) -> int:
         return await self._write(reopen_failed, run, reason)
+
+    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
+        return await self._write(runs.rescore, run, trajectories)
 
     # --- blobs
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 
 import msgspec
@@ -184,6 +184,18 @@ def _unsettle_outcomes(connection: sqlite3.Connection, run: int, tasks: Sequence
         "WHERE run = ? AND task = ? AND status IN (?, ?) AND settled IS NOT NULL",
         [(run, task, int(Status.COMPLETED), int(Status.TRUNCATED)) for task in tasks],
     )
+
+
+def rescore(connection: sqlite3.Connection, run: Run, trajectories: Collection[int]) -> int:
+    """Groups that a consumer has are left alone: its batches stay what they were."""
+    found = connection.executemany(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
+        "WHERE run = ?1 AND id = ?2 AND status IN (?3, ?4) AND settled IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM deliveries d WHERE d.run = ?1 AND d.task = trajectories.task "
+        "AND d.state IN (1, 2))",
+        [(run.id, each, int(Status.COMPLETED), int(Status.TRUNCATED)) for each in trajectories],
+    )
+    return max(0, found.rowcount)
 
 
 def _plan(

@@ -11,6 +11,7 @@ from msgspec import json, structs
 
 from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
+from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
@@ -138,12 +139,14 @@ async def adopt_code(
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:
-    """Gives what failed for good new budgets, but for members of groups that a consumer has. Their
-    recorded steps are replayed."""
+    """Gives what failed for good new budgets, and asks for verdicts that could not be read again,
+    but for members of groups that a consumer has. Recorded steps are replayed."""
     failed = (await journal.progress(run)).failed
-    opened = await journal.reopen(run, reason="new budgets, by the user's wish")
+    opened, unread = await open_for_retry(journal, run)
     if opened:
         report(f"{many(opened, 'trajectory')} that failed for good: tried again")
+    if unread:
+        report(f"{many(unread, 'verdict')} that could not be read: asked for again")
     if failed > opened:
         stay = many(failed - opened, "trajectory")
         report(f"{stay} that failed for good: not tried again, since their groups were given out")

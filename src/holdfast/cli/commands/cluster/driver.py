@@ -40,6 +40,7 @@ from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal, RunProgress, Worker
 from holdfast.journal.process import this_process
@@ -167,7 +168,7 @@ class Driver:
         self._resume = f"\nto go on: {redact(running.resume_command(run))}"
         async with self._held(journal, run):
             if args.retry_failed:
-                await journal.reopen(run, reason="new budgets, by the user's wish")
+                await open_for_retry(journal, run)
             fatal: HoldfastError | None = None
             async with displayed(self._progress, quiet=args.quiet or args.json):
                 try:

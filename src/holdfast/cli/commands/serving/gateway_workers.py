@@ -28,6 +28,7 @@ from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.gateway.address import Address, advertised_url
 from holdfast.gateway.agents.temp_dirs import scratch
 from holdfast.gateway.workers.peers import WorkerPlace
@@ -122,7 +123,7 @@ class _Supervision:
             )
             try:
                 if args.retry_failed:
-                    await journal.reopen(run, reason="new budgets, by the user's wish")
+                    await open_for_retry(journal, run)
             finally:
                 await journal.leave(worker)
             return run
