@@ -6,6 +6,7 @@ what they found travels in pytest's own reports.
 """
 
 import json
+import os
 import secrets
 import sys
 import traceback
@@ -212,9 +213,26 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
         from holdfast.evaluation.running.session import EvaluationSession
 
         config.stash[_session] = EvaluationSession(
-            _options_of(config), root=config.rootpath, tell=_notifier(config)
+            _options_of(config), root=_root_of(config), tell=_notifier(config)
         )
     return config.stash[_session]
+
+
+def _root_of(config: pytest.Config) -> Path:
+    """pytest's rootdir, by the files that are named alone. Where no ini-file says where that is,
+    pytest goes by everything that looks like a path, and the value of a flag does: the journal
+    would be elsewhere with `--holdfast-price FILE` than without."""
+    if config.inipath is not None or config.getoption("rootdir", None):
+        return config.rootpath
+    here = config.invocation_params.dir
+    named = [here / each.partition("::")[0] for each in config.args]
+    folders = [path if path.is_dir() else path.parent for path in named if path.exists()]
+    together = Path(os.path.commonpath(folders or [here]))
+    for folder in (together, *together.parents):
+        if (folder / "setup.py").is_file():
+            return folder
+    root = Path(os.path.commonpath([here, together]))
+    return together if root == root.parent else root
 
 
 def _notifier(config: pytest.Config) -> Callable[[str], None]:

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -271,3 +272,23 @@ def test_code_that_keeps_the_loop_busy_can_be_interrupted(course: Course) -> Non
         process.kill()
     assert process.returncode == 2, told
     assert "KeyboardInterrupt" in told
+
+
+def test_the_journal_is_where_it_was_whatever_path_a_flag_has(tmp_path: Path) -> None:
+    """pytest itself would take the folder that the tests and the flag's file have in common."""
+    project = tmp_path / "project"
+    (project / "tests").mkdir(parents=True)
+    (tmp_path / "prices.toml").write_text('[models."m"]\nprompt = 1\ncompletion = 1\n')
+    (project / "tests" / "test_rows.py").write_text(
+        "from holdfast.evaluation import NoOpRolloutProcessor, evaluation_test\n"
+        "@evaluation_test(dataset=[{'id': 'a', 'prompt': 'hi'}],\n"
+        "                 rollout_processor=NoOpRolloutProcessor())\n"
+        "def test_rows(row):\n    return 1.0\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    flags = [[], ["--holdfast-price", "../prices.toml"], ["--holdfast-price", "../prices.toml"]]
+    flags[2] += ["-n", "2"]
+    for more in flags:
+        done = subprocess.run([*command, *more], cwd=project, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert list(tmp_path.rglob("evaluations.db")) == [project / ".holdfast" / "evaluations.db"]
