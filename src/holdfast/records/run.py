@@ -39,6 +39,9 @@ class Code(Struct, frozen=True):
     """The names of what it was made with: variables, arguments, attributes."""
     value_digests: dict[str, str] = {}
     """A digest of each, by its name: so that a change can be named."""
+    helpers: str = ""
+    """The fingerprint as it was taken when what only evaluations in the code's file use counted,
+    too: runs that have none of it were begun then, and go on by it."""
 
 
 class RecordedCommand(Struct, frozen=True):
@@ -189,10 +192,18 @@ def _is_same(recorded: RunSpec, now: RunSpec, field: str) -> bool:
     if field == "judge":
         return not (recorded.judge and now.judge)
     then, code = _code(recorded, field), _code(now, field)
-    if code is None or (then is not None and then.values is not None):
+    if code is None:
         return False
-    older = code.before if then is None else code.texts
-    return bool(older == getattr(recorded, field))
+    return bool(_as_then(then, code) == getattr(recorded, field))
+
+
+def _as_then(then: Code | None, now: Code) -> str:
+    """The fingerprint of the code, as it was taken by the version that recorded the run."""
+    if then is None:
+        return now.before
+    if then.values is None:
+        return now.texts
+    return "" if then.helpers else now.helpers
 
 
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:

@@ -80,8 +80,6 @@ def test_evaluate_async_runs_in_the_callers_loop_with_the_callers_policy(
     async def body() -> float | None:
         policy = EnginePolicy(engine.url, engine.model)
         try:
-            with pytest.raises(UsageError, match="await evaluate_async"):
-                judged_together.evaluate(policy=policy)  # type: ignore[attr-defined]
             outcome = await judged_together.evaluate_async(  # type: ignore[attr-defined]
                 policy=policy, journal="memory:"
             )
@@ -91,6 +89,17 @@ def test_evaluate_async_runs_in_the_callers_loop_with_the_callers_policy(
             await policy.aclose()
 
     assert asyncio.run(body()) == 4.0
+
+
+def test_evaluate_works_in_a_running_loop_as_in_a_notebook(engine: FakeEngine, place: Path) -> None:
+    async def cell() -> float | None:
+        outcome = judged.evaluate(policy=engine.url, journal="memory:")  # type: ignore[attr-defined]
+        await asyncio.sleep(0)  # The caller's loop is as it was.
+        with pytest.raises(UsageError, match="has no variant 'x'"):
+            judged.evaluate(variant="x")  # type: ignore[attr-defined]
+        return outcome.score
+
+    assert asyncio.run(cell()) == 1.5
 
 
 def test_cancelling_loses_nothing_that_is_durable(engine: FakeEngine, place: Path) -> None:

@@ -173,6 +173,7 @@ def test_a_judge_that_is_down_is_found_before_anything_is_sampled(
     result = course.run("-k", "test_it")
     result.stdout.fnmatch_lines([f"EndpointDown: the judge: the policy at {address} does *"])
     assert course.engine.stats().tokens == 0
+    assert not list(course.runs()), "a run that nobody can judge is not made"
 
 
 def test_what_is_judged_needs_no_judge(course: Course) -> None:

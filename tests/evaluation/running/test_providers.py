@@ -1,5 +1,6 @@
 """Which engine a setting is sampled from, and what a session pays that has no evaluations."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -8,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.connect import EngineAddress
+from holdfast.evaluation import EvaluationRow, evaluation_test
 from holdfast.evaluation.definition.completion_params import ids_of, setting_of
-from holdfast.evaluation.running.providers import find_address
+from holdfast.evaluation.running.providers import find_address, key_remedy
 from holdfast.policy.providers import names_of
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import PolicyRefused, UsageError
 from holdfast.testing import FakeEngine
 from support.evaluation.course import Course
+from support.policy.canned_server import Answer, Canned
 
 
 def found(
@@ -191,3 +194,45 @@ def test_a_row_with_an_image_is_asked_and_judged_with_it(course: Course) -> None
         course.run("--holdfast-policy", engine.url, policy=False).assert_outcomes(passed=1)
         assert [call.images for call in engine.calls()] == [("data:image/png;base64,AAAA",)]
     assert course.only()["agg_score"] == 1.0
+
+
+def test_an_engine_that_takes_no_key_is_told_with_the_key_that_it_was_sent() -> None:
+    def remedy(
+        model: str = "m",
+        *,
+        base_url: str | None = "http://own",
+        api_key: str | None = None,
+        **environment: str,
+    ) -> str:
+        return key_remedy(
+            model=model, named=(), base_url=base_url, api_key=api_key, environment=environment
+        )
+
+    assert "that of api_key in the completion_params" in remedy(
+        api_key="mine", HOLDFAST_API_KEY="h"
+    )
+    assert "that of HOLDFAST_API_KEY" in remedy(HOLDFAST_API_KEY="h")
+    assert "that of OPENAI_API_KEY" in remedy("openai/m", base_url=None, OPENAI_API_KEY="o")
+    assert remedy().startswith("it was sent no key: put it into HOLDFAST_API_KEY, or into the")
+
+
+def test_a_setting_whose_key_is_not_taken_says_so_before_anything_is_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HOLDFAST_API_KEY", raising=False)
+
+    @evaluation_test(
+        dataset=[{"prompt": "a"}], completion_params={"model": "m", "api_key": "the-wrong-key"}
+    )
+    def judged(row: EvaluationRow) -> float:
+        return 1.0
+
+    async def main() -> None:
+        async with Canned() as server:
+            server.always("/v1/models", Answer(401))
+            await judged.evaluate_async(policy=server.url, journal="memory:")  # type: ignore[attr-defined]
+
+    with pytest.raises(PolicyRefused, match="that of api_key in the completion_params") as caught:
+        asyncio.run(main())
+    assert "--api-key-env" not in str(caught.value)
+    assert "the-wrong-key" not in str(caught.value)

@@ -57,6 +57,18 @@ def test_another_scorer_scores_the_same_rollouts_anew(course: Course) -> None:
     assert course.engine.stats().requests == 4
 
 
+def test_another_helper_of_the_scorer_scores_the_same_rollouts_anew(course: Course) -> None:
+    helper = "HALF = 0.5\ndef helper(row):\n    return HALF * {}\n"
+    source = SCORER.format(score="helper(row)", threshold=0)
+    course.write(helper.format("1") + source)
+    course.run().assert_outcomes(passed=1)
+    course.write(helper.format("2") + source)
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 1.0
+    assert list(course.runs()) == ["test_it.test_it"]
+    assert course.engine.stats().requests == 4
+
+
 MODEL = ("--holdfast-input-param", "model=fake")
 GONE = ("--holdfast-policy", "http://127.0.0.1:9")
 

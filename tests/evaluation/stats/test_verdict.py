@@ -176,6 +176,8 @@ def test_a_threshold_in_percent_is_named_where_scores_are_shares():
         "score 0.5 is below the threshold of 80, and no score is above 1 (in shares, 80 % is 0.8)"
     )
     assert verdict.reason == told
+    beyond = verdict_of(graded(1, 0), threshold=Threshold(1.5))
+    assert beyond.reason == "score 0.5 is below the threshold of 1.5, and no score is above 1"
     points = verdict_of(graded(70, 0), threshold=Threshold(80))
     assert points.reason == "score 35 is below the threshold of 80"
 

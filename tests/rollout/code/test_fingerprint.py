@@ -374,7 +374,7 @@ def test_a_large_file_counts_by_its_bytes_and_is_not_parsed(
     large = f"A = '{'x' * 1_000_000}'\n"
     read: list[bytes] = []
     monkeypatch.setattr(
-        code_files, "parse", lambda text, *, keep: read.append(text) or parse(text, keep=keep)
+        code_files, "parse", lambda text, **how: read.append(text) or parse(text, **how)
     )
     assert project.changed(solve, helper=large)
     assert project.changed(solve, helper=large.replace("x'", "y'"))

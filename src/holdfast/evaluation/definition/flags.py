@@ -185,9 +185,13 @@ _WORK = (
         help="how long to wait for an engine that is down, a judge's too, in seconds (900)",
         default=None,
     ),
-    options.MAX_COST._replace(help="stop a run when it has cost this much, by the table of prices"),
+    options.MAX_COST._replace(
+        help="stop a run (one test in one setting; each has the whole limit) when it has cost this "
+        "much, by the table of prices"
+    ),
     options.MAX_TOKENS_TOTAL._replace(
-        help="stop a run when it has used this many tokens, prompts and replies together"
+        help="stop a run (one test in one setting; each has the whole limit) when it has used this "
+        "many tokens, prompts and replies together"
     ),
     options.PRICE,
     switch(

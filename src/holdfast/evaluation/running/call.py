@@ -9,6 +9,7 @@ from holdfast.evaluation.definition.options import Options
 from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.records.errors import ScoringStopped, UsageError
+from holdfast.rollout.threads.blocking import is_in_loop, run_blocking
 
 if TYPE_CHECKING:
     from holdfast.evaluation.running.experiment import Experiment
@@ -57,9 +58,20 @@ class Evaluation:
 
         `variant` names one where there are several; `arguments` are what pytest would have filled
         in: fixtures, parameters, `self`; `options`, also as a dict, are the flags of the
-        pytest plugin.
+        pytest plugin. Inside a running loop, as in a notebook, it has a thread and a loop of its
+        own, and the caller waits; an interrupt stops it, and the same call goes on.
         """
-        _check_no_loop()
+        if is_in_loop():
+            return run_blocking(
+                lambda: self.evaluate_async(
+                    policy=policy,
+                    journal=journal,
+                    variant=variant,
+                    arguments=arguments,
+                    renderer=renderer,
+                    options=options,
+                )
+            )
         session = _session(options, journal)
         try:
             experiment = self._choose(session, variant, arguments)
@@ -77,7 +89,8 @@ class Evaluation:
         renderer: "Renderer | None" = None,
         options: "Options | Mapping[str, object] | None" = None,
     ) -> "Outcome":
-        """The same in a loop that runs already. Cancelling it loses nothing that is durable."""
+        """The same without blocking a loop that runs already. Cancelling it loses nothing that is
+        durable."""
         from holdfast.evaluation.running.experiment import perform_async
 
         session = _session(options, journal)
@@ -193,16 +206,6 @@ def _run(experiment: "Experiment") -> "Outcome":
         raise KeyboardInterrupt(str(error)) from error
     except ScoringStopped as error:
         raise error.raised from None
-
-
-def _check_no_loop() -> None:
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError("an event loop runs already: await evaluate_async(…) instead of evaluate(…)")
 
 
 def _check_arguments(definition: Definition, arguments: Mapping[str, object]) -> None:

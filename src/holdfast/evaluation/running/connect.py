@@ -1,8 +1,8 @@
 """Connecting to the policy that a setting is sampled from."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from msgspec import structs
 
@@ -14,8 +14,9 @@ from holdfast.engine.connect import (
     connect_policy,
 )
 from holdfast.evaluation.definition.completion_params import Setting
-from holdfast.evaluation.running.providers import find_address
+from holdfast.evaluation.running.providers import find_address, key_remedy
 from holdfast.evaluation.running.session import EvaluationSession
+from holdfast.policy.client.endpoint import Denied
 from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.providers import PROVIDERS, meant_provider, names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -44,6 +45,7 @@ async def connect_setting(
     not `needed`, since the processor may use an engine of its own, a missing policy is an error of
     the first row that samples from it."""
     async with AsyncExitStack() as stack:
+        stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
         try:
             found = await stack.enter_async_context(_connect(setting, session, policy, renderer))
         except UsageError as error:
@@ -51,6 +53,29 @@ async def connect_setting(
                 raise
             found = Connection(NoPolicy(setting.model or "", error), MessagesOnly())
         yield found
+
+
+@contextmanager
+def _naming_key(
+    setting: Setting, named: tuple[str, ...], policy: "Policy | str | Sequence[str] | None"
+) -> Iterator[None]:
+    """An evaluation's key comes from other places than a command's."""
+    urls = addresses(policy)
+    try:
+        yield
+    except Denied as error:
+        # A policy of the caller's own has its key from them; what a judge is denied says so itself.
+        is_ours = (policy is None or urls is not None) and str(error).startswith(error.answered)
+        if is_ours and error.status in (401, 403):
+            remedy = key_remedy(
+                model=setting.model,
+                named=named or tuple(urls or ()),
+                base_url=setting.base_url,
+                api_key=setting.api_key,
+                environment=os.environ,
+            )
+            error.args = (f"{error.answered}; {remedy}",)
+        raise
 
 
 @asynccontextmanager

@@ -266,11 +266,15 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     options = work.experiment.session.options
     plan = plan.bind(connection)
     await plan.check_taken(connection)
+    finished = await _find_finished(work, plan.spec)
+    if finished is None:
+        await _check_judges(work)  # Before a run is made, which would be left with nothing in it.
     opened = await open_recorded(
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
     run = opened.run
-    await _check_judges(work, run)
+    if finished is not None and finished.id != run.id:
+        await _check_judges(work)
     work.notes += await _resume_notes(work.journal, opened, retry=options.retry_failed)
     late, progress = _is_late(work.experiment), Progress()
     plan = structs.replace(plan, scorer=None if late else _scorer(work, [run]))
@@ -291,13 +295,19 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     return run
 
 
-async def _check_judges(work: _Work, run: Run) -> None:
-    """Where there is anything left to judge."""
-    definition, retry = work.experiment.definition, work.experiment.session.options.retry_failed
-    listed = [row for row in await work.journal.trajectories(run) if not row.resting]
-    if retry or not all(row.settled for row in listed):
-        arguments = {**work.experiment.arguments, **work.experiment.variant.keywords}
-        await check_judges(definition.function, arguments, work.settings)
+async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
+    """The recorded run that is gone on with, where nothing of it is left to judge."""
+    options = work.experiment.session.options
+    if options.new:
+        return None
+    return await settled_already(
+        work.journal, spec, models=(spec.model,), even_failed=not options.retry_failed
+    )
+
+
+async def _check_judges(work: _Work) -> None:
+    arguments = {**work.experiment.arguments, **work.experiment.variant.keywords}
+    await check_judges(work.experiment.definition.function, arguments, work.settings)
 
 
 async def _work_on(engine: Engine) -> Ending:

@@ -33,3 +33,23 @@ def find_address(
     if urls := environment.get(POLICY, "").split():
         return EngineAddress(urls=tuple(urls), api_key=key, source=POLICY)
     return None
+
+
+def key_remedy(
+    *,
+    model: str | None,
+    named: tuple[str, ...],
+    base_url: str | None,
+    api_key: str | None,
+    environment: Mapping[str, str],
+) -> str:
+    """For an engine that answers 401: which key it was sent (see `find_address`), or where one is
+    put."""
+    sent = "it does not take the key that it was sent: that of"
+    if api_key:
+        return f"{sent} api_key in the completion_params"
+    if not named and base_url is None and model is not None and (name := provider_of(model)):
+        return f"{sent} {PROVIDERS[name].key}"
+    if environment.get(KEY):
+        return f"{sent} {KEY}; completion_params may have an api_key of their own"
+    return f"it was sent no key: put it into {KEY}, or into the completion_params as api_key"

@@ -33,6 +33,9 @@ from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 
+LEAST_PERCENT = 10
+"""A threshold from here on may be meant in percent."""
+
 
 class Aggregation(StrEnum):
     """Makes one number of the means of several runs; with one run, all but the last agree."""
@@ -229,10 +232,11 @@ def _decide(
 
 
 def _about_shares(wanted: float, results: Results) -> str:
-    """A threshold in percent is above every score that is a share."""
+    """A threshold in percent is above every score that is a share; a small one is none."""
     if wanted <= 1 or any(row.score is not None and row.score > 1 for row in results.rows):
         return ""
-    return f", and no score is above 1 (in shares, {wanted:g} % is {wanted / 100:g})"
+    meant = f" (in shares, {wanted:g} % is {wanted / 100:g})" if wanted >= LEAST_PERCENT else ""
+    return f", and no score is above 1{meant}"
 
 
 def _bounded(what: str, error: float | None, most: float) -> str:

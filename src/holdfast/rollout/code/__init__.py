@@ -2,6 +2,7 @@
 
 - `load`: Loading a file of the user's as a module, once, and the tracebacks of what it raises.
 - `source`: Source: the code that a fingerprint stands for.
+- `helpers`: Helpers of evaluations: what of a file is there for its evaluations alone.
 - `definitions`: Definitions: where in its file a function or a class is written.
 - `changes`: Changes: what a function, or the methods of a class, change of what they are made with.
 - `made_at_start`: Made at start: which variables are set to what is another one at each start of

@@ -58,13 +58,27 @@ class _Module(Struct, frozen=True):
         return f"{path}/__init__.py" if self.inside else f"{path}.py"
 
 
-def files_of(file: Path, *, module: str, keep: str = "") -> tuple[str, dict[str, str]]:
+def files_of(
+    file: Path, *, module: str, keep: str = "", root: str | None = None
+) -> tuple[str, dict[str, str]]:
     """The digest of the code's own file, and those of what it imports, by their names. `keep` is
-    the evaluation that the code is. OSError where its own file cannot be read."""
+    the evaluation that the code is. With `root`, the code's name in its file, helpers of
+    evaluations there are no part of it, unless a module that it imports may use them. OSError where
+    its own file cannot be read."""
     own = file.resolve()
-    digest, names = _read(_known(module, own), _stamp(own), keep)
-    found: dict[str, str] = {}
-    seen = {own}
+    known, stamp = _known(module, own), _stamp(own)
+    digest, names = _read(known, stamp, keep, root)
+    found, seen = _imported(names)
+    if root is not None and own in seen:
+        digest, names = _read(known, stamp, keep, None)
+        found, _ = _imported(names)
+    return digest, {label: digest for label, (path, digest) in sorted(found.items()) if path != own}
+
+
+def _imported(names: Iterable[str]) -> tuple[dict[str, tuple[Path, str]], set[Path]]:
+    """What is imported under these names, and by that, by its label; and all files of that."""
+    found: dict[str, tuple[Path, str]] = {}
+    seen: set[Path] = set()
     waiting = list(_locate_all(names))
     while waiting:
         imported = waiting.pop()
@@ -72,11 +86,12 @@ def files_of(file: Path, *, module: str, keep: str = "") -> tuple[str, dict[str,
             continue
         seen.add(imported.file)
         try:
-            found[imported.label], names = _read(imported, _stamp(imported.file), "")
+            digest, names = _read(imported, _stamp(imported.file), "", None)
         except OSError:  # The others count all the same.
             continue
+        found[imported.label] = imported.file, digest
         waiting += _locate_all(names)
-    return digest, dict(sorted(found.items()))
+    return found, seen
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -85,13 +100,15 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _read(module: _Module, stamp: tuple[int, int], keep: str) -> tuple[str, tuple[str, ...]]:
+def _read(
+    module: _Module, stamp: tuple[int, int], keep: str, root: str | None
+) -> tuple[str, tuple[str, ...]]:
     """The digest of a module, and the names that it imports, in an order that is the same in every
     process. Evaluations share most files."""
     del stamp  # It is what the answer holds for.
     assert module.file is not None, "only what has a file is read"
     text = module.file.read_bytes()
-    tree = parse(text, keep=keep) if len(text) <= _LARGEST else unparse(text)
+    tree = parse(text, keep=keep, root=root) if len(text) <= _LARGEST else unparse(text)
     names = {name for node in ast.walk(tree) for name in _names(node, module)}
     return hashlib.sha256(canonical(tree)).hexdigest()[:12], tuple(sorted(names))
 

@@ -36,6 +36,8 @@ class _AsOf(Enum):
     ONE_FILE = auto()
     TEXTS = auto()
     """Of what a function closes over, texts alone counted; of other values, a partial's."""
+    HELPERS = auto()
+    """What only evaluations in the code's own file use counted, too."""
 
 
 _reading: "ContextVar[_Reading | None]" = ContextVar("reading", default=None)
@@ -54,6 +56,8 @@ def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tup
     name = getattr(subject, "__name__", type(candidate).__name__)
     with _reading_files() as reading:
         now, values = _current(candidate, subject, module)
+    with _reading_files(_AsOf.HELPERS):
+        helpers, _ = _current(candidate, subject, module)
     with _reading_files(_AsOf.TEXTS):
         source, named = _code(subject), b"" if module is None else _module_file(module, subject)
         texts = _digest(source, _texts(function, subject), _identity(candidate), named)
@@ -65,6 +69,7 @@ def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tup
         f"{name}@{texts}",
         values=tuple(each for each, _ in values),
         value_digests={each: _digest(_encoded([(each, text)])) for each, text in values},
+        helpers=f"{name}@{helpers}",
     )
     return f"{name}@{now}", code
 
@@ -129,11 +134,12 @@ def _plain_function(subject: object) -> object:
     return subject.__func__ if isinstance(subject, MethodType) else subject
 
 
-def note_files(subject: object, *, keep: str = "") -> bytes:
-    """What stands for code in a file, which is noted; OSError or TypeError where it is in none."""
+def note_files(subject: object, *, keep: str = "", root: str | None = None) -> bytes:
+    """What stands for code in a file, which is noted; OSError or TypeError where it is in none.
+    `keep` and `root` as in `files_of`."""
     own = Path(inspect.getfile(subject))  # type: ignore[arg-type]
     name = subject.__name__ if isinstance(subject, ModuleType) else _module_of(subject)
-    digest, imported = files_of(own, module=name, keep=keep)
+    digest, imported = files_of(own, module=name, keep=keep, root=root)
     if (reading := _reading.get()) is not None:
         reading.files |= {_label(own, digest, reading.files | imported): digest} | imported
     # Its own file may be renamed; where the others are imported from is code.
@@ -189,9 +195,17 @@ def _subject(candidate: object) -> object:
 
 def _code(subject: object) -> bytes:
     try:
-        return note_files(subject)
+        return note_files(subject, root=_root(subject))
     except (TypeError, OSError):
         return bytecode(subject)
+
+
+def _root(subject: object) -> str | None:
+    """Its name at the top of its file; None where all of the file counts, as it did before."""
+    reading = _reading.get()
+    if reading is not None and reading.as_of is not None:
+        return None
+    return str(getattr(subject, "__qualname__", "")).partition(".")[0]
 
 
 def _module_file(module: ModuleType, subject: object) -> bytes:

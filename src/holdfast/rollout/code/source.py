@@ -9,6 +9,8 @@ import ast
 from types import CodeType
 from typing import Any
 
+from holdfast.rollout.code.helpers import drop_helpers
+
 MARK = "evaluation_test"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WHOLE = (ast.AST, list)
@@ -62,16 +64,19 @@ def simple_text(value: object) -> str:
     return kind.__qualname__
 
 
-def parse(text: bytes, *, keep: str = "") -> ast.AST:
+def parse(text: bytes, *, keep: str = "", root: str | None = None) -> ast.AST:
     """The file without functions that are decorated as evaluations, and without what is imported
-    for these alone; `keep` is the qualified name of one that stays, but for its decorators. One
-    that cannot be parsed is its bytes."""
+    for these alone; `keep` is the qualified name of one that stays, but for its decorators. With
+    `root`, the name of the code that the file is read for, also without helpers of evaluations (see
+    `helpers`). One that cannot be parsed is its bytes."""
     try:
         tree = ast.parse(text)
     except _UNPARSED:
         return unparse(text)
     if MARK.encode() in text:
         removed = _strip(tree, "", keep)
+        if root is not None:
+            removed += drop_helpers(tree, removed, root)
         _drop_imports(tree, _used_names(*removed) - _used_names(tree))
     return tree
 
