@@ -229,14 +229,26 @@ class BothJournals(RuleBasedStateMachine):
             lambda one: one.reopen(self.run[1], reason="again"),
         )
 
+    @rule(names=st.sets(st.sampled_from(TASKS), min_size=1))
+    def rescore(self, names: set[str]) -> None:
+        async def some(journal: Journal, run: Run) -> int:
+            rows = await journal.trajectories(run)
+            return await journal.rescore(run, [row.id for row in rows if row.key.task in names])
+
+        self.each(lambda one: some(one, self.run[0]), lambda one: some(one, self.run[1]))
+
     @rule(
         names=st.sets(st.sampled_from(TASKS), min_size=1),
         samples=st.integers(1, 3),
         scorer=st.sampled_from(("", "", "one", "two")),
+        corrected=st.sets(st.sampled_from(TASKS), max_size=2),
     )
-    def amend(self, names: set[str], samples: int, scorer: str) -> None:
+    def amend(self, names: set[str], samples: int, scorer: str, corrected: set[str]) -> None:
         changed = structs.replace(spec(samples=samples, group=self.spec.group), scorer=scorer)
-        tasks = make_tasks(*sorted(names))
+        tasks = [
+            structs.replace(task, ground_truth="corrected") if task.id in corrected else task
+            for task in make_tasks(*sorted(names))
+        ]
         amended = self.each(
             lambda one: one.amend_run(self.run[0], changed, tasks, differences=["d"]),
             lambda one: one.amend_run(self.run[1], changed, tasks, differences=["d"]),
