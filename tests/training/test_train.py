@@ -28,12 +28,13 @@ from holdfast.training.run.folder import (
     DiskFull,
     DiskTooSmall,
     FolderInUse,
+    OtherTraining,
     name_full_disk,
     use_folder,
 )
 from holdfast.training.run.loop import Restored, TrainingState, _differences, in_thread
 from holdfast.training.run.metrics import is_empty, is_flat
-from holdfast.training.run.open_training import open_training
+from holdfast.training.run.open_training import open_training, rewind
 from holdfast.training.run.result import TrainingReport
 from holdfast.training.run.train import TINY, train
 from holdfast.training.run.weights import WeightFolder
@@ -294,6 +295,34 @@ def test_another_folder_trains_a_run_again_only_with_its_own_settings(begun, tmp
     assert "was trained with other settings: learning_rate was 1e-06, now 0.01; go on" in said
     more = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, steps=9))
     attempt(tmp_path / "d", journal=begun, settings=more).match("no engine")
+
+
+def test_a_checkpoint_whose_steps_were_given_back_since_is_not_trained_on_them_twice(tmp_path):
+    lines = []
+
+    async def go_on(restored_step, *, given_back):
+        journal = MemoryJournal()
+        run = await journal.create_run(spec(samples=1), make_tasks(*"abc"))
+        for claim in await journal.claim(await joined(journal, run), groups=3):
+            await settle(journal, claim)
+        consumer = await consuming(journal, run, name="trainer")
+        for step in (1, 2):  # A checkpoint of two steps, and a kill before its commit.
+            await journal.next_batch(consumer, step, groups=1)
+        if given_back:  # By another folder, which trained one step.
+            await journal.rewind(consumer, 0)
+            await journal.next_batch(consumer, 1, groups=1)
+            await journal.commit(consumer, 1)
+        await journal.unsubscribe(consumer)
+        consumer = await consuming(journal, run, name="trainer")
+        restored = Restored(restored_step, ())
+        await rewind(journal, consumer, restored, folder=tmp_path, report=lines.append)
+        return {entry.step for entry in await journal.ledger(run, "trainer")}
+
+    assert asyncio.run(go_on(2, given_back=False)) == {1, 2, None}
+    assert asyncio.run(go_on(1, given_back=True)) == {1, None}
+    with pytest.raises(OtherTraining, match=r"is at step 1 by now.*what step 2 was trained on"):
+        asyncio.run(go_on(2, given_back=True))
+    assert lines == []
 
 
 @pytest.mark.usefixtures("begun")

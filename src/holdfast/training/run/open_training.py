@@ -107,12 +107,34 @@ async def rewind(
     checkpoint and its commit."""
     for note in restored.notes:
         report(note)
+    await _check_forward(journal, consumer, restored, folder=folder)
     await journal.rewind(consumer, restored.step)
     if (consumer.committed or 0) > restored.step:
         report(
             f"run {consumer.run.spec.name!r} was trained up to step {consumer.committed}, and "
             f"{folder} has step {restored.step}: the steps between are trained again from the "
             "recorded rollouts"
+        )
+
+
+async def _check_forward(
+    journal: Journal, consumer: Consumer, restored: Restored, *, folder: Path
+) -> None:
+    """A kill between a checkpoint and its commit leaves the groups of its steps taken. Where they
+    are not, they were given back since, and the checkpoint would be trained on them once more."""
+    committed = consumer.committed or 0
+    if restored.step <= committed:
+        return
+    taken = {entry.step for entry in await journal.ledger(consumer.run, consumer.name)}
+    missing = [step for step in range(committed + 1, restored.step + 1) if step not in taken]
+    if missing:
+        raise OtherTraining(
+            f"{folder} has step {restored.step}, and run {consumer.run.spec.name!r} is at step "
+            f"{committed} by now: it was trained again from there, in another folder or with an "
+            f"older journal, and what step {missing[0]} was trained on is free again: these "
+            "weights would be trained on it twice; go on in the other folder (the same settings "
+            "come to the same weights), with the journal that belongs to these steps, or with "
+            "another --run and --out"
         )
 
 
