@@ -147,8 +147,7 @@ class TrajectoryRunner:
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
         await session.log.cut_untaken()
-        if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
-            reason = Truncation.MAX_TOKENS
+        if outcome.status is Status.COMPLETED and (reason := _cut_by(session.history)):
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)
         if outcome.reward is None:
             outcome = structs.replace(outcome, reward=_environments_reward(session))
@@ -237,10 +236,13 @@ def _is_count(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31
 
 
-def _was_cut_short(history: History) -> bool:
-    """Whether the last reply, branches and sub-rollouts aside, was cut by its length."""
+_CUTS = {"length": Truncation.MAX_TOKENS, "content_filter": Truncation.CONTENT_FILTER}
+
+
+def _cut_by(history: History) -> Truncation | None:
+    """What cut the last reply short, branches and sub-rollouts aside."""
     own = [step for step in history.generations if "." not in step.path]
-    return bool(own) and own[-1].finish_reason == "length"
+    return _CUTS.get(own[-1].finish_reason) if own else None
 
 
 async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled: bool) -> None:

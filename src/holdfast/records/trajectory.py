@@ -35,6 +35,7 @@ class Truncation(StrEnum):
     """Reasons that Holdfast itself gives; a rollout may give others."""
 
     MAX_TOKENS = "max_tokens"
+    CONTENT_FILTER = "content_filter"
     CONTEXT_OVERFLOW = "context_overflow"
     GENERATION_DEADLINE = "generation_deadline"
     MAX_TURNS = "max_turns"

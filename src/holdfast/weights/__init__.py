@@ -4,6 +4,7 @@ In the order in which a version goes through:
 
 - `carrier`: what carries weights, by where trainer and engines compute
 - `version`: a version of the weights on disk, with the logprobs by which it is recognised
+- `engine_lock`: an engine has the weights of one training at a time
 - `replica`: one engine's switches: pause, resume, its cache, its version, its words
 - `strategies`: the ways that engines offer: disk, adapter, their own transfer, the object store
 - `collective`, `shared_memory`: one broadcast to all, or memory that both map

@@ -28,11 +28,13 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.training.run.folder import FolderInUse, OtherTraining
+from holdfast.weights.engine_lock import EngineInUse
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),
     (RunHeld, Exit.HELD),
     (FolderInUse, Exit.HELD),
+    (EngineInUse, Exit.HELD),
     (OtherTraining, Exit.CHANGED),
     (NotAJournal, Exit.USAGE),
     (JournalNewer, Exit.USAGE),

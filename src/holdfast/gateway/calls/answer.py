@@ -32,6 +32,8 @@ def build_answer(
         prompt_tokens=sum(step.counted.prompt_tokens for step in prompts),
         completion_tokens=sum(step.counted.completion_tokens for step in replies),
         cached_tokens=sum(step.keep for step in prompts),
+        engine_cached_tokens=sum(step.counted.cached_tokens for step in prompts),
+        reasoning_tokens=sum(step.counted.reasoning_tokens for step in replies),
     )
 
 

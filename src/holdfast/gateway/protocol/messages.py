@@ -130,6 +130,14 @@ class Answer(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    """Of the prompt: what an earlier one of the conversation had."""
+    engine_cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    """What the engine itself says about both, where it does."""
+
+    @property
+    def all_cached_tokens(self) -> int:
+        return max(self.cached_tokens, self.engine_cached_tokens)
 
     @property
     def opening(self) -> "Opening":

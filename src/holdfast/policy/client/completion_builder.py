@@ -29,7 +29,8 @@ from holdfast.records.samples.logprobs import MAX_LOGPROB, LogprobsMode, worst
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.records.usage import NOTHING, Usage
 
-FINISHED = frozenset({"stop", "length"})
+FINISHED = frozenset({"stop", "length", "content_filter"})
+"""`content_filter`: a provider has cut the reply, or put nothing in its place."""
 ABORTED = "abort"
 _encoder = msgspec.json.Encoder()
 

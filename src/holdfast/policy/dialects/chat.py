@@ -25,7 +25,8 @@ from holdfast.policy.dialects.reading import (
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling
 
-_REASONS = {"tool_calls": "stop", "function_call": "stop", "content_filter": "stop"}
+_REASONS = {"tool_calls": "stop", "function_call": "stop"}
+"""Why a reply ended, where that is only another word for it."""
 
 
 class _Function(Struct):
@@ -40,6 +41,8 @@ class _Call(Struct):
 
 class _MessageBody(Struct):
     content: str | None = None
+    refusal: str | None = None
+    """What the model says in place of an answer that it does not give."""
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[_Call] | None = None
@@ -122,4 +125,5 @@ def _to_message(fields: _MessageBody) -> Message:
         for call in fields.tool_calls or ()
     )
     reasoning = fields.reasoning_content or fields.reasoning
-    return Message(Role.ASSISTANT, fields.content or "", tool_calls=calls, reasoning=reasoning)
+    text = fields.content or fields.refusal or ""
+    return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning)

@@ -91,6 +91,7 @@ from holdfast.training.run.trackers import check_tracker, open_tracker
 from holdfast.training.run.weights import WeightFolder, open_sync
 from holdfast.training.settings import TrainingSettings, training_settings_from
 from holdfast.training.trainer import Trainer
+from holdfast.weights.engine_lock import hold_engines
 from holdfast.weights.sync import Restart, WeightSync
 
 Tasks = object
@@ -430,6 +431,12 @@ class _Training:
         if not self._address.urls:
             yield None
             return
+        with hold_engines(self._address.urls, run=self._plan.spec.name):
+            async with self._synced() as running:
+                yield running
+
+    @asynccontextmanager
+    async def _synced(self) -> AsyncIterator[tuple[Connection, WeightSync]]:
         async with self._connected(self._address) as connection, self._sync(connection) as sync:
             check_tokenizer(_engines(connection), self._model, renderer=self._renderer.name)
             yield connection, sync

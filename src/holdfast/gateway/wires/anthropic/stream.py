@@ -134,6 +134,7 @@ def stop_fields(choice: AnswerChoice) -> dict[str, object]:
         "stop": "end_turn" if stop is None else "stop_sequence",
         "length": "max_tokens",
         "tool_calls": "tool_use",
+        "content_filter": "refusal",
     }
     return {"stop_reason": reasons[choice.finish_reason], "stop_sequence": stop}
 

@@ -112,7 +112,8 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
 
 def _finish_reason(choice: AnswerChoice) -> str:
     """A bare prompt has no tools: whatever its text looks like, it ended by itself or was cut."""
-    return "length" if choice.finish_reason == "length" else "stop"
+    cut = ("length", "content_filter")
+    return choice.finish_reason if choice.finish_reason in cut else "stop"
 
 
 def _head(answer: Answer | Opening) -> dict[str, object]:

@@ -28,16 +28,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def usage(answer: Answer) -> Json:
-    """The usage, in the format of OpenAI's completions. Tokens of reasoning are not counted apart:
-    if there are any, their number is null and not 0."""
+    """The usage, in the format of OpenAI's completions. Where there is reasoning, and the engine
+    does not count its tokens apart, their number is null and not 0."""
     reasons = any(choice.message.reasoning for choice in answer.choices)
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": answer.all_cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": None if reasons else 0,
+            "reasoning_tokens": answer.reasoning_tokens or (None if reasons else 0),
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,

@@ -15,7 +15,7 @@ from holdfast.records.sampling import NAMED
 
 Json = dict[str, object]
 
-_CUT = "length"
+_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
@@ -24,7 +24,9 @@ def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
     return {
         **opened,
         "status": "incomplete" if is_cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "incomplete_details": {"reason": _CUTS[answer.choices[0].finish_reason]}
+        if is_cut
+        else None,
         "output": output,
         "usage": _usage(answer),
     }
@@ -32,7 +34,7 @@ def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
 
 def was_cut(answer: Answer) -> bool:
     """Whether its last item is incomplete."""
-    return answer.choices[0].finish_reason == _CUT
+    return answer.choices[0].finish_reason in _CUTS
 
 
 def started_response(request: GenerationRequest, answer: Answer | Opening) -> Json:
@@ -177,11 +179,15 @@ def _instructions(request: GenerationRequest) -> str | None:
 
 
 def _usage(answer: Answer) -> Json:
-    """Tokens of reasoning are not counted apart; the client's model wants a number, which is 0."""
+    """Where the engine does not count tokens of reasoning apart, their number is 0: the client's
+    model wants one."""
     return {
         "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": answer.all_cached_tokens,
+            "cache_write_tokens": 0,
+        },
         "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
     }

@@ -1,0 +1,76 @@
+"""Engine lock: an engine has the weights of one training at a time.
+
+Two trainings that give their weights to the same engine would each be trained on what the other one
+sampled. Whoever gives weights holds the engine for as long, by a lock on this machine that the
+kernel gives back with the process. A trainer on another machine, or of another user, is not
+noticed.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.records.encoding.redaction import public_address
+from holdfast.records.errors import HoldfastError
+
+
+class EngineInUse(HoldfastError):
+    """Another training gives its weights to this engine."""
+
+
+@contextmanager
+def hold_engines(urls: Sequence[str], *, run: str) -> Iterator[None]:
+    """Until the end of the block. Raises `EngineInUse`, which names who has it."""
+    with ExitStack() as stack:
+        for url in dict.fromkeys(map(_place, urls)):
+            stack.enter_context(_held(url, run))
+        yield
+
+
+def _place(url: str) -> str:
+    """Its host and port, by which it is known whatever else the address says."""
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{host}:{port}{parts.path.removesuffix('/').removesuffix('/v1')}"
+
+
+@contextmanager
+def _held(place: str, run: str) -> Iterator[None]:
+    try:
+        handle = os.open(_file(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield  # Nowhere to note it: a full or read-only temporary folder.
+        return
+    try:
+        _lock(handle, place)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"run {run!r} in process {os.getpid()}".encode(), 0)
+        yield
+    finally:
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+
+def _lock(handle: int, place: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(handle, 1_000, 0).decode(errors="replace")
+        raise EngineInUse(
+            f"{public_address(f'http://{place}')} has the weights of another training "
+            f"({owner or 'it is about to begin'}), and each would be trained on what the other one "
+            "samples: wait for it, stop it, or give another engine"
+        ) from error
+
+
+def _file(place: str) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"holdfast-engines-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.lock"
