@@ -1,5 +1,11 @@
 """How a run ended is known by its exit code."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from holdfast.cli.terminal.exit_codes import Exit
 
 
@@ -48,3 +54,19 @@ def test_no_embedded_engine_is_started_for_a_finished_run(lab):
     assert "2 COMPLETED" in again.out
     assert "starting the embedded engine" not in again.err
     assert "this is from its journal" in again.err
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_that_went_away_does_not_change_it(lab, both):
+    """As in `holdfast run … 2>&1 | head -1`: with `pipefail`, a failed run is no success."""
+    lab.tasks("bug-one", "bug-two")
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "holdfast", *map(str, lab.words())]
+    try:
+        done = subprocess.run(
+            words, cwd=lab.place, stdout=writer, stderr=writer if both else subprocess.PIPE
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode == Exit.NOTHING

@@ -30,7 +30,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
-from holdfast.cli.terminal.text import notify, print_json, visible, visible_name
+from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
 from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
@@ -294,6 +294,11 @@ def _report_troubles(ending: Ending) -> None:
 
 
 def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
+    with reader_may_leave():
+        _print_report(args, run, report, ending)
+
+
+def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
     _report_troubles(ending)
     if args.json:
         known = {"stopped": ending.stopped, "standstills": ending.loop_blocks}

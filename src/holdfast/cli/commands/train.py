@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from holdfast.cli.setup.user_code import (
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
-from holdfast.cli.terminal.text import notify, print_json, visible
+from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import JOURNAL
@@ -355,16 +356,21 @@ async def _train(
         if progress.has_begun:
             return pipeline.end_after_sampling(args, error)
         raise
+    with reader_may_leave():
+        _print_report(args, report, words)
+    if report.stopped:
+        return signals.received or (Exit.SPENT if stop.spent else Exit.STOPPED)
+    return Exit.NOTHING if report.trained_nothing else Exit.OK
+
+
+def _print_report(args: argparse.Namespace, report: "TrainingReport", words: Sequence[str]) -> None:
     if args.json:
         print_json(msgspec.to_builtins(report, enc_hook=str))
     else:
         print(visible("\n".join(_last_lines(args, report))), flush=True)
-    if report.stopped:
-        if not args.until_stdin_closes:
-            notify(f"stopped: {report.stopped}")
-            print(redact(how_to_go_on(words, report.stopped)), file=sys.stderr)
-        return signals.received or (Exit.SPENT if stop.spent else Exit.STOPPED)
-    return Exit.NOTHING if report.trained_nothing else Exit.OK
+    if report.stopped and not args.until_stdin_closes:
+        notify(f"stopped: {report.stopped}")
+        print(redact(how_to_go_on(words, report.stopped)), file=sys.stderr)
 
 
 def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]:
@@ -419,4 +425,5 @@ def _address(args: argparse.Namespace) -> EngineAddress:
 
 
 def _print_line(line: str) -> None:
-    print(visible(redact(line)), flush=True)
+    with reader_may_leave():
+        print(visible(redact(line)), flush=True)

@@ -6,7 +6,10 @@ obeyed; credentials are taken out; a stream that cannot encode a character shows
 
 import io
 import os
+import select
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from holdfast.records.encoding.redaction import redact
@@ -61,7 +64,18 @@ def bytes_text(number: float) -> str:
 
 def notify(message: str) -> None:
     """A line for people, on standard error."""
-    print(f"holdfast: {one_line(redact(message))}", file=sys.stderr, flush=True)
+    with reader_may_leave():
+        print(f"holdfast: {one_line(redact(message))}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """For what is told of work that counts by itself: a reader that went away, as `head` does,
+    neither stops it nor changes its exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        forget_reader()
 
 
 def print_json(value: object) -> None:
@@ -88,7 +102,16 @@ def forget_reader() -> None:
     """Nobody takes our output any more: what is still buffered must not fail at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
+    if _is_deserted(sys.stderr.fileno()):  # As after `2>&1 | head`.
+        os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
+
+
+def _is_deserted(pipe: int) -> bool:
+    """Whether it is a pipe whose reader is gone."""
+    asked = select.poll()
+    asked.register(pipe, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def _is_visible(char: str) -> bool:
