@@ -41,6 +41,18 @@ def test_an_inspect_log_in_json_says_the_same():
     assert found.run == "sums"
 
 
+def test_the_folder_of_an_inspect_log_in_json_is_as_good_as_its_name(tmp_path):
+    (tmp_path / "log.json").write_bytes((FIXTURES / "inspect.json").read_bytes())
+    assert results_from(tmp_path).by_task() == {"s0": [1.0], "s1": [0.0]}
+
+
+def test_trajectories_are_no_rows_and_are_said_to_be_none(tmp_path):
+    file = tmp_path / "t.jsonl"
+    file.write_text(json.dumps({"trajectory": "r/a/0", "messages": [], "turns": [], "reward": 1}))
+    with pytest.raises(UsageError, match=r"has trajectories: name their run, or export its rows"):
+        results_from(file)
+
+
 def test_an_inspect_log_that_was_cut_short_is_read_from_its_journal(tmp_path):
     summary = {"id": 1, "epoch": 1, "scores": {"judge": {"value": 0.25}}, "limit": "token"}
     with zipfile.ZipFile(tmp_path / "cut.eval", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -29,6 +29,7 @@ from holdfast.evaluation.data.checks import (
     own_id,
     with_messages,
 )
+from holdfast.evaluation.data.columns import from_columns
 from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
@@ -344,7 +345,7 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
             "say what they mean with dataset_adapter="
         )
     check_faithful(fields, where)
-    fields = with_messages(fields, where)
+    fields = with_messages(from_columns(fields), where)
     if isinstance(messages := fields.get("messages"), list | tuple):
         fields = {**fields, "messages": [_plain_message(message) for message in messages]}
     try:

@@ -43,7 +43,7 @@ def _file(path: Path) -> Path:
     for name in ("traces.jsonl", "results.jsonl"):
         if (path / name).is_file():
             return path / name
-    logs = sorted(path.glob("*.eval"))
+    logs = sorted([*path.glob("*.eval"), *path.glob("*.json")])
     if len(logs) == 1:
         return logs[0]
     raise UsageError(f"folder {path} holds {len(logs) or 'no'} results; name {_FORMATS}")
@@ -56,6 +56,10 @@ def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
         return read_episodes
     if "reward" in first and ("completion" in first or "example_id" in first):
         return read_verifiers
+    if {"trajectory", "turns"} <= first.keys():
+        raise UsageError(
+            f"{path} has trajectories: name their run, or export its rows (--what rows)"
+        )
     if "messages" in first:
         # pydantic, which the other formats do not need.
         from holdfast.evaluation.importers.rows import read_rows
