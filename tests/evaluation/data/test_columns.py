@@ -13,7 +13,7 @@ ROW = {
     "evaluation_result": {"score": 1.0},
     "execution_metadata": {
         "run_id": "r",
-        "usage": {"total_tokens": 3},
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
         "extra": {"rewards": [1.0, 0.0], "samples": [0, 1], "level": "hard"},
     },
     "note": {"by": "hand"},
