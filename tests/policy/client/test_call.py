@@ -110,6 +110,16 @@ def test_retry_after_is_honoured(engine: FakeEngine, kind: FaultKind) -> None:
     assert clock.asked[0] >= 7
 
 
+def test_a_limit_on_requests_that_says_nothing_is_waited_for_like_one_that_does(
+    engine: FakeEngine,
+) -> None:
+    engine.set_faults(Fault(FaultKind.RATE_LIMIT, times=4))
+    clock, retry = HastyClock(), RetryPolicy()
+    policy = EnginePolicy(engine.url, engine.model, retry=retry, clock=clock)
+    assert asyncio.run(sample(policy)).tries == 5
+    assert all(asked >= least for asked, least in zip(clock.asked, (4, 8, 16, 30), strict=True))
+
+
 def test_a_retry_after_beyond_the_deadline_fails_at_once_and_says_so(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.RATE_LIMIT, retry_after=100))
     clock = HastyClock()

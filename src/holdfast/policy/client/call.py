@@ -42,6 +42,8 @@ from holdfast.records.step import VersionSpan
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 """A reply at its deadline is still under way if its last token is not older than this."""
+_BUSY = 4.0
+"""How much longer than usual is waited for an engine that takes no more requests now."""
 
 
 class Replicas(Protocol):
@@ -364,8 +366,7 @@ class SampleCall:
         return breaker.outages != outages or not breaker.is_passing
 
     async def _pause(self, endpoint: Endpoint, error: PolicyError, left: float) -> None:
-        retry_after = error.retry_after if isinstance(error, EngineUnavailable) else None
-        delay = self._retry.delay(self._failures, retry_after=retry_after)
+        delay = self._retry.delay(self._failures, retry_after=self._asked_to_wait(error))
         if delay > left:
             raise EngineUnavailable(
                 f"{redact(str(error))} — it asks to wait {delay:.0f} s, more than the {left:.0f} s "
@@ -373,6 +374,15 @@ class SampleCall:
             ) from error
         endpoint.breaker.spend_retry()
         await self._clock.sleep(delay)
+
+    def _asked_to_wait(self, error: PolicyError) -> float | None:
+        """A limit on requests is there for seconds or a minute, whether the engine says so or not:
+        asked again at once, it would only be met again."""
+        if not isinstance(error, EngineUnavailable):
+            return None
+        if error.is_busy and error.retry_after is None:
+            return min(self._retry.cap, _BUSY * self._retry.base * 2.0**self._failures)
+        return error.retry_after
 
 
 def _lost_connection(error: PolicyError) -> bool:

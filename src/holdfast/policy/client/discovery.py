@@ -17,7 +17,7 @@ from holdfast.policy.client.logprobs_probe import measure_logprobs_mode
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, Kind
+from holdfast.policy.dialects.dialect import UNREADABLE, EngineError, InvalidAnswer, Kind
 from holdfast.records.errors import (
     BadRequest,
     EndpointDown,
@@ -83,6 +83,11 @@ async def served_models(endpoint: Endpoint) -> list[ServedModel]:
             raise PolicyRefused(
                 f"{endpoint.name} speaks plain http, not https; give the address as "
                 f"http{endpoint.name.removeprefix('https')}"
+            ) from error
+        if isinstance(error, UNREADABLE):
+            raise EndpointDown(
+                f"the policy at {endpoint.name} answers what is no list of models "
+                f"({describe_error(error)}); {_about_address(endpoint)}"
             ) from error
         raise EndpointDown(
             f"the policy at {endpoint.name} does not answer ({describe_error(error)}); start it, "
