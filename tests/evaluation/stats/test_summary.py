@@ -107,6 +107,13 @@ def test_where_all_are_alike_the_bound_is_told_instead_of_an_error_of_zero():
     assert "95% sure: below 0.139" in text_of(lost)
 
 
+def test_tasks_that_nobody_scored_make_nobody_more_sure():
+    alone = {"a": [scored(1.0)], "b": [scored(1.0)]}
+    more = {name: [failed()] for name in "cdefgh"} | {"i": [failed_to_score()], "j": [running()]}
+    (bound,) = [line for line in text_of(results(alone)).splitlines() if "95% sure" in line]
+    assert bound in text_of(results(alone | more)).splitlines()
+
+
 def test_a_run_without_a_score_says_so():
     assert text_of(results({"a": [failed()]})).startswith("run: no score\n")
     assert text_of(Results("empty", ())).startswith("empty: no score\n  0 of 0 rows scored")

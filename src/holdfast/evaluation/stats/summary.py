@@ -99,8 +99,9 @@ def _format_details(results: Results, verdict: Verdict) -> list[str]:
         both = (("clean", verdict.clean), ("retried or interrupted", verdict.disturbed))
         parts = [f"{name} {_format_estimate(found)}" for name, found in both if found is not None]
         lines.append(f"  {' · '.join(parts)}")
-    if verdict.binary and verdict.score in (0.0, 1.0) and verdict.tasks:
-        rare = bound_when_all_alike(verdict.tasks)
+    scored = results.by_task()  # Of tasks without a score, nothing is known.
+    if verdict.binary and verdict.score in (0.0, 1.0) and scored:
+        rare = bound_when_all_alike(len(scored))
         bound = f"above {1 - rare:.3f}" if verdict.score else f"below {rare:.3f}"
         lines.append(f"  all alike: their error is unknown; 95% sure: {bound}")
     if verdict.metrics:
