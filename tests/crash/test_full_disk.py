@@ -61,7 +61,9 @@ def test_a_disk_that_fills_up_stops_the_run_and_loses_nothing(tmp_path, small_di
         code, _, err = finished(holdfast(*words, env=env))
         assert code == 0, err
         assert export_samples(small_disk) == expected
-        assert engine.stats().requests <= requests + 64
+        # What was in flight, twice: a small record may still fit where another one did not, and its
+        # trajectory asks for its next reply before the run has stopped.
+        assert engine.stats().requests <= requests + 2 * 64
 
 
 def test_a_log_that_outgrows_the_disk_is_copied_and_used_again(tmp_path):
