@@ -48,6 +48,17 @@ def test_fewer_rows_leave_the_run_that_has_more_as_it_is(course: Course) -> None
     assert course.engine.stats().requests == 6
 
 
+def test_more_rows_go_on_with_the_run_that_has_the_most(course: Course) -> None:
+    """And not with the newest, which was a look at a few of them."""
+    written(course, "pointwise")
+    course.run("--ep-max-rows", 3).assert_outcomes(passed=1)
+    course.run("--ep-max-rows", 1).assert_outcomes(passed=1)
+    assert course.engine.stats().requests == 4
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["run"] == "test_it.test_it"
+    assert course.engine.stats().requests == 5
+
+
 def test_a_row_that_changed_begins_another_run(course: Course) -> None:
     written(course, "pointwise")
     course.run("--ep-max-rows", 2).assert_outcomes(passed=1)

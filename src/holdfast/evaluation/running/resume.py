@@ -63,10 +63,12 @@ async def open_recorded(
     """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
     differently is an error; with `new`, nothing recorded is gone on with."""
     known = await runs_named(journal, spec.name)
-    for opening in () if new else (_find_same, _find_grown):
-        for run in reversed(known):
-            if (opened := await opening(journal, run, spec, tasks)) is not None:
-                return opened
+    if not new:
+        newest = known[::-1]
+        for opening, runs in (_find_same, newest), (_find_grown, await _longest(journal, newest)):
+            for run in runs:
+                if (opened := await opening(journal, run, spec, tasks)) is not None:
+                    return opened
     differs = await _differences(journal, known[-1], spec, tasks) if known and not new else []
     if differs and resume:
         listed = "\n".join(f"  {line}" for line in differs)
@@ -83,6 +85,12 @@ async def open_recorded(
         # Another session has created it at this moment.
         return await open_recorded(journal, spec, tasks, new=new, resume=resume)
     return Opened(run, _why_another(run, known, differs))
+
+
+async def _longest(journal: Journal, runs: Sequence[Run]) -> list[Run]:
+    """Those with the most rows first: a look at a few of them is no reason to sample the rest."""
+    lengths = {run.id: len(await journal.tasks(run)) for run in runs}
+    return sorted(runs, key=lambda run: -lengths[run.id])
 
 
 async def _find_same(
