@@ -170,7 +170,7 @@ class Rollout:
         speaker = speaker or voice or session.speaker
         schemas = self._schemas = schemas_of(() if tools is None else tools)
         generate_step.as_json(schemas)  # What could not be recorded is refused before it is shown.
-        validate.adopt_messages(self.messages, begin=len(self._stream.messages))
+        validate.adopt_messages(self.messages)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_conversation(messages, schemas, speaker.renderer)
         requested = validate.sampling_of(
@@ -455,9 +455,9 @@ class Rollout:
     def _added_last(self) -> tuple[Message | str, ...]:
         """What follows the last reply, if anything of it is recorded nowhere else."""
         known = self._stream.messages
+        validate.adopt_messages(self.messages)
         if list(self.messages[: len(known)]) != list(known):
             return ()  # It was written anew, and nobody generated from that.
-        validate.adopt_messages(self.messages, begin=len(known))
         added = tuple(map(self._reference, self.messages[len(known) :]))
         return added if any(isinstance(each, Message) for each in added) else ()
 

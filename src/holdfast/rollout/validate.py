@@ -81,10 +81,9 @@ def check_conversation(
         )
 
 
-def adopt_messages(messages: "list[Message]", *, begin: int) -> None:
-    """Makes messages of the dicts that were put into the list from `begin` on."""
-    for at in range(begin, len(messages)):
-        value: object = messages[at]
+def adopt_messages(messages: "list[Message]") -> None:
+    """Makes messages of the dicts that were put into the list, wherever."""
+    for at, value in enumerate(list[object](messages)):
         if not isinstance(value, Message):
             if not isinstance(value, Mapping) and not _dumps(value):
                 raise UsageError(f"t.messages holds messages, not {_describe(value)}{_hint(value)}")
