@@ -230,6 +230,20 @@ def begun(tmp_path, monkeypatch):
     return journal
 
 
+async def train_a_group(journal):
+    """One step of run `first`, with one group."""
+    run = await journal.find_run("first")
+    await journal.admit(run, make_tasks("a"))
+    worker = await joined(journal, run)
+    for claim in await journal.claim(worker, groups=1):
+        await settle(journal, claim)
+    await journal.leave(worker)
+    consumer = await consuming(journal, run, name="trainer")
+    await journal.next_batch(consumer, 1, groups=1)
+    await journal.commit(consumer, 1)
+    await journal.unsubscribe(consumer)
+
+
 def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path):
     def other(trajectory):
         return 1.0
@@ -241,18 +255,7 @@ def test_other_code_is_taken_until_a_step_is_trained(begun, tmp_path):
     assert len(run.changes) == 1
     assert attempt(out, journal=begun, tasks=TASKS[:1], scorer=other).type is RunChanged
 
-    async def train_a_group():
-        await begun.admit(run, make_tasks("a"))
-        worker = await joined(begun, run)
-        for claim in await begun.claim(worker, groups=1):
-            await settle(begun, claim)
-        await begun.leave(worker)
-        consumer = await consuming(begun, run, name="trainer")
-        await begun.next_batch(consumer, 1, groups=1)
-        await begun.commit(consumer, 1)
-        await begun.unsubscribe(consumer)
-
-    asyncio.run(train_a_group())
+    asyncio.run(train_a_group(begun))
     assert attempt(out, journal=begun, scorer=score).type is RunChanged
 
 
@@ -274,23 +277,11 @@ def test_other_code_trains_on_from_the_model_once_a_step_is_trained(tmp_path):
 
 
 def test_another_folder_trains_a_run_again_only_with_its_own_settings(begun, tmp_path):
-    async def train_a_group():
-        run = await begun.find_run("first")
-        await begun.admit(run, make_tasks("a"))
-        worker = await joined(begun, run)
-        for claim in await begun.claim(worker, groups=1):
-            await settle(begun, claim)
-        await begun.leave(worker)
-        consumer = await consuming(begun, run, name="trainer")
-        await begun.next_batch(consumer, 1, groups=1)
-        await begun.commit(consumer, 1)
-        await begun.unsubscribe(consumer)
-
     faster = TrainerSettings(optimizer=OptimizerSettings(learning_rate=1e-2), steps=2)
     other = structs.replace(SMALL, trainer=faster)
     attempt(tmp_path / "a", journal=begun, settings=other).match("no engine")
     attempt(tmp_path / "b", journal=begun).match("no engine")
-    asyncio.run(train_a_group())
+    asyncio.run(train_a_group(begun))
     said = str(attempt(tmp_path / "c", journal=begun, settings=other).value)
     assert "was trained with other settings: learning_rate was 1e-06, now 0.01; go on" in said
     more = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, steps=9))

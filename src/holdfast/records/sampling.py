@@ -246,7 +246,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         return found
 
 
-def given_parameters(sampling: Sampling) -> dict[str, object]:
+def changed_parameters(sampling: Sampling) -> dict[str, object]:
     """Those that are not at their defaults, as JSON has them."""
     default, given = Sampling(), msgspec.to_builtins(sampling)
     return {

@@ -44,6 +44,9 @@ def test_an_inspect_log_in_json_says_the_same():
 def test_the_folder_of_an_inspect_log_in_json_is_as_good_as_its_name(tmp_path):
     (tmp_path / "log.json").write_bytes((FIXTURES / "inspect.json").read_bytes())
     assert results_from(tmp_path).by_task() == {"s0": [1.0], "s1": [0.0]}
+    (tmp_path / "log.eval").write_bytes((FIXTURES / "inspect.eval").read_bytes())
+    (tmp_path / "eval-set.json").write_text("{}")
+    assert len(results_from(tmp_path).rows) == 8, "the log, whatever else lies beside it"
 
 
 def test_trajectories_are_no_rows_and_are_said_to_be_none(tmp_path):

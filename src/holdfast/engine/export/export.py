@@ -28,7 +28,7 @@ from holdfast.records.samples.logprobs import (
     mode_with,
 )
 from holdfast.records.samples.sample import Sample, placeholder, samples_of
-from holdfast.records.sampling import given_parameters
+from holdfast.records.sampling import changed_parameters
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
@@ -248,7 +248,7 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "prefix_break": step.prefix_break,
         "logprobs_mode": mode_with(step.logprobs_mode, step.sampling).value,
         "usage": None if step.usage is None else step.usage.as_fields(),
-        "sampling": given_parameters(step.sampling),
+        "sampling": changed_parameters(step.sampling),
     }
 
 

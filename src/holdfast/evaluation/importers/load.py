@@ -43,7 +43,8 @@ def _file(path: Path) -> Path:
     for name in ("traces.jsonl", "results.jsonl"):
         if (path / name).is_file():
             return path / name
-    logs = sorted([*path.glob("*.eval"), *path.glob("*.json")])
+    # Beside its logs, Inspect writes JSON files of other kinds.
+    logs = sorted(path.glob("*.eval")) or sorted(path.glob("*.json"))
     if len(logs) == 1:
         return logs[0]
     raise UsageError(f"folder {path} holds {len(logs) or 'no'} results; name {_FORMATS}")

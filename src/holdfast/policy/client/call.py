@@ -366,7 +366,7 @@ class SampleCall:
         return breaker.outages != outages or not breaker.is_passing
 
     async def _pause(self, endpoint: Endpoint, error: PolicyError, left: float) -> None:
-        delay = self._retry.delay(self._failures, retry_after=self._asked_to_wait(error))
+        delay = self._retry.delay(self._failures, retry_after=self._seconds_to_wait(error))
         if delay > left:
             raise EngineUnavailable(
                 f"{redact(str(error))} — it asks to wait {delay:.0f} s, more than the {left:.0f} s "
@@ -375,7 +375,7 @@ class SampleCall:
         endpoint.breaker.spend_retry()
         await self._clock.sleep(delay)
 
-    def _asked_to_wait(self, error: PolicyError) -> float | None:
+    def _seconds_to_wait(self, error: PolicyError) -> float | None:
         """A limit on requests is there for seconds or a minute, whether the engine says so or not:
         asked again at once, it would only be met again."""
         if not isinstance(error, EngineUnavailable):

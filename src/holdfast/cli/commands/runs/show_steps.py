@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.engine.report import many
 from holdfast.records.message import Message, Role
-from holdfast.records.sampling import given_parameters
+from holdfast.records.sampling import changed_parameters
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -48,7 +48,7 @@ def step_lines(view: TrajectoryView) -> list[str]:
 
 def _sampling(step: Generated) -> str:
     """The parameters that are not left at their defaults."""
-    given = given_parameters(step.sampling)
+    given = changed_parameters(step.sampling)
     return ", ".join(
         f"{name} {msgspec.json.encode(value).decode()}" for name, value in given.items()
     )
