@@ -1,25 +1,26 @@
 """Copies runs between journals, files and servers in any combination, and compares.
 
 A run goes over with everything: tasks, logs with their epochs, the order of settling, the ledger,
-weight versions and blobs. It has another name until all of it is there, so a copy that is killed
-leaves nothing that looks like a run; the next one begins anew. What is compared is what everyone
-reads, record by record, with the checksums of both sides.
+weight versions and blobs; leases stay behind. It has another name until it was compared with the
+original and `journal check` has found nothing wrong with it, so a copy that is killed or not the
+same never looks like a run; the next one begins anew. The comparison reads what everyone reads,
+record by record, with the checksums of both sides, and every row of the ledger.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.journal import open_journal, shown_address
-from holdfast.journal.copying import file_side, server_side
+from holdfast.journal import MEMORY, is_server, opened_journal, shown_address
+from holdfast.journal.copying import file_side
 from holdfast.journal.copying.run_image import LogRow, RunImage
+from holdfast.journal.damage.check import Report, check
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.journal import Journal, TrajectoryRow, digest_of
 from holdfast.journal.references import references
-from holdfast.journal.rules import name_taken, run_in_use
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.rules import MAX_NAME, name_taken, run_in_use
 from holdfast.records.errors import JournalCorrupt, JournalError, UsageError
 from holdfast.records.run import Run
 
@@ -39,16 +40,35 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
     """All runs, or those with these names; `UsageError` where one exists there already."""
     if source == target:
         raise UsageError(f"{shown_address(source)} is both: name another journal to copy to")
-    left: Journal = open_journal(source, read_only=True)
-    try:
-        runs = await _find_runs(left, names)
-        right: Journal = open_journal(target)
-        try:
-            return await _copy_all(_Side(left), _Side(right), runs)
-        finally:
-            await right.close()
-    finally:
-        await left.close()
+    async with opened_journal(source, read_only=True) as journal:
+        left = _Side(source, journal)
+        runs = await _find_runs(journal, names)
+        async with opened_journal(target) as other:
+            copied = await _copy_all(left, _Side(target, other), runs)
+    if runs:
+        await _require_sound(target)
+    async with opened_journal(target) as other:
+        for run in runs:
+            await other.rename_run(await run_named(other, _unfinished(run)), run.spec.name)
+    return copied
+
+
+async def _require_sound(target: str) -> None:
+    report = await _check(target)
+    if report.findings:
+        raise JournalCorrupt(
+            f"journal {shown_address(target)} does not pass its check with the copy in it "
+            f"({report.findings[0]}); the copy keeps the name NAME{_UNFINISHED} until the journal "
+            "is repaired and the same command has copied again"
+        )
+
+
+async def _check(where: str) -> Report:
+    if not is_server(where):
+        return check(Path(where))
+    from holdfast.journal.damage.check_server import check_server
+
+    return await check_server(where)
 
 
 async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
@@ -70,13 +90,19 @@ async def _copy_all(left: "_Side", right: "_Side", runs: Sequence[Run]) -> list[
     return [await _copy(left, right, run) for run in runs]
 
 
-async def _copy(left: "_Side", right: "_Side", run: Run) -> CopiedRun:
+def _unfinished(run: Run) -> str:
+    """The name of a copy that is not done: no longer than a name may be."""
     name = run.spec.name
-    unfinished = f"{name}{_UNFINISHED}"
-    if (before := await right.journal.find_run(unfinished)) is not None:
+    if len(name) + len(_UNFINISHED) > MAX_NAME:
+        name = digest_of(name.encode()).hex()
+    return f"{name}{_UNFINISHED}"
+
+
+async def _copy(left: "_Side", right: "_Side", run: Run) -> CopiedRun:
+    if (before := await right.journal.find_run(_unfinished(run))) is not None:
         await right.journal.delete_run(before)
     image = await left.image(run)
-    number, numbers = await right.begin(image, unfinished)
+    number, numbers = await right.begin(image, _unfinished(run))
     records, blobs = 0, set[bytes]()
     old = [row.id for row in image.trajectories]
     for at in range(0, len(old), LOGS):
@@ -84,12 +110,12 @@ async def _copy(left: "_Side", right: "_Side", run: Run) -> CopiedRun:
         for row in rows:
             await _copy_blobs(left.journal, right.journal, row.body, blobs)
         await right.write(
-            [LogRow(numbers[row.trajectory], row.seq, row.epoch, row.body) for row in rows]
+            [structs.replace(row, trajectory=numbers[row.trajectory]) for row in rows]
         )
         records += len(rows)
-    await right.finish(image, number, numbers, name)
-    await _compare(left.journal, right.journal, run)
-    return CopiedRun(name, len(old), records, len(blobs))
+    await right.finish(image, number, numbers)
+    await _compare(left, right, run, image)
+    return CopiedRun(run.spec.name, len(old), records, len(blobs))
 
 
 async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[bytes]) -> None:
@@ -106,21 +132,13 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
         await _copy_blobs(left, right, content, done)
 
 
-async def _compare(left: Journal, right: Journal, run: Run) -> None:
-    copy = await run_named(right, run.spec.name)
-    for what, one, other in (
-        ("description", (run.spec, run.changes), (copy.spec, copy.changes)),
-        ("tasks", await left.tasks(run), await right.tasks(copy)),
-        ("progress", await left.progress(run), await right.progress(copy)),
-        ("weight versions", await left.versions(run), await right.versions(copy)),
-        ("consumers", await left.consumers(run), await right.consumers(copy)),
-    ):
-        if one != other:
-            raise _differs(run, what)
-    for name in await left.consumers(run):
-        if await left.ledger(run, name) != await right.ledger(copy, name):
-            raise _differs(run, f"ledger of {name!r}")
-    await _compare_logs(left, right, run, copy)
+async def _compare(left: "_Side", right: "_Side", run: Run, image: RunImage) -> None:
+    copy = await run_named(right.journal, _unfinished(run))
+    one, other = image.comparable(), (await right.image(copy)).comparable()
+    for part in RunImage.__struct_fields__:
+        if getattr(one, part) != getattr(other, part):
+            raise _differs(run, part)
+    await _compare_logs(left.journal, right.journal, run, copy)
 
 
 async def _compare_logs(left: Journal, right: Journal, run: Run, copy: Run) -> None:
@@ -134,24 +152,29 @@ async def _compare_logs(left: Journal, right: Journal, run: Run, copy: Run) -> N
 
 
 def _of(row: TrajectoryRow) -> tuple[object, ...]:
-    return (row.key, row.ordinal, row.status, row.settled, row.records, row.epoch, row.resting)
+    task = (row.key.task, row.key.sample, row.ordinal)
+    return (*task, row.status, row.settled, row.records, row.epoch, row.resting)
 
 
 def _differs(run: Run, what: str) -> JournalError:
-    return JournalError(
-        f"the copy of run {run.spec.name!r} is not the same: its {what}; it is there, and should "
-        "be deleted (holdfast rm); check both journals"
+    return JournalCorrupt(
+        f"the copy of run {run.spec.name!r} is not the same ({what}), and keeps the name "
+        f"{_unfinished(run)!r}; check both journals"
     )
 
 
 class _Side:
     """One of the two journals, whichever kind it is."""
 
-    def __init__(self, journal: Any):
-        if not isinstance(journal, SqliteJournal | PostgresJournal):
+    def __init__(self, where: str, journal: Any):
+        if where == MEMORY:
             raise UsageError("memory: keeps nothing; name a file or a server")
         self.journal = journal
-        self._sql: Any = server_side if isinstance(journal, PostgresJournal) else file_side
+        self._sql: Any = file_side
+        if is_server(where):  # Only then is its driver needed.
+            from holdfast.journal.copying import server_side
+
+            self._sql = server_side
 
     async def image(self, run: Run) -> RunImage:
         found: RunImage = await self.journal.query(self._sql.read_image, run)
@@ -171,5 +194,5 @@ class _Side:
         if rows:
             await self.journal.transact(self._sql.write_logs, rows)
 
-    async def finish(self, image: RunImage, run: int, numbers: dict[int, int], name: str) -> None:
-        await self.journal.transact(self._sql.finish, image, run, numbers, name)
+    async def finish(self, image: RunImage, run: int, numbers: dict[int, int]) -> None:
+        await self.journal.transact(self._sql.finish, image, run, numbers)

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage, seen_from
+from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.appends import insert, read_log_end
 from holdfast.journal.sqlite.runs import last_id
@@ -33,6 +33,7 @@ def read_image(connection: sqlite3.Connection, run: Run) -> RunImage:
             )
         ],
         [PlacedTrajectory(*row) for row in members],  # type: ignore[arg-type]
+        rows("task, open, settled", "task_groups", "task"),  # type: ignore[arg-type]
         rows("ordinal, name, step, digest", "versions", "ordinal"),  # type: ignore[arg-type]
         rows("consumer, committed, seen", "consumers", "consumer"),  # type: ignore[arg-type]
         rows(  # type: ignore[arg-type]
@@ -89,22 +90,17 @@ def write_logs(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> None:
 
 
 def finish(
-    connection: sqlite3.Connection, image: RunImage, run: int, numbers: dict[int, int], name: str
+    connection: sqlite3.Connection, image: RunImage, run: int, numbers: dict[int, int]
 ) -> None:
-    """What is settled is settled in its order, and the run gets its name."""
+    """What is settled is settled in its order; the ledger follows."""
     (base,) = connection.execute("SELECT value FROM counters WHERE name = 'settled'").fetchone()
-    places = image.places_from(base)
-    connection.executemany(
-        "UPDATE trajectories SET settled = ? WHERE id = ?",
-        [
-            (places[row.settled], numbers[row.id])
-            for row in image.trajectories
-            if row.settled is not None
-        ],
-    )
     connection.execute(
-        "UPDATE counters SET value = value + ? WHERE name = 'settled'", (len(places),)
+        "UPDATE counters SET value = value + ? WHERE name = 'settled'", (len(image.places),)
     )
+    image = image.placed_from(base)
+    # In the order of their places: a group gets the place of the member that settles last.
+    settled = sorted((row.settled, numbers[row.id]) for row in image.trajectories if row.settled)
+    connection.executemany("UPDATE trajectories SET settled = ? WHERE id = ?", settled)
     connection.executemany(
         "UPDATE tasks SET current = 0 WHERE run = ? AND ordinal = ?",
         [(run, ordinal) for ordinal, *_, current in image.tasks if not current],
@@ -114,20 +110,12 @@ def finish(
     )
     connection.executemany(
         "INSERT INTO consumers VALUES (?, ?, ?, ?, 1, '', 0, '', '', 0, '', 0, 0)",
-        [
-            (run, consumer, committed, seen_from(places, seen))
-            for consumer, committed, seen in image.consumers
-        ],
+        [(run, *consumer) for consumer in image.consumers],
     )
     connection.executemany(
-        "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (run, task, consumer, state, places.get(settled, 0), *rest)
-            for task, consumer, state, settled, *rest in image.deliveries
-        ],
+        "INSERT INTO deliveries(run, task, consumer, state, settled, step, place, reason) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(run, *delivery) for delivery in image.deliveries],
     )
     if not image.sealed:
         connection.execute("INSERT INTO streams VALUES (?)", (run,))
-    connection.execute(
-        "UPDATE runs SET name = ?, spec = ? WHERE id = ?", (name, image.named(name), run)
-    )

@@ -1,5 +1,7 @@
 """A run as it is carried from one journal to another: everything but its logs and blobs."""
 
+from bisect import bisect_right
+
 from msgspec import Struct, msgpack, structs
 
 from holdfast.records.run import RunSpec
@@ -34,6 +36,9 @@ class RunImage(Struct, frozen=True):
     tasks: list[tuple[int, str, bytes, int, bool]]
     """Ordinal, id, body, checksum, whether it is one of the run's current ones."""
     trajectories: list[PlacedTrajectory]
+    groups: list[tuple[int, int, int | None]]
+    """Task, how many members are open, its place in the order of settling. It is compared, not
+    written: a journal counts this itself."""
     versions: list[tuple[int, str, int, str]]
     consumers: list[tuple[str, int | None, int]]
     """Name, last committed step, how far in the order of settling it has looked."""
@@ -44,12 +49,39 @@ class RunImage(Struct, frozen=True):
         """The spec under another name."""
         return msgpack.encode(structs.replace(msgpack.decode(self.spec, type=RunSpec), name=name))
 
-    def places_from(self, base: int) -> dict[int, int]:
-        """The order of settling, counted on from `base` in the journal that it goes to."""
-        known = {row.settled for row in self.trajectories if row.settled is not None}
-        return {place: base + rank for rank, place in enumerate(sorted(known), 1)}
+    @property
+    def places(self) -> list[int]:
+        """Every place in the order of settling that the run speaks of, in order. A member that was
+        settled again has left its first place to the deliveries that know it."""
+        held = {row.settled for row in self.trajectories if row.settled}
+        return sorted(held | {place for _, _, _, place, *_ in self.deliveries if place})
 
+    def placed_from(self, base: int) -> "RunImage":
+        """The same order of settling, counted on from `base` in the journal that it goes to."""
+        places = self.places
+        new = {place: base + rank for rank, place in enumerate(places, 1)}
+        return structs.replace(
+            self,
+            trajectories=[
+                structs.replace(row, settled=None if row.settled is None else new[row.settled])
+                for row in self.trajectories
+            ],
+            groups=[(task, is_open, new.get(place or 0)) for task, is_open, place in self.groups],
+            consumers=[
+                (name, committed, base + passed if (passed := bisect_right(places, seen)) else 0)
+                for name, committed, seen in self.consumers
+            ],
+            deliveries=[
+                (task, name, state, new.get(place, 0), step, number, reason)
+                for task, name, state, place, step, number, reason in self.deliveries
+            ],
+        )
 
-def seen_from(places: dict[int, int], seen: int) -> int:
-    """How far a consumer has looked, in the new order."""
-    return max((new for old, new in places.items() if old <= seen), default=0)
+    def comparable(self) -> "RunImage":
+        """What a run and its copy have in common: all but the name and the journals' own numbers.
+
+        Leases are not part of it: nobody holds a copy.
+        """
+        image = self.placed_from(0)
+        members = [structs.replace(row, id=0) for row in image.trajectories]
+        return structs.replace(image, spec=self.named("copy"), trajectories=members)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage, seen_from
+from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
 from holdfast.journal.postgres.connection import ServerConnection, column
 from holdfast.records.encoding.codec import checksum
 from holdfast.records.run import Run
@@ -36,6 +36,7 @@ async def read_image(connection: ServerConnection, run: Run) -> RunImage:
         row[3],
         [(task[0], task[1], task[2], task[3], task[4]) for task in tasks],
         [PlacedTrajectory(*member) for member in members],  # type: ignore[arg-type]
+        await rows("task, open, settled", "task_groups", "task"),  # type: ignore[arg-type]
         await rows("ordinal, name, step, digest", "versions", "ordinal"),  # type: ignore[arg-type]
         await rows("consumer, committed, seen", "consumers", "consumer"),  # type: ignore[arg-type]
         await rows(  # type: ignore[arg-type]
@@ -114,44 +115,38 @@ async def write_logs(connection: ServerConnection, rows: Sequence[LogRow]) -> No
 
 
 async def finish(
-    connection: ServerConnection, image: RunImage, run: int, numbers: dict[int, int], name: str
+    connection: ServerConnection, image: RunImage, run: int, numbers: dict[int, int]
 ) -> None:
-    """What is settled is settled in its order, and the run gets its name."""
-    settled = [row for row in image.trajectories if row.settled is not None]
+    """What is settled is settled in its order; the ledger follows."""
     base = await connection.fetchval(
         "UPDATE holdfast.counters SET value = value + $1 WHERE name = 'settled' "
         "RETURNING value - $1",
-        len(settled),
+        len(image.places),
     )
-    places = image.places_from(base)
+    image = image.placed_from(base)
+    settled = [(numbers[row.id], row.settled) for row in image.trajectories if row.settled]
     await connection.execute(
         "UPDATE holdfast.trajectories t SET settled = n.place "
         "FROM unnest($1::bigint[], $2::bigint[]) AS n(id, place) WHERE t.id = n.id",
-        [numbers[row.id] for row in settled],
-        [places[row.settled] for row in settled if row.settled is not None],
+        *_columns(settled, 2),
     )
-    tasks = column(image.tasks)
-    await connection.execute("SELECT holdfast.recount($1, $2)", run, tasks)
+    await connection.execute("SELECT holdfast.recount($1, $2)", run, column(image.tasks))
     await connection.execute(
         "INSERT INTO holdfast.versions "
         "SELECT $1, * FROM unnest($2::integer[], $3::text[], $4::bigint[], $5::text[])",
         run, *_columns(image.versions, 4),
     )  # fmt: skip
-    for consumer, committed, seen in image.consumers:
+    for consumer in image.consumers:
         await connection.execute(
             "INSERT INTO holdfast.consumers "
             "VALUES ($1, $2, $3, $4, 1, '', 0, '', '', '-infinity', 0)",
-            run, consumer, committed, seen_from(places, seen),
+            run, *consumer,
         )  # fmt: skip
-    moved = [(*row[:3], places.get(row[3], 0), *row[4:]) for row in image.deliveries]
     await connection.execute(
         "INSERT INTO holdfast.deliveries(run, task, consumer, state, settled, step, place, reason) "
         "SELECT $1, * FROM unnest($2::integer[], $3::text[], $4::smallint[], $5::bigint[], "
         "$6::bigint[], $7::integer[], $8::text[])",
-        run, *_columns(moved, 7),
+        run, *_columns(image.deliveries, 7),
     )  # fmt: skip
     if not image.sealed:
         await connection.execute("INSERT INTO holdfast.streams VALUES ($1)", run)
-    await connection.execute(
-        "UPDATE holdfast.runs SET name = $2, spec = $3 WHERE id = $1", run, name, image.named(name)
-    )
