@@ -78,6 +78,14 @@ def _small_collections() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Logs and notes of commits that no test has asked for stay out of the user's own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _forked_engines() -> Iterator[None]:
     """An engine is a process of its own, and a fork of one that has imported what it needs."""
     with pytest.MonkeyPatch.context() as patch:

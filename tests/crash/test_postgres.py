@@ -54,7 +54,7 @@ def test_a_file_and_a_server_give_the_same_bytes(tmp_path, baseline):
         assert undisturbed(file).samples == baseline.samples
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "witnessed"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
 def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
     kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
@@ -67,7 +67,7 @@ def test_a_kill_between_finish_and_score_changes_nothing(lab, baseline, point):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "witnessed"])
 def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
     kill_everywhere(lab, baseline, when)
 

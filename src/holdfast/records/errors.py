@@ -75,11 +75,7 @@ class JournalEmpty(JournalError):
 
 
 class JournalUnreachable(JournalError):
-    """Its server did not answer for as long as it is waited for."""
-
-
-class JournalOutage(JournalUnreachable):
-    """Its server was there, and has not come back in time: the run stops, and can go on."""
+    """Its server did not answer for as long as a command waits: the same command goes on later."""
 
 
 class JournalFull(JournalError):
@@ -88,6 +84,15 @@ class JournalFull(JournalError):
 
 class JournalCorrupt(JournalError):
     """A record fails its checksum or does not decode."""
+
+
+class JournalDamaged(JournalError):
+    """More is damaged than a record, which could be cut: pages of a file, or whole commits."""
+
+
+class LostCommits(JournalDamaged):
+    """The journal no longer has what it had acknowledged. Nothing goes on until someone puts it
+    back or accepts the loss: what may not be done twice may be among it."""
 
 
 class RunHeld(JournalError):

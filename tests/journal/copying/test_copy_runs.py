@@ -19,7 +19,7 @@ from holdfast.journal.copying.copy_runs import copy_runs
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.journal import Journal
-from holdfast.records.errors import JournalCorrupt, RunHeld, UsageError
+from holdfast.records.errors import JournalDamaged, RunHeld, UsageError
 from holdfast.records.step import Snapshotted
 from holdfast.records.trajectory import Status
 from support.journal import postgres_server as server
@@ -218,7 +218,7 @@ def test_a_copy_whose_ledger_differs_is_never_given_its_name(tmp_path, monkeypat
         finish(connection, structs.replace(image, deliveries=[]), *arguments)
 
     monkeypatch.setattr(file_side, "finish", lose_the_ledger)
-    with pytest.raises(JournalCorrupt, match="is not the same"):
+    with pytest.raises(JournalDamaged, match="is not the same"):
         asyncio.run(copy_runs(source, target, ["first"]))
     monkeypatch.undo()
     assert using(target, lambda journal: journal.find_run("first")) is None
@@ -231,7 +231,7 @@ def test_a_copy_that_does_not_pass_the_check_is_never_given_its_name(tmp_path):
     using(target, lambda journal: journal.create_run(spec("there"), make_tasks("y")))
     with sqlite3.connect(target) as damaged:
         damaged.execute("UPDATE totals SET planned = 7")
-    with pytest.raises(JournalCorrupt, match="does not pass its check"):
+    with pytest.raises(JournalDamaged, match="does not pass its check"):
         asyncio.run(copy_runs(source, target, ["first"]))
     assert using(target, lambda journal: journal.find_run("first")) is None
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.journal.damage.check import accept_loss, check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.schema import JournalDamaged
+from holdfast.records.errors import JournalDamaged
 from holdfast.testing import crash_points
 from support.journal.lost_log import FRAME, Files, killed_writer, offset, taken
 from support.records import make_tasks, ready, spec, value

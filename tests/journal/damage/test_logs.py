@@ -18,7 +18,7 @@ from holdfast.journal.damage.check import accept_loss, check, repair
 from holdfast.journal.sqlite import checkpoint
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.losses import find_loss
-from holdfast.journal.sqlite.schema import JournalDamaged
+from holdfast.records.errors import JournalDamaged
 from support.exhaustive import points
 from support.journal.lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 from support.paths import SUPPORT

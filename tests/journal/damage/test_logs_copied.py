@@ -20,8 +20,7 @@ from holdfast.journal.files.wal import _checksum
 from holdfast.journal.sqlite.commits import last_number
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.losses import find_loss
-from holdfast.journal.sqlite.schema import JournalDamaged
-from holdfast.records.errors import JournalError
+from holdfast.records.errors import JournalDamaged, JournalError
 from support.journal.lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 from support.records import make_tasks, spec
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.journal import Batch
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.schema import PAGE_SIZE, JournalDamaged
-from holdfast.records.errors import JournalCorrupt, JournalError
+from holdfast.journal.sqlite.schema import PAGE_SIZE
+from holdfast.records.errors import JournalCorrupt, JournalDamaged, JournalError
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 from support.paths import GOLDEN

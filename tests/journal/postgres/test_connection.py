@@ -37,8 +37,18 @@ def test_a_file_needs_no_driver(tmp_path):
 
 @pytest.mark.skipif(not server.is_available(), reason="needs a PostgreSQL server")
 @pytest.mark.skipif(PGBOUNCER is None, reason="needs pgbouncer")
-def test_a_pooler_in_transaction_mode_is_recognized_and_works():
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("default_transaction_isolation", "read committed"),
+        ("default_transaction_isolation", "serializable"),
+        ("default_transaction_read_only", "on"),
+        ("synchronous_commit", "local"),
+    ],
+)
+def test_a_pooler_in_transaction_mode_is_recognized_and_works(setting, value):
     with own_server() as own, pooler(own.folder) as url:
+        own.psql("postgres", f"ALTER DATABASE runs SET {setting} = '{value}'")
 
         async def use() -> None:
             journals = [PostgresJournal(url) for _ in range(4)]
@@ -56,6 +66,8 @@ def test_a_pooler_in_transaction_mode_is_recognized_and_works():
             worker = await joined(journals[2], other)
             assert len(await journals[2].claim(worker, groups=1)) == 1
             assert all(journal._reader.pooled for journal in journals)
+            commits = "SELECT current_setting('synchronous_commit')"
+            assert await first.transact(lambda connection: connection.fetchval(commits)) == "on"
             await asyncio.gather(*(journal.close() for journal in journals))
 
         asyncio.run(use())

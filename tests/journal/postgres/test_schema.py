@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
+from getpass import getuser
 
 import pytest
 
+from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.journal import Journal
 from holdfast.journal.postgres import schema
+from holdfast.journal.postgres.address import address_of
+from holdfast.journal.postgres.errors import quoted, role_of
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.records.errors import HoldfastError, JournalError, JournalNewer, NotAJournal
 from support.journal import postgres_server as server
 from support.journal.own_server import free_port, own_server
-from support.records import ready, values
+from support.records import joined, ready, values
 
 pytestmark = pytest.mark.skipif(not server.is_available(), reason="needs a PostgreSQL server")
 
@@ -99,7 +103,7 @@ def test_a_missing_right_is_named_with_the_line_that_grants_it():
         server.run_sql(url, "DROP SCHEMA holdfast CASCADE")
         line = refusal(guarded)
         assert "lacks the right CREATE" in line
-        assert "CREATE SCHEMA holdfast AUTHORIZATION guarded" in line
+        assert 'CREATE SCHEMA holdfast AUTHORIZATION "guarded"' in line
     finally:
         server.drop_database(url)
 
@@ -125,17 +129,9 @@ def test_a_server_that_cannot_be_reached_is_tried_until_a_deadline():
     [
         ("fsync", "allow_fsync_off"),
         ("full_page_writes", "allow_fsync_off"),
-        ("synchronous_commit", "allow_synchronous_commit_off"),
     ],
 )
 def test_a_server_that_forgets_is_refused_unless_that_is_allowed_by_name(setting, switch, caplog):
-    if setting == "synchronous_commit":
-        url = server.new_database()
-        name = url.split("?")[0].rpartition("/")[2]
-        server.run_sql("postgres", f"ALTER DATABASE {name} SET synchronous_commit = off")
-        _check_forgetful(url, setting, switch, caplog)
-        server.drop_database(url)
-        return
     with own_server(**{setting: "off"}) as own:
         _check_forgetful(own.url, setting, switch, caplog)
 
@@ -148,6 +144,97 @@ def _check_forgetful(url: str, setting: str, switch: str, caplog) -> None:
     with caplog.at_level(logging.WARNING, "holdfast.journal"):
         works(f"{url}&{switch}=yes")
     assert f"{setting} = off" in caplog.text
+
+
+def with_default(url: str, setting: str, value: str) -> None:
+    """Every new connection to that database has it."""
+    name = url.split("?", maxsplit=1)[0].rpartition("/")[2]
+    server.run_sql("postgres", f"ALTER DATABASE {name} SET {setting} = '{value}'")
+
+
+async def _commit_setting(url: str) -> str:
+    """As it is where a batch of appends is written."""
+    journal = PostgresJournal(url)
+    try:
+        return await journal.transact(
+            lambda connection: connection.fetchval("SELECT current_setting('synchronous_commit')")
+        )
+    finally:
+        await journal.close()
+
+
+@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+def test_commits_are_synchronous_whatever_the_role_has_and_a_line_says_so(empty, value, caplog):
+    with_default(empty, "synchronous_commit", value)
+    with caplog.at_level(logging.WARNING, "holdfast.journal"):
+        assert asyncio.run(_commit_setting(empty)) == "on"
+    (line,) = [line for line in caplog.messages if "synchronous_commit" in line]
+    assert f"the server has {value}" in line
+    assert 'ALTER ROLE "trainer" SET synchronous_commit = on' in line
+
+
+def test_commits_that_may_be_lost_are_allowed_by_name(empty, caplog):
+    with_default(empty, "synchronous_commit", "off")
+    with caplog.at_level(logging.WARNING, "holdfast.journal"):
+        assert asyncio.run(_commit_setting(f"{empty}&allow_synchronous_commit_off=yes")) == "off"
+    assert "may be lost" in caplog.text
+
+
+def test_a_stronger_commit_stays(empty):
+    with_default(empty, "synchronous_commit", "remote_apply")
+    assert asyncio.run(_commit_setting(empty)) == "remote_apply"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("default_transaction_isolation", "repeatable read"),
+        ("default_transaction_isolation", "serializable"),
+        ("default_transaction_read_only", "on"),
+    ],
+)
+def test_drivers_begin_one_journal_at_once_whatever_the_role_has(empty, setting, value):
+    with_default(empty, setting, value)
+
+    async def use() -> list[object]:
+        journals = [PostgresJournal(empty) for _ in range(4)]
+        outcomes = await asyncio.gather(
+            *(journal.put_blob(b"x") for journal in journals), return_exceptions=True
+        )
+        await asyncio.gather(*(journal.close() for journal in journals))
+        return outcomes
+
+    assert len(set(asyncio.run(use()))) == 1
+    works(empty)
+    assert asyncio.run(check_server(empty)).findings == []
+
+
+def test_a_journal_of_the_version_before_is_brought_forward(empty):
+    works(empty)
+    server.run_sql(
+        empty,
+        "DROP FUNCTION holdfast.shorten_leases",
+        "UPDATE holdfast.meta SET value = '1' WHERE name = 'version'",
+        "DELETE FROM holdfast.workers",
+    )
+
+    async def use() -> None:
+        journal = PostgresJournal(empty)
+        run = await journal.find_run("run")
+        assert run is not None
+        await joined(journal, run)
+        await journal.close()
+
+    asyncio.run(use())
+
+
+def test_advice_names_the_role_that_the_driver_takes(monkeypatch):
+    monkeypatch.setenv("PGUSER", 'odd "one"')
+    assert quoted(role_of(address_of("postgresql://db/x"))) == '"odd ""one"""'
+    assert role_of(address_of("postgresql://my%20role@db/x?user=other")) == "my role"
+    assert role_of(address_of("postgresql://db/x?user=other")) == "other"
+    monkeypatch.delenv("PGUSER")
+    assert role_of(address_of("postgresql://db/x")) == getuser()
 
 
 def test_a_migration_that_dies_leaves_nothing(empty, monkeypatch):

@@ -13,8 +13,8 @@ import pytest
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.files.wal import PAGE_SIZE
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.schema import JournalDamaged, prepare
-from holdfast.records.errors import JournalError
+from holdfast.journal.sqlite.schema import prepare
+from holdfast.records.errors import JournalDamaged, JournalError
 from support.journal.simulated_disk import DiskConnection, SimulatedDisk, after_power_loss
 from support.records import make_tasks, ready, spec, value
 

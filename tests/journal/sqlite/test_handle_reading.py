@@ -13,8 +13,7 @@ import pytest
 
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal, connect_to_read
-from holdfast.journal.sqlite.schema import JournalDamaged
-from holdfast.records.errors import JournalError
+from holdfast.records.errors import JournalDamaged, JournalError
 from support.records import make_tasks, spec
 
 

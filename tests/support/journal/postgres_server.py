@@ -31,6 +31,10 @@ GUARDED = ("guarded", "pass:word/%1")
 """A role with a password, and that."""
 TEMPLATE, READY = "holdfast_template", "holdfast_ready"
 START_SECONDS = 120.0
+NEW_IDENTITY = (
+    "UPDATE holdfast.meta SET value = substr(md5(random()::text), 1, 16) WHERE name = 'identity'"
+)
+"""Another journal, not an older copy of one: what a machine has noted of that means nothing."""
 TABLES = (
     "runs", "streams", "totals", "tasks", "task_groups", "workers", "trajectories", "records",
     "cuts", "blobs", "versions", "consumers", "deliveries", "writers", "losses",
@@ -149,6 +153,8 @@ def new_database(*, ready: bool = True) -> str:
     name = f"t_{secrets.token_hex(6)}"
     template = READY if ready else TEMPLATE
     run_sql("postgres", f"CREATE DATABASE {name} TEMPLATE {template}")
+    if ready:
+        run_sql(name, NEW_IDENTITY)
     return url_of(name)
 
 
@@ -165,6 +171,7 @@ def emptied_database() -> str:
         url,
         f"TRUNCATE {', '.join(f'holdfast.{table}' for table in TABLES)} RESTART IDENTITY",
         "UPDATE holdfast.counters SET value = 0",
+        NEW_IDENTITY,
     )
     return url
 

@@ -46,7 +46,13 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import HoldfastError, JournalError, JournalUnreachable, UsageError
+from holdfast.records.errors import (
+    HoldfastError,
+    JournalDamaged,
+    JournalError,
+    JournalUnreachable,
+    UsageError,
+)
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling, object_text
@@ -236,7 +242,7 @@ def _goes_on(args: argparse.Namespace) -> bool:
 async def _found(looking: Awaitable[Run | None]) -> Run | None:
     try:
         return await looking
-    except JournalUnreachable:
+    except (JournalUnreachable, JournalDamaged):
         raise  # Before an engine is started for nothing.
     except JournalError:  # Empty, or of an older version: opening it to write says more.
         return None

@@ -10,16 +10,16 @@ from holdfast.cli.setup.user_code import UserCodeError, user_traceback
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import can_print, forget_reader, one_line
 from holdfast.engine.open_run import RunChanged
-from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     EndpointDown,
     HoldfastError,
     JournalCorrupt,
+    JournalDamaged,
     JournalError,
     JournalFull,
     JournalNewer,
-    JournalOutage,
+    JournalUnreachable,
     LeaseLost,
     NotAJournal,
     NotTrainable,
@@ -41,7 +41,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (JournalCorrupt, Exit.CORRUPT),
     (JournalDamaged, Exit.CORRUPT),
     (JournalFull, Exit.STOPPED),
-    (JournalOutage, Exit.STOPPED),
+    (JournalUnreachable, Exit.STOPPED),
     (LeaseLost, Exit.STOPPED),
     (JournalError, Exit.USAGE),
     (EndpointDown, Exit.STOPPED),

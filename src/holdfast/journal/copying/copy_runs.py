@@ -21,7 +21,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow, digest_of
 from holdfast.journal.references import references
 from holdfast.journal.rules import MAX_NAME, name_taken, run_in_use
-from holdfast.records.errors import JournalCorrupt, JournalError, UsageError
+from holdfast.records.errors import JournalCorrupt, JournalDamaged, UsageError
 from holdfast.records.run import Run
 
 LOGS = 32
@@ -56,7 +56,7 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
 async def _require_sound(target: str) -> None:
     report = await _check(target)
     if report.findings:
-        raise JournalCorrupt(
+        raise JournalDamaged(
             f"journal {shown_address(target)} does not pass its check with the copy in it "
             f"({report.findings[0]}); the copy keeps the name NAME{_UNFINISHED} until the journal "
             "is repaired and the same command has copied again"
@@ -156,8 +156,8 @@ def _of(row: TrajectoryRow) -> tuple[object, ...]:
     return (*task, row.status, row.settled, row.records, row.epoch, row.resting)
 
 
-def _differs(run: Run, what: str) -> JournalError:
-    return JournalCorrupt(
+def _differs(run: Run, what: str) -> JournalDamaged:
+    return JournalDamaged(
         f"the copy of run {run.spec.name!r} is not the same ({what}), and keeps the name "
         f"{_unfinished(run)!r}; check both journals"
     )

@@ -39,8 +39,8 @@ from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.names import refuse_second_name
 from holdfast.journal.sqlite.runs import decode_name
-from holdfast.journal.sqlite.schema import SALVAGE, JournalDamaged, explain, log_size, prepare
-from holdfast.records.errors import JournalError, RunHeld
+from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare
+from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
 _REPORT = "please report it: no fault of a disk or a process explains it"
 

@@ -39,7 +39,7 @@ async def check_server(where: str) -> Report:
             await part(connection, report)
         await connection.execute("ROLLBACK")
 
-    await _with(address, look)
+    await _with(address, look, read_only=True)
     return report
 
 
@@ -55,25 +55,29 @@ async def repair_server(where: str) -> tuple[list[Cut], str]:
 
     async def mend(connection: ServerConnection) -> None:
         nonlocal given_up
-        await connection.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
+        await connection.execute("BEGIN")
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         await _refuse_if_held(connection)
         made.extend([cut async for cut in _cut_all(connection)])
         for row in await connection.fetch("SELECT id FROM holdfast.runs ORDER BY id"):
             await _recount(connection, row["id"])
-        rows = await connection.fetch("DELETE FROM holdfast.losses RETURNING known - found")
-        if rows:
-            given_up = f"has lost {sum(row[0] for row in rows)} acknowledged commits"
+        given_up = await schema.accept_losses(connection)
         await connection.execute("COMMIT")
 
     await _with(address, mend)
     return made, given_up
 
 
-async def _with(address: ServerAddress, do: Callable[[ServerConnection], Awaitable[None]]) -> None:
+async def _with(
+    address: ServerAddress,
+    do: Callable[[ServerConnection], Awaitable[None]],
+    *,
+    read_only: bool = False,
+) -> None:
     async def ready(connection: ServerConnection) -> None:
         await schema.require(connection, address)
 
-    link = Link(address, plain_connect, ready)
+    link = Link(address, plain_connect, ready, read_only=read_only)
     try:
         await do(await link.get())
     except HoldfastError:
@@ -88,11 +92,8 @@ async def _with(address: ServerAddress, do: Callable[[ServerConnection], Awaitab
 
 
 async def _losses(connection: ServerConnection, report: Report) -> None:
-    for row in await connection.fetch("SELECT * FROM holdfast.losses"):
-        what = (
-            f"has lost {row['known'] - row['found']} commits that it had acknowledged (noticed "
-            f"{row['at']:%Y-%m-%d %H:%M} UTC)"
-        )
+    if losses := await schema.find_losses(connection):
+        what = schema.describe_losses(losses)
         report.add("server", what, "go back to a server that has them, or accept it with --repair")
 
 

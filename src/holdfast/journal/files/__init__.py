@@ -3,5 +3,5 @@
 - `folders`: Files and folders that a power loss does not take away.
 - `wal`: SQLite's write-ahead log, looked at from outside: does it hold commits that SQLite will not
   see?.
-- `witness`: The witness: a small file beside the journal that knows how many commits there were.
+- `witness`: The witness: a small file outside the journal that knows how many commits there were.
 """

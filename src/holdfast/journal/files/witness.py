@@ -1,4 +1,4 @@
-"""The witness: a small file beside the journal that knows how many commits there were.
+"""The witness: a small file outside the journal that knows how many commits there were.
 
 Losing a piece of the write-ahead log loses whole commits, and what is left looks like a
 journal in which they never happened. So each writer, when a commit was synced and before its
@@ -9,6 +9,10 @@ lost.
 
 The file has a fixed number of slots, and each writer writes into one of its own, so that writers
 need not wait for each other. Two that share a slot make the witness know a little less.
+
+The witness of a file lies beside it and knows the journal's commits, by the journal's identity.
+That of a server's journal lies on each machine that writes, and knows the commits of each writer of
+this machine, by the writer's name: see `postgres.witness`.
 """
 
 import os
@@ -52,11 +56,12 @@ def witness_of(journal: Path) -> Path:
 class Witness:
     """A writer's side of it."""
 
-    def __init__(self, journal: Path, identity: int):
+    def __init__(self, path: Path, identity: int, *, like: Path | None = None):
+        """`like`: the file whose readers and writers may read and write it; else only its owner."""
         self._identity = identity
         self._boot = _boot()
         self._offset = secrets.randbelow(SLOTS) * SLOT_BYTES
-        self._file = _open(witness_of(journal), journal)
+        self._file = _open(path, like)
 
     def note(self, number: int) -> None:
         """That commit was synced."""
@@ -75,10 +80,10 @@ class Witness:
         os.pwrite(self._file, slot, self._offset)
 
 
-def notes(journal: Path) -> dict[int, Note]:
-    """What the witness knows, by the identities of journals: there may have been others here."""
+def notes(path: Path) -> dict[int, Note]:
+    """What the witness knows, by the identities: there may have been other journals, or writers."""
     try:
-        content = witness_of(journal).read_bytes()
+        content = path.read_bytes()
     except OSError:
         return {}  # There is none, or it is not ours to read: it says nothing.
     boot = _boot()
@@ -110,12 +115,13 @@ def remove_unfinished(journal: Path) -> None:
     beside(journal, _NEW).unlink(missing_ok=True)
 
 
-def _open(path: Path, journal: Path) -> int:
-    """With room for all slots, and for those to read and write who may do so with the journal."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _open(path: Path, like: Path | None) -> int:
+    """With room for all slots; see `Witness`."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if os.fstat(file).st_size < SLOTS * SLOT_BYTES:
-            make_alike(file, journal)
+            if like is not None:
+                make_alike(file, like)
             os.pwrite(file, bytes(SLOTS * SLOT_BYTES), 0)
             os.fsync(file)
             sync_folder(path.parent)

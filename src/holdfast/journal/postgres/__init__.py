@@ -10,6 +10,7 @@
 - `delivery`: The ledger of a run's groups, as SQL.
 - `logs`: Reading logs with their checksums, and cutting them where they are torn.
 - `appends`: A batch of appends as arrays, for one statement.
+- `witness`: What this machine knows of the commits that a server has acknowledged.
 - `writer`: The writer: one task, one connection, group commit, and outcomes that are known.
 - `journal`: The journal itself.
 - `secret`: A secret that belongs to such a journal.

@@ -1,8 +1,12 @@
 """One connection to the server, made again after it was lost.
 
+What our transactions need, each connection sets itself: a role or a database may have other
+defaults, for good reasons of its own.
+
 A pooler between us and the server is recognized: the server's process is another one than the one
 that greeted us. Its connections may change with every transaction, so then everything is a
-transaction, nothing is prepared, and nobody listens: waiting falls back to polling.
+transaction that sets what it needs, nothing is prepared, and nobody listens: waiting falls back to
+polling.
 """
 
 import asyncio
@@ -24,6 +28,8 @@ IDLE_SECONDS = 10
 """How long a process that is frozen within a transaction keeps its locks."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _log = logging.getLogger("holdfast.journal")
+WEAK_COMMITS = ("off", "local", "remote_write")
+"""Values of `synchronous_commit` that confirm what a power cut or a failover takes away."""
 Row = Any
 """A record of the driver: by name and by position."""
 
@@ -71,14 +77,18 @@ class Link:
         connect: Connect,
         ready: Ready,
         outage: Outage | None = None,
+        *,
+        read_only: bool = False,
     ):
-        """`ready`: what has to hold before a new connection is used."""
+        """`ready`: what has to hold before a new connection is used. `read_only`: it may also be
+        one to a standby, where no transaction can write."""
         self._address = address
         self._connect = connect
         self._ready = ready
         self._connection: ServerConnection | None = None
         self._was_open = False
         self._outage = outage or Outage()
+        self._read_only = read_only
         self.pooled = False
 
     async def get(self) -> ServerConnection:
@@ -122,22 +132,40 @@ class Link:
                 self.pooled = True
                 connection.terminate()
                 connection = await self._connect(self._address, True)
-            if not self.pooled:
-                await connection.execute(
-                    f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
-                )
-            await self._ready(Pinned(connection) if self.pooled else connection)
+            if self.pooled:
+                connection = Pinned(connection, self._pooled_begin())
+            else:
+                await connection.execute(self._session())
+            await self._ready(connection)
         except BaseException:
             connection.terminate()
             raise
-        return Pinned(connection) if self.pooled else connection
+        return connection
 
-    @property
-    def begin(self) -> str:
+    def _session(self) -> str:
+        return (
+            f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; "
+            "SET default_transaction_isolation = 'read committed'; "
+            f"SET default_transaction_read_only = off; {self._commit_setting('false')}"
+        )
+
+    def _pooled_begin(self) -> str:
         """Begins a transaction that ends by itself if this process is frozen in it."""
-        if not self.pooled:
-            return "BEGIN"
-        return f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        mode = "" if self._read_only else " READ WRITE"
+        return (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED{mode}; SET LOCAL "
+            f"idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; "
+            f"{self._commit_setting('true')}"
+        )
+
+    def _commit_setting(self, local: str) -> str:
+        """What is stronger than `on` stays."""
+        if self._address.allow_synchronous_commit_off:
+            return ""
+        return (
+            f"SELECT set_config('synchronous_commit', 'on', {local}) "
+            f"WHERE current_setting('synchronous_commit') IN {WEAK_COMMITS}"
+        )
 
     def drop(self) -> None:
         """At once, and without a word to the server."""
@@ -170,14 +198,17 @@ class Pinned:
     """A connection through a pooler: each statement in a transaction, so that its parts stay on
     one connection of the server."""
 
-    def __init__(self, connection: ServerConnection):
+    def __init__(self, connection: ServerConnection, begin: str):
         self._connection = connection
+        self._begin = begin
         self._inside = False
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
         word = query.split(maxsplit=1)[0].rstrip(";").upper()
         if word in ("BEGIN", "COMMIT", "ROLLBACK"):
             self._inside = word == "BEGIN"
+        if query == "BEGIN":
+            query = self._begin
         if not args:  # One message: it cannot be torn apart.
             return await self._connection.execute(query, timeout=timeout)
         status: str = await self._run(lambda: self._connection.execute(query, *args))
@@ -196,7 +227,7 @@ class Pinned:
     async def _run(self, do: Callable[[], Awaitable[Any]]) -> Any:
         if self._inside:
             return await do()
-        await self._connection.execute("BEGIN")
+        await self._connection.execute(self._begin)
         try:
             result = await do()
             await self._connection.execute("COMMIT")

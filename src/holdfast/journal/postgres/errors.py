@@ -7,7 +7,8 @@ up, and only then is anything decided. What is left is named with what to do abo
 import os
 import re
 import shlex
-from urllib.parse import unquote, urlsplit
+from getpass import getuser
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncpg
 
@@ -15,7 +16,6 @@ from holdfast.journal.postgres.address import ServerAddress, hide_password
 from holdfast.records.errors import (
     JournalError,
     JournalFull,
-    JournalOutage,
     JournalUnreachable,
     NotAJournal,
 )
@@ -30,8 +30,9 @@ WORKER_GONE = "HF003"
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: nothing was done, and it may be repeated."""
 _OUTAGES = ("08", "57")
-_OUTAGE_STATES = ("53300", "25006", "25P03", "25P04")
-"""Too many connections, a server that is read-only, a transaction that was idle for too long."""
+_OUTAGE_STATES = ("53300", "25006", "0A000", "25P03", "25P04")
+"""Too many connections, a standby that refuses a write or a transaction that might, a transaction
+that was idle for too long."""
 _NO_ENTRY = ("28000", "28P01", "3D000", "42501")
 
 
@@ -89,9 +90,20 @@ def explain(error: BaseException, address: ServerAddress) -> JournalError:
     return JournalError(f"journal {address.name}: {text}")
 
 
+def quoted(name: str) -> str:
+    """A role, schema or database as SQL takes it, whatever its name is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def role_of(address: ServerAddress) -> str:
+    """Who the driver is on the server: it looks in the same places, in the same order."""
+    parts = urlsplit(address.url)
+    named = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user")
+    return named or os.environ.get("PGUSER") or getuser()
+
+
 def _grant(address: ServerAddress) -> str:
-    user = unquote(urlsplit(address.url).username or "") or os.environ.get("PGUSER") or "this_user"
-    role = user if user.isidentifier() and user.islower() else f'"{user}"'
+    role = quoted(role_of(address))
     return (
         f"let its owner run: GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT SELECT, INSERT, "
         f"UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {role} (docs/cluster.md has the whole "
@@ -103,13 +115,13 @@ def unreachable(error: BaseException, address: ServerAddress) -> JournalUnreacha
     """A server that has not answered yet could not be reached within its time."""
     return JournalUnreachable(
         f"{_tried(error, address, address.connect_seconds)}; check the address, and that the "
-        "server runs"
+        "server runs; the same command goes on when it does"
     )
 
 
-def gone(error: BaseException, address: ServerAddress) -> JournalOutage:
+def gone(error: BaseException, address: ServerAddress) -> JournalUnreachable:
     """A server that was there did not come back within its time."""
-    return JournalOutage(
+    return JournalUnreachable(
         f"{_tried(error, address, address.outage_seconds)}; what it had confirmed is safe, and the "
         "same command goes on when it is back"
     )

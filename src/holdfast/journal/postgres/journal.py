@@ -85,7 +85,7 @@ class PostgresJournal(ClosedByBlock):
         self._consuming: set[int] = set()
         outage = Outage()
         self._writer = ServerWriter(self.address, connect, outage)
-        self._reader = Link(self.address, connect, self._ready_to_read, outage)
+        self._reader = Link(self.address, connect, self._ready_to_read, outage, read_only=read_only)
         self._keeper: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
 
@@ -252,6 +252,8 @@ class PostgresJournal(ClosedByBlock):
         return await self._write(runs.annotate, run, tags, command, training)
 
     async def rename_run(self, run: Run, name: str) -> Run:
+        await self._repeat(leases.shorten, run)
+
         async def rename(connection: ServerConnection) -> Run:
             await deletion.refuse_if_held(connection, await runs.lock(connection, run))
             return await runs.rename(connection, run, name)
@@ -259,6 +261,7 @@ class PostgresJournal(ClosedByBlock):
         return await self._write(rename)
 
     async def delete_run(self, run: Run) -> Deletion:
+        await self._repeat(leases.shorten, run)
         return await self._write(deletion.delete, run)
 
     async def compact(self) -> int:
@@ -300,6 +303,7 @@ class PostgresJournal(ClosedByBlock):
     async def join(
         self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
     ) -> Worker:
+        await self._repeat(leases.shorten, run)
         worker = await self._write(
             leases.join, run, identity, lease_seconds=lease_seconds, share=share
         )
@@ -443,6 +447,7 @@ class PostgresJournal(ClosedByBlock):
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
         check_consumer(name, lease_seconds)
+        await self._repeat(leases.shorten, run)
         consumer = await self._write(
             delivery.subscribe, run, name, identity, lease_seconds=lease_seconds
         )

@@ -1,9 +1,10 @@
 """Workers, leases and claims, as SQL.
 
-A worker's one heartbeat keeps all its leases, on the database's clock. Taking a trajectory over
-bumps its epoch, so that a worker that was only asleep finds every append refused. Clocks decide
-when a worker may be taken for dead; they never decide whether a write is right. Processes are
-looked up only where their numbers mean something: on their own machine, in their own namespace.
+A worker's one heartbeat keeps all its leases, on the database's clock. No lease lasts longer than
+its own seconds from any look at it, whatever that clock was set to (`shorten`). Taking a trajectory
+over bumps its epoch, so that a worker that was only asleep finds every append refused. Clocks
+decide when a worker may be taken for dead; they never decide whether a write is right. Processes
+are looked up only where their numbers mean something: on their own machine, in their own namespace.
 """
 
 import asyncpg
@@ -25,6 +26,11 @@ _WORKERS = """SELECT id, host, pid, born, namespace,
     FROM holdfast.workers WHERE run = $1 ORDER BY id"""
 _NEIGHBOURS = """SELECT id, host, pid, born, namespace FROM holdfast.workers
     WHERE run = $1 AND host = $2 AND namespace = $3 FOR UPDATE SKIP LOCKED"""
+
+
+async def shorten(connection: ServerConnection, run: Run) -> None:
+    """Before whatever may be refused because of a lease: a refusal undoes its own transaction."""
+    await connection.execute("SELECT holdfast.shorten_leases($1)", run.id)
 
 
 async def join(

@@ -10,13 +10,22 @@ trip, and a process that is frozen between two statements holds no lock.
 
 import logging
 import secrets
+from collections.abc import Mapping
 
 from holdfast import crashpoint
 from holdfast.journal.postgres.address import ServerAddress
-from holdfast.journal.postgres.connection import ServerConnection
-from holdfast.records.errors import JournalEmpty, JournalError, JournalNewer, NotAJournal
+from holdfast.journal.postgres.connection import WEAK_COMMITS, Row, ServerConnection
+from holdfast.journal.postgres.errors import quoted, role_of
+from holdfast.journal.postgres.witness import acknowledged_commits
+from holdfast.records.errors import (
+    JournalEmpty,
+    JournalError,
+    JournalNewer,
+    LostCommits,
+    NotAJournal,
+)
 
-VERSION = 1
+VERSION = 2
 OLDEST_SERVER = 130000
 _LOCK = 0x484F4C44
 _log = logging.getLogger("holdfast.journal")
@@ -107,7 +116,7 @@ _TABLES = (
 
 _FUNCTIONS = (
     # Counts groups anew, under their locks: whoever counts last has seen what the others did.
-    """CREATE FUNCTION holdfast.recount(the_run bigint, the_tasks integer[]) RETURNS void
+    """CREATE OR REPLACE FUNCTION holdfast.recount(the_run bigint, the_tasks integer[]) RETURNS void
     LANGUAGE plpgsql AS $$
     DECLARE
         more record;
@@ -149,7 +158,7 @@ _FUNCTIONS = (
         END IF;
     END $$""",
     # One batch of appends: all of it, or nothing and the numbers of what is fenced.
-    """CREATE FUNCTION holdfast.append(
+    """CREATE OR REPLACE FUNCTION holdfast.append(
         the_writer text, the_batch bigint, ids bigint[], epochs bigint[], firsts integer[],
         counts integer[], statuses smallint[], places integer[], row_ids bigint[],
         row_seqs integer[], row_epochs bigint[], row_crcs bigint[], bodies bytea[]) RETURNS void
@@ -200,14 +209,38 @@ _FUNCTIONS = (
             END LOOP;
         END IF;
     END $$""",
-    # A server that was down leaves everyone the time of a lease to come back.
-    """CREATE FUNCTION holdfast.is_expired(lease_until timestamptz, lease_seconds double precision)
+    # A lease that would last for more than two has been written before the clock was set back. A
+    # server that was down leaves everyone the time of a lease to come back; one that was started
+    # later than now has a clock that was set back, too.
+    """CREATE OR REPLACE FUNCTION holdfast.is_expired(
+        lease_until timestamptz, lease_seconds double precision)
     RETURNS boolean LANGUAGE sql VOLATILE AS $$
-        SELECT lease_until < clock_timestamp() AND pg_postmaster_start_time()
-            + lease_seconds * interval '1 second' < clock_timestamp()
+        SELECT (lease_until < clock_timestamp()
+                OR lease_until > clock_timestamp() + 2 * lease_seconds * interval '1 second')
+            AND clock_timestamp() NOT BETWEEN pg_postmaster_start_time()
+                AND pg_postmaster_start_time() + lease_seconds * interval '1 second'
     $$""",
+    # No lease lasts longer than its own seconds from now. Whoever may take work over says so first:
+    # after the clock was set back, the dead keep their work for one lease, and the living have the
+    # time to renew theirs. Rows that are locked are being renewed.
+    """CREATE OR REPLACE FUNCTION holdfast.shorten_leases(the_run bigint) RETURNS void
+    LANGUAGE plpgsql AS $$
+    BEGIN
+        UPDATE holdfast.workers w
+            SET lease_until = clock_timestamp() + w.lease_seconds * interval '1 second'
+            FROM (SELECT id FROM holdfast.workers WHERE run = the_run
+                AND lease_until > clock_timestamp() + lease_seconds * interval '1 second'
+                FOR UPDATE SKIP LOCKED) late WHERE w.id = late.id;
+        UPDATE holdfast.consumers c
+            SET lease_until = clock_timestamp() + c.lease_seconds * interval '1 second'
+            FROM (SELECT run, consumer FROM holdfast.consumers WHERE run = the_run
+                AND lease_until > clock_timestamp() + lease_seconds * interval '1 second'
+                FOR UPDATE SKIP LOCKED) late
+            WHERE c.run = late.run AND c.consumer = late.consumer;
+    END $$""",
     # Fences a worker: what it holds is free, and nothing that it sends is written.
-    """CREATE FUNCTION holdfast.release(the_worker bigint) RETURNS void LANGUAGE plpgsql AS $$
+    """CREATE OR REPLACE FUNCTION holdfast.release(the_worker bigint) RETURNS void
+    LANGUAGE plpgsql AS $$
     DECLARE
         freed record;
     BEGIN
@@ -223,7 +256,7 @@ _FUNCTIONS = (
         END IF;
     END $$""",
     # The next groups that nobody holds, whole. Groups that another claim has locked are skipped.
-    """CREATE FUNCTION holdfast.claim(
+    """CREATE OR REPLACE FUNCTION holdfast.claim(
         the_worker bigint, the_run bigint, after integer, groups integer, lease double precision)
     RETURNS TABLE(ordinal integer, id bigint, sample integer, epoch bigint, status smallint,
         length integer, is_settled boolean)
@@ -236,6 +269,7 @@ _FUNCTIONS = (
         IF NOT FOUND THEN
             RAISE EXCEPTION 'worker % is gone', the_worker USING ERRCODE = 'HF003';
         END IF;
+        PERFORM holdfast.shorten_leases(the_run);
         PERFORM holdfast.release(dead.id) FROM (
             SELECT w.id FROM holdfast.workers w WHERE w.run = the_run
                 AND holdfast.is_expired(w.lease_until, w.lease_seconds)
@@ -257,15 +291,26 @@ _FUNCTIONS = (
     END $$""",
 )
 
-_MIGRATIONS: dict[int, tuple[str, ...]] = {1: (*_TABLES, *_FUNCTIONS)}
+# A version that changes functions alone is `_FUNCTIONS` again, under the next number.
+_MIGRATIONS: dict[int, tuple[str, ...]] = {1: _TABLES, 2: _FUNCTIONS}
 
 
-async def prepare(connection: ServerConnection, address: ServerAddress) -> None:
-    """For writing: the server keeps what it confirms, and the journal is of this version."""
+async def prepare(
+    connection: ServerConnection, address: ServerAddress, *, known: Mapping[str, int] | None = None
+) -> None:
+    """For writing: the server keeps what it confirms, the journal is of this version, and has what
+    it had acknowledged. `known`: the last batches of writers, as the caller itself knows them."""
     await _refuse_forgetful(connection, address)
     if await _version(connection, address) < VERSION:
         await _migrate(connection, address)
-    await refuse_losses(connection, address)
+    losses = await find_losses(connection, known)
+    for loss in losses:
+        await connection.execute(
+            "INSERT INTO holdfast.losses SELECT now(), $1, $2, $3 WHERE NOT EXISTS "
+            "(SELECT 1 FROM holdfast.losses WHERE writer = $1)",
+            loss["writer"], loss["known"], loss["found"],
+        )  # fmt: skip
+    _refuse(losses, address)
 
 
 async def require(connection: ServerConnection, address: ServerAddress) -> None:
@@ -284,23 +329,77 @@ async def require(connection: ServerConnection, address: ServerAddress) -> None:
 
 
 async def refuse_losses(connection: ServerConnection, address: ServerAddress) -> None:
-    row = await connection.fetchrow(
-        "SELECT sum(known - found) AS lost, min(at) AS at FROM holdfast.losses"
-    )
-    if row is not None and row["lost"] is not None:
-        raise JournalError(
-            f"journal {address.name} has lost {row['lost']} commits that it had acknowledged "
-            f"(noticed {row['at']:%Y-%m-%d %H:%M} UTC): a standby without them was promoted, or an "
-            "older copy was restored. Go back to a server that has them, or accept the loss with: "
-            f"holdfast journal check --repair {address.name}"
+    """For reading."""
+    _refuse(await find_losses(connection), address)
+
+
+def _refuse(losses: list[Row], address: ServerAddress) -> None:
+    if losses:
+        raise LostCommits(
+            f"journal {address.name} {describe_losses(losses)}: a standby without them was "
+            "promoted, or an older copy was restored. Go back to a server that has them, or accept "
+            f"the loss with: holdfast journal check --repair {address.name}"
         )
+
+
+def describe_losses(losses: list[Row]) -> str:
+    lost = sum(loss["known"] - loss["found"] for loss in losses)
+    since = min(loss["at"] for loss in losses)
+    return (
+        f"has lost {lost} commit{'s' if lost != 1 else ''} that it had acknowledged (noticed "
+        f"{since:%Y-%m-%d %H:%M} UTC)"
+    )
+
+
+async def find_losses(
+    connection: ServerConnection, known: Mapping[str, int] | None = None
+) -> list[Row]:
+    """Of each writer: `known` batches were acknowledged, and `found` are there. From what was
+    noticed before, what this machine has noted, and what the caller knows."""
+    row = await connection.fetchrow(
+        "SELECT pg_is_in_recovery(), (SELECT value FROM holdfast.meta WHERE name = 'identity')"
+    )
+    assert row is not None, "a SELECT without FROM has one row"
+    lags, identity = row
+    # A standby may be behind: only what it lost for good is in `losses`.
+    noted = {} if lags else {**acknowledged_commits(identity), **(known or {})}
+    return await connection.fetch(
+        "SELECT at, writer, known, found FROM holdfast.losses UNION ALL "
+        "SELECT now(), n.writer, n.known, coalesce(w.batch, 0) "
+        "FROM unnest($1::text[], $2::bigint[]) AS n(writer, known) "
+        "LEFT JOIN holdfast.writers w ON w.name = n.writer "
+        "WHERE coalesce(w.batch, 0) < n.known "
+        "AND n.writer NOT IN (SELECT writer FROM holdfast.losses)",
+        list(noted),
+        list(noted.values()),
+    )
+
+
+async def accept_losses(connection: ServerConnection) -> str:
+    """What was given up; "" where nothing is lost. The journal gets another identity: what any
+    machine has noted of the old one is about commits that are gone."""
+    losses = await find_losses(connection)
+    if not losses:
+        return ""
+    await connection.execute("DELETE FROM holdfast.losses")
+    await connection.execute(
+        "UPDATE holdfast.meta SET value = $1 WHERE name = 'identity'", secrets.token_hex(8)
+    )
+    return describe_losses(losses)
+
+
+async def identity_of(connection: ServerConnection) -> str:
+    identity: str = await connection.fetchval(
+        "SELECT value FROM holdfast.meta WHERE name = 'identity'"
+    )
+    return identity
 
 
 async def _refuse_forgetful(connection: ServerConnection, address: ServerAddress) -> None:
     row = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::integer AS version, "
-        "current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS commit, "
-        "current_setting('full_page_writes') AS pages"
+        "current_setting('fsync') AS fsync, current_setting('full_page_writes') AS pages, "
+        "(SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS commit"
     )
     assert row is not None, "a SELECT without FROM has one row"
     if row["version"] < OLDEST_SERVER:
@@ -318,14 +417,8 @@ async def _refuse_forgetful(connection: ServerConnection, address: ServerAddress
             switch="allow_fsync_off",
             allowed=address.allow_fsync_off,
         )
-    if row["commit"] == "off":
-        _refuse_or_warn(
-            address,
-            "synchronous_commit = off",
-            "ALTER ROLE this_user SET synchronous_commit = on; or in postgresql.conf",
-            switch="allow_synchronous_commit_off",
-            allowed=address.allow_synchronous_commit_off,
-        )
+    if row["commit"] in WEAK_COMMITS:
+        _warn_of_commits(address, row["commit"])
 
 
 def _refuse_or_warn(
@@ -337,12 +430,33 @@ def _refuse_or_warn(
             f"cut takes away. Turn it on with: {remedy} (or add {switch}=yes to the URL, for runs "
             "that may be lost)"
         )
-    _log.warning(
-        "journal %s is on a server with %s, which %s allows: what it confirms may be lost",
-        address.name,
-        setting,
-        switch,
+    _warn(
+        address,
+        f"is on a server with {setting}, which {switch} allows: what it confirms may be lost",
     )
+
+
+def _warn_of_commits(address: ServerAddress, value: str) -> None:
+    """Of what `Link` has set, or was told to leave."""
+    if address.allow_synchronous_commit_off:
+        text = f"= {value}, which allow_synchronous_commit_off allows: what it confirms may be lost"
+    else:
+        role = quoted(role_of(address))
+        text = (
+            f"= on, although the server has {value} for {role}: that would confirm what a power "
+            f"cut or a failover takes away (ALTER ROLE {role} SET synchronous_commit = on)"
+        )
+    _warn(address, f"is written with synchronous_commit {text}")
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def _warn(address: ServerAddress, text: str) -> None:
+    """Once in a process, however many connections it makes."""
+    if (address.name, text) not in _warned:
+        _warned.add((address.name, text))
+        _log.warning("journal %s %s", address.name, text)
 
 
 async def _version(connection: ServerConnection, address: ServerAddress) -> int:
@@ -406,7 +520,7 @@ async def _create_schema(connection: ServerConnection, address: ServerAddress) -
         raise JournalError(
             f"journal {address.name}: user {row['who']} lacks the right CREATE in database "
             f"{row['base']}, and there is no schema for it; let its owner run: CREATE SCHEMA "
-            f"holdfast AUTHORIZATION {row['who']};"
+            f"holdfast AUTHORIZATION {quoted(row['who'])};"
         )
     await connection.execute("CREATE SCHEMA holdfast")
 

@@ -24,6 +24,7 @@ import asyncpg
 
 from holdfast import crashpoint
 from holdfast.journal.entries import AppendEntry
+from holdfast.journal.files.witness import Witness
 from holdfast.journal.journal import TASK_PREFIX
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress
@@ -38,25 +39,20 @@ from holdfast.journal.postgres.errors import (
     is_outage,
     state_of,
 )
-from holdfast.records.errors import HoldfastError, JournalError
+from holdfast.journal.postgres.witness import KEPT_DAYS, open_witness
+from holdfast.records.errors import HoldfastError, JournalError, LostCommits
 
 MAX_ROWS = 512
 MAX_BYTES = 8 * 1024 * 1024
 QUEUE_ROWS = 4 * MAX_ROWS
 QUEUE_BYTES = 8 * MAX_BYTES
 CLOSE_SECONDS = 60.0
-KEPT_DAYS = 90
-"""A writer's row outlives its last batch by so much."""
 _PAUSE = 0.02
 _NEXT = "UPDATE holdfast.writers SET batch = $2, at = now() WHERE name = $1 AND batch = $2 - 1"
 _log = logging.getLogger("holdfast.journal")
 
 Function = Callable[[ServerConnection], Awaitable[object]]
 Commit = Callable[[ServerConnection, int], Awaitable[None]]
-
-
-class LostCommits(JournalError):
-    """The server no longer has what it had acknowledged."""
 
 
 class PendingWrite:
@@ -91,6 +87,7 @@ class ServerWriter:
     def __init__(self, address: ServerAddress, connect: Connect, outage: Outage):
         self._address = address
         self._link = Link(address, connect, self._ready, outage)
+        self._witness: Witness | None = None
         self._begin_anew()
         self._lost: LostCommits | None = None
         self._queue: deque[PendingWrite] = deque()
@@ -114,6 +111,12 @@ class ServerWriter:
         self._found = 0
         """What the journal had when the connection was made."""
         self._registered = False
+        self._close_witness()
+
+    def _close_witness(self) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()
 
     # --- the callers' side
 
@@ -270,7 +273,7 @@ class ServerWriter:
             crashpoint.reach("journal.after_commit", rows)
 
         try:
-            await self._durably(send)
+            await self._durably(send, rows)
         except asyncpg.PostgresError as error:
             if state_of(error) != STALE:
                 raise
@@ -282,7 +285,7 @@ class ServerWriter:
             return await self._repeat(operation, function)
 
         async def call(connection: ServerConnection, number: int) -> None:
-            await connection.execute(self._link.begin)
+            await connection.execute("BEGIN")
             try:
                 operation.result = await function(connection)
                 if await connection.execute(_NEXT, self._name, number) != "UPDATE 1":
@@ -305,8 +308,8 @@ class ServerWriter:
         except _Unreachable as error:
             raise error.reason from None
 
-    async def _durably(self, commit: Commit) -> None:
-        """Returns when the next batch is in the journal, once."""
+    async def _durably(self, commit: Commit, rows: int = 1) -> None:
+        """Returns when the next batch is in the journal, once, and this machine knows it."""
         number = self._acknowledged + 1
 
         async def attempt(connection: ServerConnection) -> None:
@@ -319,6 +322,9 @@ class ServerWriter:
             self._begin_anew()
             raise error.reason from None
         self._acknowledged = number
+        if self._witness is not None:
+            self._witness.note(number)
+        crashpoint.reach("journal.witnessed", rows)
         self.batches += 1
 
     async def _insist(self, attempt: Callable[[ServerConnection], Awaitable[object]]) -> None:
@@ -346,14 +352,15 @@ class ServerWriter:
     async def _connection(self) -> ServerConnection:
         try:
             return await self._link.get()
-        except LostCommits:
+        except LostCommits as error:
+            self._lost = error
             raise
         except JournalError as error:
             raise _Unreachable(error) from None
 
     async def _ready(self, connection: ServerConnection) -> None:
         """What this writer has committed is there; else nothing more is written."""
-        await schema.prepare(connection, self._address)
+        await schema.prepare(connection, self._address, known={self._name: self._acknowledged})
         if not self._registered:
             await connection.execute(
                 "INSERT INTO holdfast.writers VALUES ($1, 0, now()) ON CONFLICT DO NOTHING",
@@ -362,38 +369,17 @@ class ServerWriter:
             await connection.execute(
                 "DELETE FROM holdfast.writers WHERE at < now() - $1 * interval '1 day'", KEPT_DAYS
             )
+            self._witness = open_witness(await schema.identity_of(connection), self._name)
             self._registered = True
         # Waits for a transaction of ours that is still under way on a connection that was lost.
         found = await connection.fetchval(
             "SELECT batch FROM holdfast.writers WHERE name = $1 FOR UPDATE", self._name
         )
         self._found = -1 if found is None else int(found)
-        if self._found < self._acknowledged:
-            await self._notice_loss(connection)
-
-    async def _notice_loss(self, connection: ServerConnection) -> None:
-        known, found = self._acknowledged, max(self._found, 0)
-        self._lost = LostCommits(
-            f"journal {self._address.name} has lost commits that it had acknowledged: this process "
-            f"has made {known}, and the server knows {found} of them. A standby without them was "
-            "promoted, or an older copy was restored; nothing more is written. Go back to a server "
-            f"that has them, or accept the loss with: holdfast journal check --repair "
-            f"{self._address.name}"
-        )
-        await connection.execute(
-            "INSERT INTO holdfast.losses VALUES (now(), $1, $2, $3)", self._name, known, found
-        )
-        raise self._lost
 
     async def _retire(self) -> None:
-        """Nobody asks for this writer's number any more."""
-        if not self._registered or self._lost is not None:
-            return
-        try:
-            connection = await self._link.get()
-            await connection.execute("DELETE FROM holdfast.writers WHERE name = $1", self._name)
-        except (HoldfastError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            _log.debug("a writer's row stays: %s", error)  # It is deleted when it is old.
+        """The writer's row stays: commands that come later hold it against this machine's notes."""
+        self._close_witness()
         await self._link.close()
 
 

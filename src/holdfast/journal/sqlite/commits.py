@@ -83,7 +83,7 @@ class Commits:
         identity = identity_of(connection) or 0
         self._name = f"{identity:016x}-{secrets.token_hex(8)}"
         try:
-            self._witness = Witness(self._file, identity)
+            self._witness = Witness(witness_of(self._file), identity, like=self._file)
         except OSError as error:
             raise JournalError(
                 f"journal {self._file} cannot be written: no witness of its commits can be kept "

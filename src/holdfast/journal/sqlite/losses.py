@@ -18,15 +18,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.journal.files.wal import LogScan, beside, log_of, scan
-from holdfast.journal.files.witness import Note, notes
+from holdfast.journal.files.witness import Note, notes, witness_of
 from holdfast.journal.sqlite.commits import has_foreign_writers, identity_of, last_number
 from holdfast.journal.sqlite.schema import (
     APPLICATION_ID,
     WITHOUT_LOG,
-    JournalDamaged,
     log_size,
     mode_to_read,
 )
+from holdfast.records.errors import LostCommits
 
 # As long as opening it afterwards would wait.
 BUSY_SECONDS = 30.0
@@ -59,10 +59,10 @@ class _State(Struct, frozen=True):
 
 
 def refuse_losses(path: Path) -> None:
-    """`JournalDamaged` where something is lost: what may not be done twice may be among it."""
+    """`LostCommits` where something is lost: what may not be done twice may be among it."""
     loss = find_loss(path)
     if loss is not None:
-        raise JournalDamaged(f"journal {path} {loss.what}; {loss.remedy}")
+        raise LostCommits(f"journal {path} {loss.what}; {loss.remedy}")
 
 
 def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
@@ -70,7 +70,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
 
     Where the witness vouches for the last commit, the log is read only `thoroughly`.
     """
-    noted = notes(path)
+    noted = notes(witness_of(path))
     try:
         state = _read(path, mode_to_read(path))
     except (sqlite3.Error, UnicodeDecodeError) as error:

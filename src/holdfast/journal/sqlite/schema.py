@@ -17,7 +17,13 @@ from pathlib import Path
 from holdfast import crashpoint
 from holdfast.journal.files.wal import PAGE_SIZE, beside, log_of
 from holdfast.journal.sqlite.commits import give_identity, identity_of
-from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
+from holdfast.records.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalFull,
+    JournalNewer,
+    NotAJournal,
+)
 
 APPLICATION_ID = 0x484F4C44
 VERSION = 5
@@ -242,10 +248,6 @@ _VIEWS: dict[int, tuple[str, ...]] = {
     ),
     4: (),
 }
-
-
-class JournalDamaged(JournalError):
-    """Pages of the file are missing or overwritten: more than a bad record, which can be cut."""
 
 
 def journal_of(path: Path) -> Path | None:

@@ -1,0 +1,71 @@
+"""Each command ends with the same exit code for the same trouble of a server."""
+
+import pytest
+
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.testing import FakeEngine
+from support.cli.shell import Done, Lab
+from support.journal import postgres_server as server
+from support.journal.own_server import free_port
+
+pytestmark = pytest.mark.skipif(not server.is_available(), reason="needs a PostgreSQL server")
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("runs",),
+    ("show", "r"),
+    ("show", "r/sum/0"),
+    ("export", "r", "--what", "samples", "--out", "x.jsonl"),
+    ("report", "r"),
+    ("compare", "r", "r"),
+    ("tag", "r", "good"),
+    ("rename", "r", "s"),
+    ("rm", "r", "--yes"),
+    ("prune", "--older-than", "1d", "--yes"),
+    ("resume", "r"),
+    ("journal", "ledger", "r"),
+    ("journal", "compact", "URL"),
+    ("journal", "check", "URL"),
+    ("journal", "copy", "URL", "x.db"),
+    ("gateway", "--run", "g", "--tasks", "tasks.jsonl", "--policy", "ENGINE"),
+    ("run", "agent.py", "--run", "r", "--tasks", "tasks.jsonl", "--policy", "ENGINE"),
+    ("run", "agent.py", "--run", "n", "--new", "--tasks", "tasks.jsonl", "--policy", "ENGINE"),
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with FakeEngine(mean_length=10) as engine:
+        yield Lab(tmp_path_factory.mktemp("commands"), engine)
+
+
+@pytest.fixture(scope="module")
+def lossy(lab):
+    """A journal that is known to have lost commits."""
+    url = server.new_database()
+    lab.finished_run(journal=url)
+    server.run_sql(url, "INSERT INTO holdfast.losses VALUES (now(), 'somebody', 3, 1)")
+    yield url
+    server.drop_database(url)
+
+
+def tried(lab: Lab, words: tuple[str, ...], url: str) -> Done:
+    given = {"URL": url, "ENGINE": lab.engine.url}
+    on_journal = ("--journal", url) if "URL" not in words else ()
+    return lab.holdfast(*(given.get(word, word) for word in words), *on_journal)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_lost_commits_end_every_command_with_6(lab, lossy, words):
+    before = lab.engine.stats().requests
+    done = tried(lab, words, lossy)
+    assert done.code == Exit.CORRUPT, done.err
+    assert "has lost 2 commits" in done.out + done.err
+    assert lab.engine.stats().requests == before
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_server_that_is_down_ends_every_command_with_5(lab, words):
+    done = tried(lab, words, f"postgresql://me@127.0.0.1:{free_port()}/x?connect_timeout=1")
+    assert done.code == Exit.STOPPED, done.err
+    assert "cannot be reached" in done.line
+    assert "the same command goes on" in done.line
