@@ -71,9 +71,11 @@ async def _conversations(
 ) -> AsyncIterator[Fields]:
     for task, members in await task_groups(journal, run):
         for member in members:
-            if not (member.settled and member.status.is_outcome):
+            if not member.settled:
                 continue
             view = TrajectoryView(member.key, task, await history_of(journal, member))
+            if not member.status.is_outcome:
+                continue
             row = sft_row(view, layout=options.layout, min_reward=options.min_reward)
             if row is not None:
                 yield row

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rows import history_of_row
 from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure, fold_traceback, shortened
@@ -155,7 +156,7 @@ async def build(
             open_groups.add(row.ordinal)
         if row.records:
             try:
-                history = History(await journal.history(row.id), settled=row.settled)
+                history = history_of_row(row, await journal.history(row.id))
             except JournalCorrupt as error:
                 report.corrupt.append(f"{row.key}: {error}")
                 continue

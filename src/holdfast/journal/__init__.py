@@ -6,6 +6,7 @@ Knows how records are kept, leased and delivered. Never knows what they mean.
 - `find_run`: A run by the name that a user typed.
 - `changes`: Waiting for what this process changes.
 - `rules`: What every journal refuses, in the same words.
+- `rows`: Rows of tasks and trajectories: what has to be true of them.
 - `references`: Which blobs a record speaks of.
 - `memory`, `memory_runs`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.
 - `process`, `lease_clock`: Which process is gone, and when a lease is over.

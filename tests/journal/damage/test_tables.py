@@ -308,7 +308,7 @@ def test_a_damaged_task_is_not_claimed(path: Path, damage: str) -> None:
 
 
 ROWS = {
-    "run 1, task 2: its 2 samples are not numbered": (
+    "run 1, task 2: 1 of its samples are not numbered": (
         "UPDATE trajectories SET sample = 2 WHERE id = 6"
     ),
     "run 1, task 7: has no trajectory": "DELETE FROM trajectories WHERE task = 7",

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import apsw
 from msgspec import Struct
 
-from holdfast.journal.files.witness import SLOT_BYTES, SLOTS, Witness, witness_of
+from holdfast.journal.files.witness import SLOT_BYTES, SLOTS, Witness
 
 SECTOR = 512
 POWERSAFE_OVERWRITE = 0x1000
@@ -194,11 +194,12 @@ class DiskWitness(Witness):
 
     disk: ClassVar[SimulatedDisk]
 
-    def __init__(self, journal: Path, identity: int):
+    def __init__(self, path: Path, identity: int, *, like: Path | None = None):
+        del like
         self._identity = identity
         self._boot = bytes(16)
         self._offset = random.randrange(SLOTS) * SLOT_BYTES
-        self._path = str(witness_of(journal))
+        self._path = str(path)
         if self._path not in self.disk.files:
             self._put(0, bytes(SLOTS * SLOT_BYTES))
             self.sync()

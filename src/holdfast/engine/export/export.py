@@ -15,6 +15,7 @@ import msgspec
 from holdfast.engine.export.rows import evaluation_rows
 from holdfast.engine.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.tokens import unpack_logprobs
 from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members
@@ -87,9 +88,10 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 
 
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
-    """The recorded history. A bad record raises, with its trajectory's name; none is skipped."""
+    """The recorded history. A bad record, or a row that says something else of a settled one,
+    raises, with its trajectory's name; none is skipped."""
     try:
-        return History(await journal.history(row.id), settled=row.settled)
+        return history_of_row(row, await journal.history(row.id))
     except JournalCorrupt as error:
         raise JournalCorrupt(f"{row.key} is corrupt: {error}") from error
 
@@ -106,12 +108,15 @@ async def group_samples(
 
     Raises `NotTrainable` for logprobs that are not accepted.
     """
+    if not all(member.settled for member in group):
+        return
+    # Of every member: a wrong status would leave one out, or take one in.
+    histories = [await history_of(journal, member) for member in group]
     if not is_kept(group, run):
         return
-    for member in group:
+    for member, history in zip(group, histories, strict=True):
         name, sample = member.key.task, member.key.sample
         if member.status.is_outcome:
-            history = await history_of(journal, member)
             for exported in samples_of(history, task=name, group=name, sample=sample):
                 if logprobs is Accepted.PROCESSED and exported.logprobs_mode.is_known_to_differ:
                     raise NotTrainable(_describe_refusal(exported, history))

@@ -10,6 +10,7 @@ from msgspec import Struct
 from holdfast.evaluation.report.preview import Preview, preview_of
 from holdfast.evaluation.stats.summary import escape_text
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.history import History
 from holdfast.records.run import Run
@@ -83,7 +84,7 @@ async def first_rows(
         _report_row(
             row,
             tasks[row.ordinal],
-            History(await journal.history(row.id), settled=row.settled),
+            history_of_row(row, await journal.history(row.id)),
         )
         for row in listed[:limit]
     ]

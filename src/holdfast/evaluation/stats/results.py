@@ -12,11 +12,13 @@ from msgspec import Struct
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rows import history_of_row
+from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure
 from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import EnvironmentStepped, Generated
+from holdfast.records.step import EnvironmentStepped, Generated, Record
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.usage import UsageByModel, add_usages
 
@@ -223,8 +225,15 @@ async def results_of(
             return collector.results()
     async for listed, records in journal.histories(run):
         if not listed.resting:
-            collector.take(listed, History(records))
+            collector.take(listed, _history_of(listed, records))
     return collector.results()
+
+
+def _history_of(listed: TrajectoryRow, records: list[Record]) -> History:
+    try:
+        return history_of_row(listed, records)
+    except JournalCorrupt as error:
+        raise JournalCorrupt(f"{listed.key} is corrupt: {error}") from error
 
 
 def _row(listed: TrajectoryRow, history: History) -> RowResult:

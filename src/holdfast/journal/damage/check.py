@@ -33,12 +33,12 @@ from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, BootClock, with_lease_end
 from holdfast.journal.process import is_gone
+from holdfast.journal.rows import decode_name
 from holdfast.journal.sqlite.chain import COLUMNS, rows
 from holdfast.journal.sqlite.cut import mend
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.names import refuse_second_name
-from holdfast.journal.sqlite.runs import decode_name
 from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare
 from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 

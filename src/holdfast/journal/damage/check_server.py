@@ -16,13 +16,19 @@ from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import Link, Row, ServerConnection, plain_connect
 from holdfast.journal.postgres.errors import explain
 from holdfast.journal.process import is_gone
+from holdfast.journal.rows import places_of_moved
 from holdfast.records.errors import HoldfastError, JournalCorrupt, RunHeld
+from holdfast.records.history import History
 
 READ_LOGS = 64
 READ_BLOBS = 16
 _REPORT = "please report it: no fault of a disk or a process explains it"
 _RESTORE = "restore it from a backup"
 _COUNT = "repair the journal: it is counted anew"
+_TASKS = (
+    "repair the journal: a task that is at another's place is put back; if that does not help, "
+    f"{_RESTORE}"
+)
 
 
 async def check_server(where: str) -> Report:
@@ -58,6 +64,7 @@ async def repair_server(where: str) -> tuple[list[Cut], str]:
         await connection.execute("BEGIN")
         await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         await _refuse_if_held(connection)
+        await _put_tasks_back(connection)
         made.extend([cut async for cut in _cut_all(connection)])
         for row in await connection.fetch("SELECT id FROM holdfast.runs ORDER BY id"):
             await _recount(connection, row["id"])
@@ -125,9 +132,9 @@ async def _tasks(connection: ServerConnection, report: Report) -> None:
         for row in rows:
             report.tasks += 1
             try:
-                runs.task_of(tuple(row)[2:])
+                runs.task_of(tuple(row)[1:])
             except JournalCorrupt as error:
-                report.add(f"run {row['run']}", str(error), _RESTORE)
+                report.add(f"run {row['run']}", str(error), _TASKS)
         last = (rows[-1]["run"], rows[-1]["ordinal"])
 
 
@@ -214,6 +221,28 @@ _TOTALS = """SELECT t.run FROM holdfast.totals t LEFT JOIN (
         FROM holdfast.task_groups WHERE current GROUP BY run) g ON g.run = t.run
     WHERE t.planned <> coalesce(g.planned, 0) OR t.settled <> coalesce(g.settled, 0)
         OR t.failed <> coalesce(g.failed, 0)"""
+_SAMPLES = """SELECT run, task, count(*) AS number FROM (SELECT run, task, sample,
+        row_number() OVER (PARTITION BY run, task ORDER BY id) - 1 AS planned
+        FROM holdfast.trajectories) t
+    WHERE sample <> planned GROUP BY run, task"""
+_FIRST = """SELECT run, count(*) AS number FROM (SELECT run,
+        row_number() OVER (PARTITION BY run ORDER BY id) AS planned,
+        row_number() OVER (PARTITION BY run ORDER BY task) AS place
+        FROM holdfast.trajectories WHERE sample = 0) t
+    WHERE planned <> place GROUP BY run"""
+
+
+async def _numbers(connection: ServerConnection, report: Report) -> None:
+    for row in await connection.fetch(_SAMPLES):
+        what = f"{row['number']} of its samples are not numbered 0, 1, 2, … as they were planned"
+        report.add(f"run {row['run']}, task {row['task']}", what, _RESTORE)
+    for row in await connection.fetch(_FIRST):
+        what = (
+            f"{row['number']} of its trajectories are not of the tasks that they were planned for"
+        )
+        report.add(f"run {row['run']}", what, _RESTORE)
+
+
 _PLACES = """SELECT settled, count(*) AS number FROM holdfast.trajectories
     WHERE settled IS NOT NULL GROUP BY settled HAVING count(*) > 1"""
 
@@ -273,6 +302,7 @@ _PARTS = (
     _size,
     _runs,
     _tasks,
+    _numbers,
     _trajectories,
     _orphans,
     _blobs,
@@ -298,12 +328,29 @@ async def _refuse_if_held(connection: ServerConnection) -> None:
             raise RunHeld(f"{held}{with_lease_end(worker, row['seconds'])}; stop it, then repair")
 
 
+async def _put_tasks_back(connection: ServerConnection) -> None:
+    """Tasks that are at each other's places, by way of places that nobody has."""
+    for run in await connection.fetch("SELECT id FROM holdfast.runs ORDER BY id"):
+        rows = await connection.fetch(
+            "SELECT ordinal, body, crc FROM holdfast.tasks WHERE run = $1", run["id"]
+        )
+        moved = places_of_moved((row["ordinal"], row["body"], row["crc"]) for row in rows)
+        await connection.execute(
+            "UPDATE holdfast.tasks k SET ordinal = -1 - n.place "
+            "FROM unnest($2::integer[], $3::integer[]) AS n(ordinal, place) "
+            "WHERE k.run = $1 AND k.ordinal = n.ordinal",
+            run["id"], list(moved), list(moved.values()),
+        )  # fmt: skip
+    await connection.execute("UPDATE holdfast.tasks SET ordinal = -1 - ordinal WHERE ordinal < 0")
+
+
 async def _cut_all(connection: ServerConnection) -> AsyncIterator[Cut]:
     last = 0
     while rows := await connection.fetch(_TRAJECTORIES, last, READ_LOGS):
         for row in rows:
             name = f"{row['run']}/{row['task']}/{row['sample']}"
-            cut = await logs.mend(connection, row["id"], name=name)
+            history = History()
+            cut = await logs.mend(connection, row["id"], name=name, history=history)
             if cut is not None:
                 # A worker that still believes to hold it has the log as it was before.
                 await connection.execute(
@@ -312,6 +359,9 @@ async def _cut_all(connection: ServerConnection) -> AsyncIterator[Cut]:
                     row["id"],
                 )
                 yield cut
+            else:
+                state = {"status": row["status"], "settled": row["settled"]}
+                await logs.mend_status(connection, row["id"], history, **state)
         last = rows[-1]["id"]
 
 

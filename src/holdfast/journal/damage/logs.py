@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
+from holdfast.journal.rows import contradictions
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.chain import BadRecord, Row
 from holdfast.journal.sqlite.cut import check_row
@@ -27,13 +28,11 @@ from holdfast.records.step import (
     ToolIntent,
     ToolResult,
 )
-from holdfast.records.trajectory import Status
 
-_STATUSES = frozenset(int(status) for status in Status)
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
 _RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
 _DO_AGAIN = "nothing: the environment comes back from an earlier one, by doing more again"
-_STATE = "check the disk; if it is sound, please report it, with the journal"
+_STATE = "repair the journal: its status is taken from its log"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
@@ -119,7 +118,8 @@ class LogCheck:
                 yield self.finding(f"record {row[1]} (position {row[0]})", what, _DO_AGAIN)
             self._history.take(record)
         if not self.torn:
-            for what in self._wrong_state():
+            state = self.state
+            for what in contradictions(self._history, state.status, settled=state.settled):
                 yield self.finding("", what, _STATE)
 
     def short_by_head(self, counted: int) -> Finding:
@@ -137,19 +137,6 @@ class LogCheck:
             yield f"was written under epoch {epoch}, after one of epoch {before}"
         if epoch > self.state.epoch:
             yield f"was written under epoch {epoch}; the trajectory is at {self.state.epoch}"
-
-    def _wrong_state(self) -> Iterator[str]:
-        history, state = self._history, self.state
-        if state.status not in _STATUSES:
-            yield f"has status {state.status}, which does not exist"
-        elif history.finished is not None and state.status != history.status:
-            yield f"is marked {Status(state.status).name}; its log says {history.status.name}"
-        elif history.finished is None and Status(state.status).is_over:
-            yield f"is marked {Status(state.status).name}, but its log does not end"
-        elif state.status == Status.PENDING and history.attempts:
-            yield f"is marked PENDING; its log says {history.status.name}"
-        if state.settled and history.finished is None:
-            yield "is settled, but its log does not end"
 
     def _wrong_with(self, record: Record) -> Iterator[str]:
         history = self._history

@@ -8,12 +8,16 @@ broken page, a transaction makes no more indexes.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 
 from msgspec import Struct
 
 from holdfast.journal.damage import tables
-from holdfast.journal.sqlite.runs import TASK, MisnamedTask, task_of
+from holdfast.journal.rows import MisnamedTask, places_of_moved, task_of
+from holdfast.journal.sqlite.runs import TASK
 from holdfast.records.errors import JournalCorrupt
 
 _ALL = 1_000_000
@@ -32,6 +36,8 @@ class Damage(Struct, frozen=True):
     """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
     counts: bool = False
     """What is kept as a count of other rows."""
+    places: Sequence[tuple[int, int, int]] = ()
+    """Right place, run and place of tasks that are at each other's."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
@@ -66,7 +72,8 @@ def damage_of(connection: sqlite3.Connection) -> Damage:
     counts = bool(broken & tables.COUNTED.keys()) or any(tables.counts(connection))
     if not _has_whole_rows(connection):  # Then an index may be all that knows better.
         return Damage(links, heads, [], [], counts)
-    return Damage(links, heads, sorted(broken & tables.INDEXED), _misnamed(connection), counts)
+    indexes = sorted(broken & tables.INDEXED)
+    return Damage(links, heads, indexes, _misnamed(connection), counts, _moved(connection))
 
 
 def _has_whole_rows(connection: sqlite3.Connection) -> bool:
@@ -90,12 +97,23 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
         f"SELECT k.rowid, {TASK} FROM tasks k NOT INDEXED"  # noqa: S608 - TASK is ours
     ):
         try:
-            task_of((row[0], row[1], row[2]))
+            task_of(*row)
         except MisnamedTask as error:
             names.append((error.task.id, place))
         except JournalCorrupt:
             continue  # Its name is all that is left of it.
     return names
+
+
+def _moved(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
+    rows = connection.execute(
+        "SELECT run, ordinal, CAST(body AS BLOB), crc FROM tasks NOT INDEXED ORDER BY run"
+    ).fetchall()
+    return [
+        (right, run, place)
+        for run, tasks in groupby(rows, key=itemgetter(0))
+        for place, right in places_of_moved(task[1:] for task in tasks).items()
+    ]
 
 
 def mend_tables(connection: sqlite3.Connection, damage: Damage) -> None:
@@ -111,6 +129,11 @@ def mend_tables(connection: sqlite3.Connection, damage: Damage) -> None:
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)
+    # By way of places that nobody has.
+    connection.executemany(
+        "UPDATE tasks SET ordinal = -1 - ? WHERE run = ? AND ordinal = ?", damage.places
+    )
+    connection.execute("UPDATE tasks SET ordinal = -1 - ordinal WHERE ordinal < 0")
     if damage.counts:
         _count_anew(connection)
 

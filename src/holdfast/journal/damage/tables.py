@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from holdfast.journal.damage.logs import Finding
-from holdfast.journal.sqlite.runs import TASK, MisnamedTask, decode_name, run_of, task_of, text_of
+from holdfast.journal.rows import MisnamedTask, decode_name, task_of
+from holdfast.journal.sqlite.runs import TASK, run_of, text_of
 from holdfast.journal.sqlite.schema import GROUPS, SALVAGE, TOTALS, VERSION, prepare
 from holdfast.records.errors import JournalCorrupt
 
@@ -19,7 +20,10 @@ _ANEW = (
 )
 _HEADS = "repair the journal: it is taken away, nothing is cut"
 _NAMES = f"repair the journal: the task gets its name back; if that does not help, {SALVAGE}"
-_TASKS = "resume the run with its task file and accept the change: that writes the task anew"
+_TASKS = (
+    "repair the journal: a task that is at another's place is put back; if that does not help, "
+    "resume the run with its task file and accept the change: that writes the task anew"
+)
 _ROWS = "check the disk, and restore the journal from a copy; if the disk is sound, report it"
 
 
@@ -87,9 +91,9 @@ def tasks(connection: sqlite3.Connection) -> Iterator[Finding | None]:
         f"SELECT CAST(coalesce(r.name, '?') AS BLOB), k.current, {TASK} FROM tasks k NOT INDEXED "  # noqa: S608 - TASK is ours
         "LEFT JOIN runs r ON r.id = k.run"
     ):
-        where = f"task {decode_name(run)}/{decode_name(row[0])}"
+        where = f"task {decode_name(run)}/{decode_name(row[1])}"
         try:
-            task_of((row[0], row[1], row[2]))
+            task_of(*row)
         except MisnamedTask as error:
             yield Finding(where, str(error), _NAMES)
         except JournalCorrupt as error:
@@ -103,8 +107,15 @@ def tasks(connection: sqlite3.Connection) -> Iterator[Finding | None]:
 _TASK_NUMBERS = """SELECT run, count(*) FROM tasks NOT INDEXED GROUP BY run
     HAVING min(ordinal) != 0 OR max(ordinal) + 1 != count(*) OR count(DISTINCT ordinal) != count(*)
     OR count(DISTINCT id) != count(*)"""
-_SAMPLES = """SELECT run, task, count(*) FROM trajectories NOT INDEXED GROUP BY run, task
-    HAVING min(sample) != 0 OR max(sample) + 1 != count(*) OR count(DISTINCT sample) != count(*)"""
+_SAMPLES = """SELECT run, task, count(*) FROM (SELECT run, task, sample,
+        row_number() OVER (PARTITION BY run, task ORDER BY id) - 1 AS planned
+        FROM trajectories NOT INDEXED)
+    WHERE sample IS NOT planned GROUP BY run, task"""
+_FIRST = """SELECT run, count(*) FROM (SELECT run,
+        row_number() OVER (PARTITION BY run ORDER BY id) AS planned,
+        row_number() OVER (PARTITION BY run ORDER BY task) AS place
+        FROM trajectories NOT INDEXED WHERE sample = 0)
+    WHERE planned != place GROUP BY run"""
 _WITHOUT_SAMPLES = """SELECT run, ordinal FROM tasks NOT INDEXED
     EXCEPT SELECT run, task FROM trajectories NOT INDEXED"""
 _SETTLED = """SELECT settled, count(*) FROM trajectories NOT INDEXED WHERE settled IS NOT NULL
@@ -121,8 +132,11 @@ def numbers(connection: sqlite3.Connection) -> Iterator[Finding]:
         what = f"its {count} tasks do not have numbers 0, 1, 2, … and a name each"
         yield Finding(f"run {run}", what, _ROWS)
     for run, task, count in connection.execute(_SAMPLES):
-        what = f"its {count} samples are not numbered 0, 1, 2, …"
+        what = f"{count} of its samples are not numbered 0, 1, 2, … as they were planned"
         yield Finding(f"run {run}, task {task}", what, _ROWS)
+    for run, count in connection.execute(_FIRST):
+        what = f"{count} of its trajectories are not of the tasks that they were planned for"
+        yield Finding(f"run {run}", what, _ROWS)
     for run, task in connection.execute(_WITHOUT_SAMPLES):
         yield Finding(f"run {run}, task {task}", "has no trajectory", _ROWS)
     for place, count in connection.execute(_SETTLED):

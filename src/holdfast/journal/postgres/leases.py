@@ -116,7 +116,7 @@ async def claim(
         worker.run,
         ordinals,
     )
-    bodies = {row["ordinal"]: tuple(row)[1:] for row in found}
+    bodies = {row["ordinal"]: row for row in found}
     return [
         _claim_of(name, bodies[ordinal], [row for row in rows if row["ordinal"] == ordinal])
         for ordinal in ordinals

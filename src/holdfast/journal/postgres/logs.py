@@ -11,6 +11,7 @@ from holdfast.journal.entries import lost
 from holdfast.journal.journal import Cut, Lease
 from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.postgres.runs import NOW, lock, notify, reopened
+from holdfast.journal.rows import contradictions
 from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
@@ -109,16 +110,37 @@ async def cut_to_last_good(connection: ServerConnection, lease: Lease) -> Cut | 
     return await mend(connection, lease.id, name=str(lease.key))
 
 
-async def mend(connection: ServerConnection, trajectory: int, *, name: str) -> Cut | None:
-    """Cuts the log if it is torn; the caller holds the trajectory's row."""
+async def mend(
+    connection: ServerConnection, trajectory: int, *, name: str, history: History | None = None
+) -> Cut | None:
+    """Cuts the log if it is torn; the caller holds the trajectory's row. `history`: one to fold
+    the records into."""
     logs = await rows_of(connection, [trajectory])
-    history = History()
+    history = History() if history is None else history
     try:
         for record in checked(trajectory, *logs[trajectory]):
             history.take(record)
     except BadLogRecord as bad:
         return await _cut_at(connection, trajectory, bad, name=name, status=history.status)
     return None
+
+
+async def mend_status(
+    connection: ServerConnection, trajectory: int, history: History, *, status: int, settled: bool
+) -> None:
+    """What the row says of the log follows from it."""
+    if not any(contradictions(history, status, settled=settled)):
+        return
+    place = await connection.fetchrow(
+        "UPDATE holdfast.trajectories SET status = $2, settled = CASE WHEN $3 THEN settled END, "
+        "owner = NULL, epoch = epoch + 1 WHERE id = $1 RETURNING run, task, settled",
+        trajectory,
+        int(history.status),
+        history.finished is not None,
+    )
+    assert place is not None, "its row is held"
+    if place["settled"] is None:
+        await reopened(connection, place["run"], [place["task"]])
 
 
 async def _cut_at(

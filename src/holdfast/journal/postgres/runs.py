@@ -4,7 +4,6 @@ Whatever changes a run as a whole holds the run's row meanwhile, so that two suc
 change and a delivery, come one after the other.
 """
 
-import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,9 +11,11 @@ import asyncpg
 import msgspec
 from msgspec import structs
 
+from holdfast.journal import rows as shared_rows
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.process import is_gone
+from holdfast.journal.rows import task_body
 from holdfast.journal.rules import (
     amended_spec,
     check_size,
@@ -269,7 +270,7 @@ async def _plan_some(
     connection: ServerConnection, run: int, samples: int, tasks: Sequence[tuple[int, Task]]
 ) -> None:
     ordinals = [ordinal for ordinal, _ in tasks]
-    bodies = [_encode(task) for _, task in tasks]
+    bodies, checksums = zip(*(task_body(task, ordinal) for ordinal, task in tasks), strict=True)
     await connection.execute(
         "INSERT INTO holdfast.tasks(run, ordinal, id, body, crc) "
         "SELECT $1, * FROM unnest($2::integer[], $3::text[], $4::bytea[], $5::bigint[]) "
@@ -278,7 +279,7 @@ async def _plan_some(
         ordinals,
         [task.id for _, task in tasks],
         bodies,
-        [zlib.crc32(body) for body in bodies],
+        checksums,
     )
     await connection.execute(
         "INSERT INTO holdfast.task_groups(run, task) SELECT $1, * FROM unnest($2::integer[]) "
@@ -400,17 +401,9 @@ async def versions(connection: ServerConnection, run: Run, name: str | None) -> 
 
 
 def task_of(row: Row) -> Task:
-    """Of `id, body, crc`; what is not as it was written is `JournalCorrupt`."""
-    name, body, crc = row
-    if zlib.crc32(body) != crc:
-        raise JournalCorrupt(f"task {name!r} fails its checksum")
-    try:
-        task = msgspec.msgpack.decode(body, type=Task)
-    except ValueError as error:
-        raise JournalCorrupt(f"task {name!r} does not decode: {error}") from error
-    if name != task.id:
-        raise JournalCorrupt(f"task {name!r} is named {task.id!r} in its own text")
-    return task
+    """Of `ordinal, id, body, crc`."""
+    ordinal, name, body, crc = row
+    return shared_rows.task_of(ordinal, name.encode(), body, crc)
 
 
 async def some_tasks(connection: ServerConnection, run: Run, ordinals: Sequence[int]) -> list[Task]:
@@ -425,12 +418,12 @@ async def some_tasks(connection: ServerConnection, run: Run, ordinals: Sequence[
     for ordinal in ordinals:
         if ordinal not in found:
             raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
-    return [task_of(tuple(found[ordinal])[1:]) for ordinal in ordinals]
+    return [task_of(found[ordinal]) for ordinal in ordinals]
 
 
 async def tasks(connection: ServerConnection, run: Run) -> list[Task]:
     rows = await connection.fetch(
-        "SELECT id, body, crc FROM holdfast.tasks WHERE run = $1 ORDER BY ordinal", run.id
+        "SELECT ordinal, id, body, crc FROM holdfast.tasks WHERE run = $1 ORDER BY ordinal", run.id
     )
     return [task_of(row) for row in rows]
 

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 
 from holdfast.journal.entries import Row, lost
 from holdfast.journal.journal import Cut, Lease
+from holdfast.journal.rows import contradictions
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.appends import insert, read_log_end
 from holdfast.journal.sqlite.chain import BadRecord
@@ -76,11 +77,12 @@ def cut_to_last_good(connection: sqlite3.Connection, lease: Lease) -> Cut | None
     ).fetchone()
     if epoch != lease.epoch:
         raise lost(lease, epoch)
-    return _cut_if_torn(connection, lease.id, rows_of(connection, lease.id), name=str(lease.key))
+    rows, name = rows_of(connection, lease.id), str(lease.key)
+    return _cut_if_torn(connection, lease.id, rows, name=name, history=History())
 
 
 def mend(connection: sqlite3.Connection, trajectory: int, *, name: str) -> Cut | None:
-    """Cuts the log if it is torn, and else makes its links anew if they are wrong.
+    """Cuts the log if it is torn, and else makes its links and its status anew if they are wrong.
 
     A head that is lost, or counts too few, is made anew first: more records than it knows of are
     there, so none is lost. Reads without links: needs an index of the records if it is to be done
@@ -88,17 +90,39 @@ def mend(connection: sqlite3.Connection, trajectory: int, *, name: str) -> Cut |
     """
     if chain.length(connection, trajectory) < len(chain.found(connection, trajectory)):
         chain.relink(connection, trajectory)
-    rows = _checked(trajectory, chain.rows_without_links(connection, trajectory))
-    cut = _cut_if_torn(connection, trajectory, rows, name=name)
+    rows, history = (
+        _checked(trajectory, chain.rows_without_links(connection, trajectory)),
+        History(),
+    )
+    cut = _cut_if_torn(connection, trajectory, rows, name=name, history=history)
     if cut is None:
         chain.relink(connection, trajectory)
+        _mend_status(connection, trajectory, history)
     return cut
 
 
+def _mend_status(connection: sqlite3.Connection, trajectory: int, history: History) -> None:
+    """What the row says of the log follows from it."""
+    status, settled = connection.execute(
+        "SELECT status, settled IS NOT NULL FROM trajectories WHERE id = ?", (trajectory,)
+    ).fetchone()
+    if any(contradictions(history, status, settled=bool(settled))):
+        connection.execute(
+            "UPDATE trajectories SET status = ?, settled = CASE WHEN ? THEN settled END, "
+            "owner = NULL, epoch = epoch + 1 WHERE id = ?",
+            (int(history.status), history.finished is not None, trajectory),
+        )
+
+
 def _cut_if_torn(
-    connection: sqlite3.Connection, trajectory: int, records: Iterator[Record], *, name: str
+    connection: sqlite3.Connection,
+    trajectory: int,
+    records: Iterator[Record],
+    *,
+    name: str,
+    history: History,
 ) -> Cut | None:
-    history = History()
+    """`history`: one to fold the records into."""
     try:
         for record in records:
             history.take(record)

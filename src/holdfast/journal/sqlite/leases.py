@@ -19,9 +19,10 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, Instant, with_lease_end
 from holdfast.journal.process import is_gone
+from holdfast.journal.rows import task_of
 from holdfast.journal.rules import run_held
 from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.runs import TASK, status_of, task_of, trajectory_rows
+from holdfast.journal.sqlite.runs import TASK, status_of, trajectory_rows
 from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
@@ -145,7 +146,7 @@ def claim(
 
 def _claim_group(connection: sqlite3.Connection, run: str, worker: Worker, ordinal: int) -> Claim:
     task = task_of(
-        connection.execute(
+        *connection.execute(
             f"SELECT {TASK} FROM tasks k WHERE run = ? AND ordinal = ?",  # noqa: S608 - TASK is ours
             (worker.run, ordinal),
         ).fetchone()

@@ -195,7 +195,7 @@ def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
     """Whether the witness has seen the last commit, and has forgotten nothing since."""
     if note is None or state.identity is None or not note.is_of_this_boot:
         return False
-    now = notes(path).get(state.identity)  # A live writer may have gone on meanwhile.
+    now = notes(witness_of(path)).get(state.identity)  # A live writer may have gone on meanwhile.
     return now is not None and state.number <= now.number
 
 

@@ -1,7 +1,6 @@
 """Runs, their tasks, trajectories and weight versions, as SQL."""
 
 import sqlite3
-import zlib
 from collections.abc import Collection, Sequence
 from contextlib import closing
 
@@ -11,6 +10,7 @@ from msgspec import structs
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
+from holdfast.journal.rows import task_body, task_of
 from holdfast.journal.rules import (
     amended_spec,
     check_size,
@@ -201,7 +201,7 @@ def rescore(connection: sqlite3.Connection, run: Run, trajectories: Collection[i
 def _plan(
     connection: sqlite3.Connection, run: int, samples: int, tasks: Sequence[tuple[int, Task]]
 ) -> None:
-    rows = [(run, ordinal, task.id, *_body(task)) for ordinal, task in tasks]
+    rows = [(run, ordinal, task.id, *task_body(task, ordinal)) for ordinal, task in tasks]
     connection.executemany(
         "INSERT INTO tasks(run, ordinal, id, body, crc) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT(run, ordinal) DO UPDATE SET body = excluded.body, crc = excluded.crc, "
@@ -286,40 +286,8 @@ def versions(connection: sqlite3.Connection, run: Run, name: str | None) -> list
     return [WeightVersion(*row) for row in rows.fetchall()]
 
 
-def _body(task: Task) -> tuple[bytes, int]:
-    body = _encode(task)
-    return body, zlib.crc32(body)
-
-
-TASK = "CAST(k.id AS BLOB), CAST(k.body AS BLOB), k.crc"
+TASK = "k.ordinal, CAST(k.id AS BLOB), CAST(k.body AS BLOB), k.crc"
 """What makes a task, whatever damage made of it: text that is no UTF-8 cannot even be read."""
-
-
-class MisnamedTask(JournalCorrupt):
-    """A task is whole, but its row has another name for it."""
-
-    def __init__(self, name: object, task: Task):
-        super().__init__(f"task {decode_name(name)!r} is named {task.id!r} in its own text")
-        self.task = task
-
-
-def task_of(row: tuple[object, object, object]) -> Task:
-    """Of `TASK`; what is not as it was written is `JournalCorrupt`."""
-    name, body, crc = row
-    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-        raise JournalCorrupt(f"task {decode_name(name)!r} fails its checksum")
-    try:
-        task = msgspec.msgpack.decode(body, type=Task)
-    except ValueError as error:
-        raise JournalCorrupt(f"task {decode_name(name)!r} does not decode: {error}") from error
-    if name != task.id.encode():
-        raise MisnamedTask(name, task)
-    return task
-
-
-def decode_name(name: object) -> str:
-    """A name that was read as bytes, as text, whatever damage made of it."""
-    return name.decode(errors="replace") if isinstance(name, bytes) else "?"
 
 
 def text_of(value: object, *, of: str) -> str:
@@ -342,7 +310,7 @@ def some_tasks(connection: sqlite3.Connection, run: Run, ordinals: Sequence[int]
         ).fetchone()
         if row is None:
             raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
-        found.append(task_of(row))
+        found.append(task_of(*row))
     return found
 
 
@@ -351,7 +319,7 @@ def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
     with closing(
         connection.execute(f"SELECT {TASK} FROM tasks k WHERE run = ? ORDER BY ordinal", (run.id,))  # noqa: S608 - ours
     ) as rows:
-        return [task_of(row) for row in rows]
+        return [task_of(*row) for row in rows]
 
 
 _TRAJECTORY = """SELECT CAST(k.id AS BLOB), t.sample, t.id, t.task, t.status,

@@ -214,11 +214,13 @@ class Batches:
 async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
     """A settled group as it is trained: its valid members, with samples that were checked."""
     task = members[0].key.task
-    valid = [member for member in members if member.status.is_outcome]
-    # At once: one after the other, most of the time goes into changes between threads.
-    histories = await asyncio.gather(*(history_of(journal, member) for member in valid))
+    # Of every member: a wrong status would leave one out. At once: one after the other, most of the
+    # time goes into changes between threads.
+    histories = await asyncio.gather(*(history_of(journal, member) for member in members))
     found = []
-    for member, history in zip(valid, histories, strict=True):
+    for member, history in zip(members, histories, strict=True):
+        if not member.status.is_outcome:
+            continue
         samples = samples_of(history, task=task, group=task, sample=member.key.sample)
         for sample in samples:
             check_trainable(sample)

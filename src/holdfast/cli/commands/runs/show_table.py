@@ -14,6 +14,7 @@ from holdfast.cli.terminal.text import visible_name
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.rows import history_of_row
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import shortened
 from holdfast.records.history import History
@@ -43,7 +44,7 @@ async def _read(journal: Journal, row: TrajectoryRow) -> Listed:
     if not row.status.is_over:
         return Listed(row, None, "")
     try:
-        history = History(await journal.history(row.id), settled=row.settled)
+        history = history_of_row(row, await journal.history(row.id))
     except JournalCorrupt:
         return Listed(row, None, "corrupt")  # The report says more of it.
     return Listed(row, history.reward, _reason(history))
