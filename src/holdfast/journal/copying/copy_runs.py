@@ -4,7 +4,8 @@ A run goes over with everything: tasks, logs with their epochs, the order of set
 weight versions and blobs; leases stay behind. It has another name until it was compared with the
 original and `journal check` has found nothing wrong with it, so a copy that is killed or not the
 same never looks like a run; the next one begins anew. The comparison reads what everyone reads,
-record by record, with the checksums of both sides, and every row of the ledger.
+record by record, with the checksums of both sides, and every row of the ledger. All runs get their
+names in one transaction.
 """
 
 from collections.abc import Sequence
@@ -47,9 +48,8 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
             copied = await _copy_all(left, _Side(target, other), runs)
     if runs:
         await _require_sound(target)
-    async with opened_journal(target) as other:
-        for run in runs:
-            await other.rename_run(await run_named(other, _unfinished(run)), run.spec.name)
+        async with opened_journal(target) as other:
+            await _Side(target, other).name([(_unfinished(run), run.spec.name) for run in runs])
     return copied
 
 
@@ -193,6 +193,10 @@ class _Side:
     async def write(self, rows: list[LogRow]) -> None:
         if rows:
             await self.journal.transact(self._sql.write_logs, rows)
+
+    async def name(self, names: list[tuple[str, str]]) -> None:
+        runs = [(await run_named(self.journal, unfinished), name) for unfinished, name in names]
+        await self.journal.transact(self._sql.name, runs)
 
     async def finish(self, image: RunImage, run: int, numbers: dict[int, int]) -> None:
         await self.journal.transact(self._sql.finish, image, run, numbers)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.appends import insert, read_log_end
-from holdfast.journal.sqlite.runs import last_id
+from holdfast.journal.sqlite.runs import last_id, rename
 from holdfast.records.encoding.codec import checksum
 from holdfast.records.run import Run
 
@@ -119,3 +119,8 @@ def finish(
     )
     if not image.sealed:
         connection.execute("INSERT INTO streams VALUES (?)", (run,))
+
+
+def name(connection: sqlite3.Connection, runs: Sequence[tuple[Run, str]]) -> None:
+    for run, given in runs:
+        rename(connection, run, given)

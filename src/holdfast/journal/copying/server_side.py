@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
 from holdfast.journal.postgres.connection import ServerConnection, column
+from holdfast.journal.postgres.runs import rename
 from holdfast.records.encoding.codec import checksum
 from holdfast.records.run import Run
 
@@ -150,3 +151,8 @@ async def finish(
     )  # fmt: skip
     if not image.sealed:
         await connection.execute("INSERT INTO holdfast.streams VALUES ($1)", run)
+
+
+async def name(connection: ServerConnection, runs: Sequence[tuple[Run, str]]) -> None:
+    for run, given in runs:
+        await rename(connection, run, given)
