@@ -1,12 +1,14 @@
 """Each command ends with the same exit code for the same trouble of a server."""
 
+import signal
+
 import pytest
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Done, Lab
 from support.journal import postgres_server as server
-from support.journal.own_server import free_port
+from support.journal.own_server import free_port, own_server
 
 pytestmark = pytest.mark.skipif(not server.is_available(), reason="needs a PostgreSQL server")
 
@@ -69,3 +71,23 @@ def test_a_server_that_is_down_ends_every_command_with_5(lab, words):
     assert done.code == Exit.STOPPED, done.err
     assert "cannot be reached" in done.line
     assert "the same command goes on" in done.line
+
+
+def test_a_run_that_is_started_after_a_failover_ends_with_6_and_calls_nothing(lab):
+    """The commands before it have ended: only this machine remembers what they were told."""
+    with own_server() as own:
+        lab.finished_run(journal=own.url)
+        own.kill(signal.SIGINT)
+        own.copy(own.folder / "older")
+        own.start()
+        lab.finished_run("--samples", 2, journal=own.url, run="later")
+        own.kill(signal.SIGINT)
+        own.put_back(own.folder / "older")
+        own.start()
+        before = lab.engine.stats().requests
+        done = lab.run("--samples", 2, journal=own.url, run="later")
+        assert done.code == Exit.CORRUPT, done.err
+        assert "that it had acknowledged" in done.line
+        assert lab.engine.stats().requests == before
+        assert lab.holdfast("journal", "check", own.url, "--repair").code == Exit.OK
+        lab.finished_run("--samples", 2, journal=own.url, run="later")
