@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from holdfast.journal.damage.check_server import check_server, repair_server
 from holdfast.journal.files import witness as files
-from holdfast.journal.postgres import witness
+from holdfast.journal.postgres import schema, witness
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.records.errors import LostCommits
 from support.journal import postgres_server as server
@@ -66,6 +67,11 @@ def rolled_back(state: Path) -> Iterator[OwnServer]:
         own.put_back(older)
         own.start()
         yield own
+
+
+def identity_of(url: str) -> str:
+    (row,) = server.run_sql(url, "SELECT value FROM holdfast.meta WHERE name = 'identity'")
+    return str(row[0])
 
 
 async def _list(url: str, *, read_only: bool) -> list[str]:
@@ -122,16 +128,36 @@ def test_a_command_that_ended_well_is_remembered_and_gives_no_alarm(state):
             await journal.close()
 
         asyncio.run(use())
-    (identity,) = [path.name for path in state.iterdir()]
+    identity = identity_of(url)
     assert len(witness.acknowledged_commits(identity)) <= 3
     assert 1 in witness.acknowledged_commits(identity).values()
     assert len(asyncio.run(_list(url, read_only=True))) == 3
 
 
+def test_a_command_that_commits_while_another_one_checks_gives_no_alarm(state, monkeypatch):
+    url = server.emptied_database()
+    asyncio.run(_list(url, read_only=False))
+
+    def commit_and_read(identity: str) -> dict[str, int]:
+        async def use() -> None:
+            journal = PostgresJournal(url)
+            await journal.create_run(spec("meanwhile"), make_tasks("a"))
+            await journal.close()
+
+        monkeypatch.setattr(schema, "acknowledged_commits", witness.acknowledged_commits)
+        thread = threading.Thread(target=asyncio.run, args=(use(),))
+        thread.start()
+        thread.join()
+        return witness.acknowledged_commits(identity)
+
+    monkeypatch.setattr(schema, "acknowledged_commits", commit_and_read)
+    assert asyncio.run(check_server(url)).findings == []
+
+
 def test_the_notes_are_small_and_private(state):
     url = server.emptied_database()
     asyncio.run(_list(url, read_only=False))
-    (note,) = state.iterdir()
+    note = state / identity_of(url)
     assert note.stat().st_size == files.SLOTS * files.SLOT_BYTES
     assert note.stat().st_mode & 0o777 == 0o600
     assert state.stat().st_mode & 0o777 == 0o700
@@ -147,7 +173,7 @@ def test_a_note_that_is_older_than_a_writers_row_says_nothing(state, monkeypatch
         await journal.close()
 
     asyncio.run(use())
-    (identity,) = [path.name for path in state.iterdir()]
+    identity = identity_of(url)
     assert witness.acknowledged_commits(identity)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 60 * 86400)

@@ -37,6 +37,8 @@ async def check_server(where: str) -> Report:
     report = Report(address.name)
 
     async def look(connection: ServerConnection) -> None:
+        # Before the snapshot: what this machine notes meanwhile would be ahead of that.
+        await _losses(connection, report)
         await connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
             "SET LOCAL idle_in_transaction_session_timeout = 0"
@@ -298,7 +300,6 @@ async def _versions(connection: ServerConnection, report: Report) -> None:
 
 
 _PARTS = (
-    _losses,
     _size,
     _runs,
     _tasks,
