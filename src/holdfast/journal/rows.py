@@ -1,4 +1,4 @@
-"""Rows of tasks and trajectories, in whichever database: what has to be true of them.
+"""Rows of runs, tasks and trajectories, in whichever database: what has to be true of them.
 
 A task's row has a checksum of its text and of its place among the run's tasks: its trajectories
 know the task by that place, so a task at another one is as wrong as a flipped bit.
@@ -9,19 +9,38 @@ the two differ, the log is right.
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
+from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 _place = struct.Struct("<q")
 _STATUSES = frozenset(int(status) for status in Status)
+
+
+def run_of(row: Sequence[Any]) -> Run:
+    """Of `id, name, spec, changes, created`."""
+    identity, name, spec, changes, created = row
+    try:
+        run = Run(
+            id=identity,
+            spec=msgspec.msgpack.decode(spec, type=RunSpec),
+            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
+            created=float(created),
+        )
+    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
+        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
+    if run.spec.name != name:
+        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
+    return run
 
 
 # --- tasks
@@ -46,7 +65,9 @@ class MisnamedTask(JournalCorrupt):
 
 
 def task_of(ordinal: object, name: object, body: object, crc: object) -> Task:
-    """Of a row, with its name as bytes; what is not as it was written is `JournalCorrupt`."""
+    """Of a row, its name as text or bytes; what is not as it was written is `JournalCorrupt`."""
+    if isinstance(name, str):
+        name = name.encode()
     if not isinstance(body, bytes) or not _is_good(ordinal, body, crc):
         raise JournalCorrupt(f"task {decode_name(name)!r} fails its checksum")
     try:
@@ -83,6 +104,13 @@ def decode_name(name: object) -> str:
 
 
 # --- trajectories
+
+
+def status_of(value: int, *, of: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError as error:
+        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
 
 
 def contradictions(history: History, status: int, *, settled: bool) -> Iterator[str]:

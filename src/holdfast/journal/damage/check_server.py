@@ -11,12 +11,12 @@ from holdfast.journal.damage.check import Report
 from holdfast.journal.damage.logs import LogCheck, TrajectoryState
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.lease_clock import with_lease_end
-from holdfast.journal.postgres import logs, runs, schema
+from holdfast.journal.postgres import logs, schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import Link, Row, ServerConnection, plain_connect
 from holdfast.journal.postgres.errors import explain
 from holdfast.journal.process import is_gone
-from holdfast.journal.rows import places_of_moved
+from holdfast.journal.rows import places_of_moved, run_of, task_of
 from holdfast.records.errors import HoldfastError, JournalCorrupt, RunHeld
 from holdfast.records.history import History
 
@@ -119,7 +119,7 @@ async def _runs(connection: ServerConnection, report: Report) -> None:
     for row in rows:
         report.runs += 1
         try:
-            runs.run_of(row)
+            run_of(row)
         except JournalCorrupt as error:
             report.add(f"run {row['name']!r}", str(error), _RESTORE)
 
@@ -134,7 +134,7 @@ async def _tasks(connection: ServerConnection, report: Report) -> None:
         for row in rows:
             report.tasks += 1
             try:
-                runs.task_of(tuple(row)[1:])
+                task_of(*tuple(row)[1:])
             except JournalCorrupt as error:
                 report.add(f"run {row['run']}", str(error), _TASKS)
         last = (rows[-1]["run"], rows[-1]["ordinal"])

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from holdfast.journal.damage.logs import Finding
-from holdfast.journal.rows import MisnamedTask, decode_name, task_of
-from holdfast.journal.sqlite.runs import TASK, run_of, text_of
+from holdfast.journal.rows import MisnamedTask, decode_name, run_of, task_of
+from holdfast.journal.sqlite.runs import TASK, text_of
 from holdfast.journal.sqlite.schema import GROUPS, SALVAGE, TOTALS, VERSION, prepare
 from holdfast.records.errors import JournalCorrupt
 
@@ -78,7 +78,7 @@ def runs(connection: sqlite3.Connection) -> Iterator[Finding | None]:
         "FROM runs NOT INDEXED"
     ):
         try:
-            run_of(text_of(name, of=f"the name of run {row[0]}"), (*row,))
+            run_of((row[0], text_of(name, of=f"the name of run {row[0]}"), *row[1:]))
         except JournalCorrupt as error:
             yield Finding(f"run {decode_name(name)}", str(error), SALVAGE)
         else:

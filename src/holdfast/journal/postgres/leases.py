@@ -13,8 +13,9 @@ from holdfast.journal.journal import Claim, Lease, TrajectoryRow, Worker, Worker
 from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.postgres.errors import WORKER_GONE, state_of
-from holdfast.journal.postgres.runs import lock, status_of, task_of
+from holdfast.journal.postgres.runs import lock
 from holdfast.journal.process import is_gone, this_process
+from holdfast.journal.rows import status_of, task_of
 from holdfast.journal.rules import run_held
 from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
@@ -152,7 +153,7 @@ async def _release_gone(connection: ServerConnection, worker: Worker) -> bool:
 
 
 def _claim_of(run: str, task_row: Row, members: list[Row]) -> Claim:
-    task = task_of(task_row)
+    task = task_of(*task_row)
     claim = Claim(task, members[0]["ordinal"], [], [])
     for row in members:
         key = TrajectoryKey(run, task.id, row["sample"])

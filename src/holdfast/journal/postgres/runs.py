@@ -11,11 +11,10 @@ import asyncpg
 import msgspec
 from msgspec import structs
 
-from holdfast.journal import rows as shared_rows
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.postgres.connection import Row, ServerConnection
 from holdfast.journal.process import is_gone
-from holdfast.journal.rows import task_body
+from holdfast.journal.rows import run_of, status_of, task_body, task_of
 from holdfast.journal.rules import (
     amended_spec,
     check_size,
@@ -27,7 +26,7 @@ from holdfast.journal.rules import (
     run_sealed,
     tasks_scored_anew,
 )
-from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
 from holdfast.records.samples.version import WeightVersion
@@ -79,6 +78,7 @@ async def create(
         )
     except asyncpg.UniqueViolationError as error:
         raise name_taken(spec.name) from error
+    assert row is not None, "it was just inserted"
     run = run_of(row)
     await connection.execute("INSERT INTO holdfast.totals(run) VALUES ($1)", run.id)
     if not sealed:
@@ -94,22 +94,6 @@ async def find(connection: ServerConnection, name: str) -> Run | None:
         "SELECT id, name, spec, changes, created FROM holdfast.runs WHERE name = $1", name
     )
     return None if row is None else run_of(row)
-
-
-def run_of(row: Row) -> Run:
-    identity, name, spec, changes, created = row
-    try:
-        run = Run(
-            id=identity,
-            spec=msgspec.msgpack.decode(spec, type=RunSpec),
-            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
-            created=float(created),
-        )
-    except (ValueError, TypeError) as error:
-        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
-    if run.spec.name != name:
-        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
-    return run
 
 
 async def policy_of(connection: ServerConnection, run: Run) -> GroupPolicy:
@@ -400,12 +384,6 @@ async def versions(connection: ServerConnection, run: Run, name: str | None) -> 
 # --- tasks and trajectories
 
 
-def task_of(row: Row) -> Task:
-    """Of `ordinal, id, body, crc`."""
-    ordinal, name, body, crc = row
-    return shared_rows.task_of(ordinal, name.encode(), body, crc)
-
-
 async def some_tasks(connection: ServerConnection, run: Run, ordinals: Sequence[int]) -> list[Task]:
     """In the order of `ordinals`, without reading any other."""
     rows = await connection.fetch(
@@ -418,14 +396,14 @@ async def some_tasks(connection: ServerConnection, run: Run, ordinals: Sequence[
     for ordinal in ordinals:
         if ordinal not in found:
             raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
-    return [task_of(found[ordinal]) for ordinal in ordinals]
+    return [task_of(*found[ordinal]) for ordinal in ordinals]
 
 
 async def tasks(connection: ServerConnection, run: Run) -> list[Task]:
     rows = await connection.fetch(
         "SELECT ordinal, id, body, crc FROM holdfast.tasks WHERE run = $1 ORDER BY ordinal", run.id
     )
-    return [task_of(row) for row in rows]
+    return [task_of(*row) for row in rows]
 
 
 _TRAJECTORY = """SELECT k.id AS task, t.sample, t.id, t.task AS ordinal, t.status,
@@ -457,13 +435,6 @@ def _trajectory_row(run: str, row: Row) -> TrajectoryRow:
         owner=row["owner"],
         resting=row["resting"],
     )
-
-
-def status_of(value: int, *, of: str) -> Status:
-    try:
-        return Status(value)
-    except ValueError as error:
-        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
 
 
 async def trajectories(connection: ServerConnection, run: Run) -> list[TrajectoryRow]:

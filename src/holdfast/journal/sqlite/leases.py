@@ -19,10 +19,10 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, Instant, with_lease_end
 from holdfast.journal.process import is_gone
-from holdfast.journal.rows import task_of
+from holdfast.journal.rows import status_of, task_of
 from holdfast.journal.rules import run_held
 from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.runs import TASK, status_of, trajectory_rows
+from holdfast.journal.sqlite.runs import TASK, trajectory_rows
 from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey

@@ -10,7 +10,7 @@ from msgspec import structs
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
-from holdfast.journal.rows import task_body, task_of
+from holdfast.journal.rows import run_of, status_of, task_body, task_of
 from holdfast.journal.rules import (
     amended_spec,
     check_size,
@@ -62,27 +62,9 @@ def last_id(connection: sqlite3.Connection, table: str) -> int:
 
 def find(connection: sqlite3.Connection, name: str) -> Run | None:
     row = connection.execute(
-        "SELECT id, spec, changes, created FROM runs WHERE name = ?", (name,)
+        "SELECT id, name, spec, changes, created FROM runs WHERE name = ?", (name,)
     ).fetchone()
-    if row is None:
-        return None
-    return run_of(name, row)
-
-
-def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
-    identity, spec, changes, created = row
-    try:
-        run = Run(
-            id=identity,
-            spec=msgspec.msgpack.decode(spec, type=RunSpec),
-            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
-            created=float(created),
-        )
-    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
-        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
-    if run.spec.name != name:
-        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
-    return run
+    return None if row is None else run_of(row)
 
 
 def policy_of(connection: sqlite3.Connection, run: Run) -> GroupPolicy:
@@ -126,11 +108,11 @@ def amend(
 def current(connection: sqlite3.Connection, run: Run) -> Run:
     """As it is recorded now; `UsageError` when it is gone."""
     row = connection.execute(
-        "SELECT name, id, spec, changes, created FROM runs WHERE id = ?", (run.id,)
+        "SELECT id, name, spec, changes, created FROM runs WHERE id = ?", (run.id,)
     ).fetchone()
     if row is None:
         raise UsageError(f"run {run.spec.name!r} is no longer in the journal: it was deleted")
-    return run_of(row[0], row[1:])
+    return run_of(row)
 
 
 def annotate(
@@ -362,13 +344,6 @@ def _trajectory_row(run: str, row: _Row, records: int) -> TrajectoryRow:
     )
 
 
-def status_of(value: int, *, of: str) -> Status:
-    try:
-        return Status(value)
-    except ValueError as error:
-        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
-
-
 def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow]:
     return trajectory_rows(
         connection, run.spec.name, "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,)
@@ -389,10 +364,10 @@ def some_trajectories(
 
 def listing(connection: sqlite3.Connection) -> list[RunRow]:
     found = connection.execute(
-        "SELECT CAST(name AS BLOB), id, spec, changes, created FROM runs ORDER BY id"
+        "SELECT id, CAST(name AS BLOB), spec, changes, created FROM runs ORDER BY id"
     ).fetchall()
-    named = [(text_of(name, of="the name of a run"), *row) for name, *row in found]
-    return [_run_row(connection, run_of(name, (*row,))) for name, *row in named]
+    named = [(run, text_of(name, of="the name of a run"), *row) for run, name, *row in found]
+    return [_run_row(connection, run_of(row)) for row in named]
 
 
 def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
