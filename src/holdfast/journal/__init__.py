@@ -100,16 +100,21 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
 
 
 def _open_server(where: str, *, read_only: bool) -> Journal:
+    require_driver(where)
+    from holdfast.journal.postgres.journal import PostgresJournal
+
+    return PostgresJournal(where, read_only=read_only)
+
+
+def require_driver(where: str) -> None:
+    """Before anything is imported that talks to the server of a journal."""
     try:
-        from holdfast.journal.postgres.journal import PostgresJournal
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
+        import asyncpg  # noqa: F401 - Whether it is there.
+    except ModuleNotFoundError:
         raise UsageError(
             f"journal {shown_address(where)} needs the extra `postgres`: "
             "pip install '.[postgres]' (in the clone)"
-        ) from error
-    return PostgresJournal(where, read_only=read_only)
+        ) from None
 
 
 @asynccontextmanager

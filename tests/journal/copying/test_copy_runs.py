@@ -244,15 +244,28 @@ def test_a_run_with_the_longest_name_is_copied(tmp_path):
     assert using(target, lambda journal: journal.find_run(name)) is not None
 
 
-def test_two_files_are_copied_without_the_driver_of_a_server(tmp_path):
-    using(str(tmp_path / "a.db"), fill)
+def without_driver(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """The command where the extra `postgres` is not installed."""
     program = (
         "import sys; sys.modules['asyncpg'] = None\n"
         "from holdfast.cli.main import main\n"
-        "sys.exit(main(['journal', 'copy', 'a.db', 'b.db']))"
+        "sys.exit(main(sys.argv[1:]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_two_files_are_copied_without_the_driver_of_a_server(tmp_path):
+    using(str(tmp_path / "a.db"), fill)
+    ended = without_driver("journal", "copy", "a.db", "b.db", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "both are the same" in ended.stdout
+
+
+@pytest.mark.parametrize("words", [("check",), ("copy", "a.db"), ("compact",)])
+def test_a_server_without_its_driver_names_the_extra(tmp_path, words):
+    using(str(tmp_path / "a.db"), fill)
+    ended = without_driver("journal", *words, "postgresql://me@nowhere/x", cwd=tmp_path)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "needs the extra `postgres`" in line

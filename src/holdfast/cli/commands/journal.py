@@ -11,7 +11,7 @@ from holdfast.cli.setup.journals import to_change, to_read
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import bytes_text, print_json, visible_name
 from holdfast.engine.report import many
-from holdfast.journal import is_server
+from holdfast.journal import is_server, require_driver
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
 from holdfast.journal.find_run import run_named
@@ -38,6 +38,7 @@ def check(args: argparse.Namespace) -> "int | Coroutine[None, None, int]":
 
 
 async def _check_server(args: argparse.Namespace) -> int:
+    require_driver(args.file)
     from holdfast.journal.damage.check_server import check_server, repair_server
 
     cuts, loss = await repair_server(args.file) if args.repair else ([], "")
