@@ -20,7 +20,7 @@ ALL = TRAJECTORIES * CALLS
 
 
 def start(place: Path, engine: FakeEngine, tasks: Path, *, kill_at: int):
-    words = run_words(place, engine, tasks, rollout="waiting_calls.py")
+    words = run_words(place, engine, tasks, "--keep-interrupted", rollout="waiting_calls.py")
     env = {"HOLDFAST_EFFECTS": str(place), "KILL_AT": str(kill_at), "CALLS": str(CALLS)}
     return holdfast(*words, env=env)
 

@@ -420,7 +420,7 @@ def test_an_interrupted_tool_call_makes_a_trajectory_disturbed():
         assert (await t.tool(call, pay)).error == INTERRUPTED_CALL
         return 1.0
 
-    yard = Yard("a")
+    yard = Yard("a", group=GroupPolicy(keep_interrupted=True))
     yard.run(rollout)
     report = yard.report()
     assert report.interrupted_calls == 1
@@ -445,3 +445,21 @@ def test_what_healed_is_one_line() -> None:
     assert f"\n\n{healed}\n\n1 failed for good" in text
     assert text.count("Traceback") == 1
     assert as_text(report, full_tracebacks=True).count("Traceback") == 2
+
+
+def test_what_was_retried_in_a_trajectory_that_failed_after_all_has_not_healed() -> None:
+    trouble = {"a": 1, "b": 1}
+
+    async def rollout(t):
+        if trouble[t.task.id]:
+            trouble[t.task.id] -= 1
+            raise ConnectionError("gone")
+        if t.task.id == "b":
+            raise KeyError("a bug")
+
+    yard = Yard("a", "b")
+    yard.run(rollout, concurrency=1)
+    report = yard.report()
+    gone = next(cause for cause in report.causes if "gone" in cause.root)
+    assert (gone.failures, gone.permanent, gone.healed) == (2, 0, 1)
+    assert "2 × ConnectionError: gone (1 healed; for instance in run/a/0)" in as_text(report)

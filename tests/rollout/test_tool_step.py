@@ -4,18 +4,29 @@ nobody takes it for interrupted."""
 import asyncio
 import json
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.records.errors import RunStopped
+from holdfast.engine.export.export import What
+from holdfast.engine.report import as_text
+from holdfast.records.errors import Cause, EnvironmentBroken, RunStopped
+from holdfast.records.failure import failure_of
+from holdfast.records.group import GroupPolicy
+from holdfast.records.history import History
 from holdfast.records.message import ToolCall
-from holdfast.records.step import INTERRUPTED_CALL, ToolIntent
+from holdfast.records.step import INTERRUPTED_CALL, AttemptFailed, Contract, ToolIntent
+from holdfast.records.trajectory import Status
+from holdfast.rollout.replay.reply import ToolReply
 from holdfast.rollout.threads import pool as threads
+from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.rollout.tools.isolated import pool
-from holdfast.rollout.tools.tool import tool
+from holdfast.rollout.tools.tool import Tool, tool
 from holdfast.testing import ManualClock
+from support.engine.yard import Yard
 from support.rollout import dangerous_tools as tools
 from support.rollout.isolated_pools import end_all
 from support.rollout.stage import Play, call
@@ -271,3 +282,227 @@ def test_calls_that_wait_for_their_turn_in_an_environment_have_left_no_intent() 
         assert sorted(shops[0].begun + shops[1].begun) == ["a", "b", "c"]
 
     asyncio.run(main())
+
+
+# --- a call that ended, and one that was interrupted
+
+
+class Down:
+    """A tool whose service is down for its first `calls`. It notes the keys that it is given."""
+
+    def __init__(self, calls: int, error: Exception, *, hangs: bool = False):
+        self.calls = calls
+        self.error = error
+        self.hangs = hangs
+        self.keys: list[str] = []
+
+    def tool(self, contract: Contract) -> Tool:
+        async def look(idempotency_key: str) -> str:
+            self.keys.append(idempotency_key)
+            if len(self.keys) > self.calls:
+                return "seen"
+            if self.hangs:
+                await asyncio.Event().wait()
+            raise self.error
+
+        return Tool(look, contract=contract, timeout=0.05 if self.hangs else 60)
+
+
+def looking(tool: Tool, seen: list[str]):
+    async def rollout(t: holdfast.Rollout) -> float:
+        t.add("go")
+        await t.generate()
+        reply = await t.tool(call("look"), tool)
+        seen.append(reply.content)
+        await t.generate()
+        return float(reply.ok)
+
+    return rollout
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("contract", list(Contract))
+def test_a_call_that_raised_or_timed_out_is_made_again_with_its_key_under_any_contract(
+    contract: Contract, hangs: bool
+) -> None:
+    down, seen = Down(2, ConnectionError("refused"), hangs=hangs), list[str]()
+    yard = Yard()
+    yard.run(looking(down.tool(contract), seen), max_retry=3)
+    history = yard.history()
+    assert (history.status, history.reward, history.life) == (Status.COMPLETED, 1.0, 0)
+    assert seen == ["seen"], "what infrastructure did to a call is no result"
+    assert len(down.keys) == 3
+    assert len(set(down.keys)) == 1
+    assert [failure.cause for failure in history.failures] == [Cause.ENVIRONMENT] * 2
+    assert len(history.generations) == len(yard.policy.requests) == 2, "it was replayed"
+
+
+@pytest.mark.parametrize("contract", list(Contract))
+def test_a_tool_that_stays_down_fails_the_trajectory_with_its_own_error(contract: Contract) -> None:
+    down, seen = Down(99, ConnectionError("refused")), list[str]()
+    yard = Yard(group=GroupPolicy(refill=1))
+    yard.run(looking(down.tool(contract), seen), max_retry=1)
+    history = yard.history()
+    assert (history.status, history.reward, history.life) == (Status.FAILED, None, 1)
+    assert history.finished is not None
+    assert history.finished.reason == (
+        "EnvironmentBroken: tool look broke: ConnectionError: refused"
+    )
+    assert (seen, len(down.keys), len(set(down.keys))) == ([], 4, 2)
+    assert yard.rows(What.SAMPLES) == []
+    assert "healed" not in as_text(yard.report())
+
+
+def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> None:
+    """Its second intent says that it began again; until then, a kill disturbs nothing."""
+
+    async def main() -> None:
+        play, calls = Play(), list[str]()
+
+        @tool
+        async def pay() -> str:
+            """Pays."""
+            calls.append("paid")
+            if len(calls) == 1:
+                raise ConnectionError("refused")
+            return await asyncio.Event().wait()
+
+        async def rollout(t: holdfast.Rollout) -> ToolReply:
+            t.add("go")
+            await t.generate()
+            return await t.tool(call("pay"), pay)
+
+        with pytest.raises(EnvironmentBroken) as broken:
+            await play.perform(rollout)
+        failure = failure_of(broken.value, step="1", attempt=1)
+        await play.journal.append(await play.lease(), [AttemptFailed(failure, 0.0)])
+        assert not (await play.history()).unfinished
+        attempt = asyncio.create_task(play.perform(rollout))
+        await until(lambda: len(calls) == 2)
+        await killed(attempt)
+        assert (await play.history()).unfinished == {"1"}
+        reply = await play.perform(rollout)
+        assert (reply.error, len(calls)) == (INTERRUPTED_CALL, 2)
+
+    asyncio.run(main())
+
+
+class Interrupted:
+    """A run whose process dies in the call of an at-most-once tool, as often as a test likes."""
+
+    def __init__(self, group: GroupPolicy):
+        self.yard = Yard(samples=2, group=group)
+        self.calls: list[str] = []
+        self.seen: list[str] = []
+
+    async def _rollout(self, t: holdfast.Rollout, *, dies: bool) -> float:
+        @tool
+        async def pay(idempotency_key: str) -> str:
+            """Pays."""
+            self.calls.append(idempotency_key)
+            return await asyncio.Event().wait() if dies and t.key.sample == 0 else "paid"
+
+        t.add("go")
+        await t.generate()
+        reply = await t.tool(call("pay"), pay)
+        self.seen.append(reply.content)
+        await t.generate()
+        return float(reply.ok)
+
+    def die(self) -> None:
+        async def main() -> None:
+            process = asyncio.create_task(self.yard.work(partial(self._rollout, dies=True)))
+            await until(lambda: len(self.calls) == 2 and self.seen == ["paid"])
+            await asyncio.sleep(0.05)
+            await killed(process)
+
+        asyncio.run(main())
+
+    def go_on(self, **options: object) -> History:
+        self.yard.run(partial(self._rollout, dies=False), **options)
+        return self.yard.history()
+
+
+def test_a_call_in_which_the_process_died_makes_its_sample_anew_where_the_group_has_a_refill():
+    killed_once = Interrupted(GroupPolicy(refill=1))
+    killed_once.die()
+    history = killed_once.go_on()
+    assert (history.status, history.life, history.reward) == (Status.COMPLETED, 1, 1.0)
+    assert killed_once.seen == ["paid", "paid"], "no model was told of an accident"
+    (failure,) = history.failures
+    assert (failure.type, failure.cause) == ("InterruptedCall", Cause.INFRASTRUCTURE)
+    samples = killed_once.yard.rows(What.SAMPLES)
+    assert [(row["sample"], row["interrupted"]) for row in samples] == [(0, False), (1, False)]
+
+
+def test_without_a_refill_the_model_is_told_and_the_trajectory_is_in_no_loss_and_no_baseline():
+    killed_once = Interrupted(GroupPolicy(refill=0))
+    killed_once.die()
+    history = killed_once.go_on()
+    assert (history.status, history.reward) == (Status.FAILED, None)
+    assert killed_once.seen == ["paid", INTERRUPTED]
+    assert history.interrupted_calls == ["pay"]
+    assert len(killed_once.calls) == 2, "it was not called again"
+    assert [row["sample"] for row in killed_once.yard.rows(What.SAMPLES)] == [1]
+    text = as_text(killed_once.yard.report())
+    assert "the process died during a call of tool pay" in text
+    assert "healed" not in text
+
+
+def test_to_retry_such_a_trajectory_is_to_make_the_call_again_with_its_key():
+    killed_once = Interrupted(GroupPolicy(refill=0))
+    killed_once.die()
+    killed_once.go_on()
+    history = killed_once.go_on(reopen_failed=True)
+    assert (history.status, history.reward, history.life) == (Status.COMPLETED, 1.0, 0)
+    assert killed_once.seen == ["paid", INTERRUPTED, "paid"]
+    interrupted_key, *_, again = sorted(killed_once.calls, key=killed_once.calls.count)
+    assert killed_once.calls.count(again) == 2
+    assert killed_once.calls.count(interrupted_key) == 1
+
+
+def test_a_run_that_keeps_interrupted_trajectories_trains_them_and_marks_them():
+    killed_once = Interrupted(GroupPolicy(refill=1, keep_interrupted=True))
+    killed_once.die()
+    history = killed_once.go_on()
+    assert (history.status, history.life, history.reward) == (Status.COMPLETED, 0, 0.0)
+    assert killed_once.seen == ["paid", INTERRUPTED]
+    samples = killed_once.yard.rows(What.SAMPLES)
+    assert [(row["sample"], row["interrupted"]) for row in samples] == [(0, True), (1, False)]
+    assert "1 tool call interrupted" in as_text(killed_once.yard.report())
+
+
+# --- a loop that is busy
+
+
+def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop_is() -> None:
+    begun: list[int] = []
+    most_waiting = 0
+
+    @tool
+    async def pay(number: int) -> int:
+        """Pays."""
+        nonlocal most_waiting
+        begun.append(number)
+        most_waiting = max(most_waiting, recorded - len(begun))
+        time.sleep(0.002)  # What begins keeps the loop from all others.
+        return number
+
+    recorded = 0
+
+    async def main() -> None:
+        nonlocal recorded
+        play, calls = Play(), payments()
+        append = play.journal.append
+
+        async def counted(lease, records, **options) -> None:
+            nonlocal recorded
+            await append(lease, records, **options)
+            recorded += sum(isinstance(record, ToolIntent) for record in records)
+
+        play.journal.append = counted  # type: ignore[method-assign]
+        replies = await play.perform(lambda t: t.tools(calls, pay))
+        assert [reply.content for reply in replies] == [str(number) for number in range(CALLS)]
+
+    asyncio.run(main())
+    assert most_waiting < threads.MAX_ADMITTED

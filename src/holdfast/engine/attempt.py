@@ -18,6 +18,7 @@ from holdfast.records.errors import (
     Cause,
     EndpointDown,
     HoldfastError,
+    InterruptedCall,
     JournalCorrupt,
     JournalError,
     PolicyRefused,
@@ -90,6 +91,7 @@ class TrajectoryRunner:
         self._processor = processor
         self._settings = settings
         self._settles = settles
+        self._keeps_interrupted = context.spec.group.keep_interrupted
 
     async def load(self, lease: Lease) -> History:
         """What is recorded so far; a torn log is cut to its last good record, and reported."""
@@ -124,6 +126,7 @@ class TrajectoryRunner:
             except Rewound:
                 # No failure: the same attempt begins again before the steps that are history now.
                 rewound, history = True, await self.load(lease)
+                history.end_calls()
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 await _record_failure(session, error, self._settings)
                 # Read again: an append whose waiter was cancelled may have become durable.
@@ -147,6 +150,8 @@ class TrajectoryRunner:
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
         await session.log.cut_untaken()
+        if (told := session.history.interrupted_calls) and not self._keeps_interrupted:
+            raise InterruptedCall(told[0])
         if outcome.status is Status.COMPLETED and (reason := _cut_by(session.history)):
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)
         if outcome.reward is None:
@@ -306,8 +311,8 @@ def _may_retry(
 
 
 def _refillable(failure: Failure, session: Session) -> bool:
-    most = session.context.spec.group.refill
-    return TREATMENT[failure.cause].refill and session.history.life < most
+    group = session.context.spec.group
+    return TREATMENT[failure.cause].refill and group.refills(session.history.life)
 
 
 def _back_off_seconds(settings: Settings, failures: int) -> float:

@@ -339,6 +339,10 @@ ALTERING = (
         metavar="JSON",
     ),
 )
+KEEP_INTERRUPTED = switch(
+    "keep-interrupted",
+    "keep samples in which the process died during a call of an at_most_once tool (they fail)",
+)
 SAMPLING = (
     SAMPLES,
     SEED,
@@ -382,6 +386,7 @@ SAMPLING = (
         choices=("partial", "drop"),
     ),
     Option("group-at-least", "partial: how many must be valid ({})", Whole(1), 1, "M"),
+    KEEP_INTERRUPTED,
 )
 
 # --- how it is worked on

@@ -61,6 +61,8 @@ class RootCause(Struct):
     failures: int
     permanent: int
     """How many trajectories it failed for good."""
+    healed: int
+    """Of the failures, those whose trajectories ended as if nothing had happened."""
     example: str
     """One trajectory that met it."""
     message: str
@@ -198,7 +200,7 @@ def _add(
     report.forks += len(history.forks)
     report.prefix_breaks += history.prefix_breaks
     report.seams += history.seams
-    report.interrupted_calls += history.interrupted_calls
+    report.interrupted_calls += len(history.interrupted_calls)
     report.worlds_changed += sum(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
     report.closes_failed += len(history.close_failures)
     report.refused_calls += len(history.refusals)
@@ -208,14 +210,15 @@ def _add(
     scored_away = failed and last_failure(history) in history.scoring_failures
     retried = len(history.failures) - (1 if failed and not scored_away else 0)
     report.retried_attempts += max(0, retried)
+    healed = history.status.is_outcome and not history.interrupted_calls
     for failure in history.failures:
         last = failed and not scored_away and failure is history.failures[-1]
-        _add_cause(causes, failure, name, permanent=last)
+        _add_cause(causes, failure, name, permanent=last, healed=healed)
     for failure in history.close_failures:
-        _add_cause(causes, failure, name, permanent=False)
+        _add_cause(causes, failure, name, permanent=False, healed=healed)
     for failure in history.scoring_failures:
         last = scored_away and failure is history.scoring_failures[-1]
-        _add_cause(causes, failure, name, permanent=last)
+        _add_cause(causes, failure, name, permanent=last, healed=healed)
     if history.status is Status.TRUNCATED and history.finished is not None:
         reason = history.finished.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
@@ -242,7 +245,12 @@ def _is_disturbed(history: History) -> bool:
 
 
 def _add_cause(
-    causes: dict[tuple[str, str], RootCause], failure: Failure, name: str, *, permanent: bool
+    causes: dict[tuple[str, str], RootCause],
+    failure: Failure,
+    name: str,
+    *,
+    permanent: bool,
+    healed: bool,
 ) -> None:
     cause = causes.get((failure.phase, failure.root))
     if cause is None:
@@ -252,12 +260,14 @@ def _add_cause(
             phase=failure.phase,
             failures=0,
             permanent=0,
+            healed=0,
             example=name,
             message=failure.line,
             traceback=failure.traceback,
         )
     cause.failures += 1
     cause.permanent += permanent
+    cause.healed += healed
 
 
 def _count_groups(
@@ -278,7 +288,7 @@ def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
     """The report for people. `training` says what became of a run that is trained on. Frames of
-    Holdfast, and tracebacks of what healed, are left out unless all of them are wanted."""
+    Holdfast, and tracebacks of what failed nothing for good, are left out unless all are wanted."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -321,8 +331,8 @@ def as_text(
     for cause in shown:
         if cause.permanent or full_tracebacks:
             lines += _cause(cause, full=full_tracebacks)
-    if healed := [cause for cause in shown if not (cause.permanent or full_tracebacks)]:
-        lines += ["", *map(_headline, healed)]
+    if others := [cause for cause in shown if not (cause.permanent or full_tracebacks)]:
+        lines += ["", *map(_headline, others)]
     if further := report.causes[MAX_CAUSES:]:
         lines.append(_further(further, report.run))
     if report.permanent_failures:
@@ -425,7 +435,9 @@ def _further(causes: list[RootCause], run: str) -> str:
 def _headline(cause: RootCause) -> str:
     # A name of a data set's: on one line, whatever is in it.
     name = "".join(char if char.isprintable() else repr(char)[1:-1] for char in cause.example)
-    end = f"{cause.permanent} for good" if cause.permanent else "healed"
+    is_healed = cause.healed == cause.failures
+    end = f"{cause.permanent} for good" if cause.permanent else f"{cause.healed} healed"
+    end = "healed" if is_healed else end
     return (
         f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
         f"in {name})"

@@ -225,10 +225,18 @@ class ToolBug(HoldfastError):
     arose_here = False
 
 
-class UnrepeatableToolBug(ToolBug):
-    """So did a tool that may not be called twice."""
+class InterruptedCall(HoldfastError):
+    """The process died in the middle of a call that is not made twice. An accident has shaped the
+    trajectory: it is made anew where its group has a refill left, else it has failed."""
 
-    retryable = False
+    cause = Cause.INFRASTRUCTURE
+    arose_here = False
+
+    def __init__(self, tool: str):
+        super().__init__(
+            f"the process died during a call of tool {tool}, which is at_most_once: nobody knows "
+            "whether the call took effect; --retry-failed makes it again"
+        )
 
 
 class Rewound(HoldfastError):

@@ -29,11 +29,18 @@ class GroupPolicy(Struct, frozen=True, metaclass=NamedFields):
     """How often a member is rolled out anew when its attempts are spent."""
     shortfall: Shortfall = Shortfall.PARTIAL
     at_least: int = 1
+    keep_interrupted: bool = False
+    """Whether a trajectory is a valid member although its model was told that a tool call was
+    interrupted. By default, such a trajectory is a failure of infrastructure."""
 
     def __post_init__(self) -> None:
         check_fields(self, "group ")
         check_whole("group refill", self.refill, least=0)
         check_whole("group at_least", self.at_least, least=1)
+
+    def refills(self, life: int) -> bool:
+        """Whether a member in its `life` (0 is the first) may be rolled out anew."""
+        return life < self.refill
 
     def keeps(self, valid: int, *, of: int) -> bool:
         """Whether a settled group with `valid` usable members is delivered."""

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from holdfast.records.encoding.tokens import count, unpack_ids
+from holdfast.records.errors import InterruptedCall
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message, Role, user
 from holdfast.records.step import (
-    INTERRUPTED_CALL,
     AttemptFailed,
     AttemptStarted,
     Called,
@@ -103,7 +103,11 @@ class History:
         counts no more."""
         self.furthest = 0
         """How many steps there ever were at once, in this life."""
-        self._running: set[str] = set()
+        self.unfinished: set[str] = set()
+        """Tool calls that began, and of whose end nothing is recorded: neither a result nor a
+        failure of the attempt that made them. Whoever reads this from a journal knows that the
+        process died in them."""
+        self._begun: set[str] = set()
         self._entered: set[str] = set()
         self._failed = False
         self.attempts: list[AttemptStarted] = []
@@ -143,8 +147,9 @@ class History:
         self.attempts.append(record)
         self.inherited = frozenset(self.steps)
         if not self._failed and len(self.attempts) > 1:
-            self.interruptions.update(self._running | self._entered)
+            self.interruptions.update(self._begun & self.unfinished | self._entered)
         self._failed = False
+        self._begun.clear()
         self._entered.clear()
 
     def _step(self, record: "Drafted | ToolResult | Step") -> None:
@@ -160,9 +165,11 @@ class History:
                 self._use(record.model, Usage(completion_tokens=count(record.ids)))
                 self.drafts[record.path] = longer(self.drafts.get(record.path), record)
             case ToolIntent():
+                # A call that is made again is the same call.
+                self.calls_ever += record.path not in self.steps
                 self.steps[record.path] = record
-                self._running.add(record.path)
-                self.calls_ever += 1
+                self.unfinished.add(record.path)
+                self._begun.add(record.path)
             case ValueRecorded():
                 self.steps[record.path] = record
             case EnvironmentStepped():
@@ -170,7 +177,7 @@ class History:
                 self._acted(record.environment, record.path)
             case ToolResult():
                 self.results[record.path] = record
-                self._running.discard(record.path)
+                self.unfinished.discard(record.path)
                 del self.interruptions[record.path]
                 intent = self.steps.get(record.path)
                 if isinstance(intent, ToolIntent) and intent.environment:
@@ -211,6 +218,7 @@ class History:
                 self.failures.append(record.failure)
                 self.spent += 1
                 self._failed = True
+                self.end_calls()
             case Forked():
                 self.forks.append(record)
                 self.rewinds += record.reason == CAME_BACK_DIFFERENT
@@ -258,13 +266,24 @@ class History:
             case Reopened():
                 self._forgive()
                 self.finished = self.scored = None
+                if self.failures and self.failures[-1].type == InterruptedCall.__name__:
+                    self._cut_interrupted()
+
+    def end_calls(self) -> None:
+        """The attempt has ended, and the process has not: so have the calls that it made."""
+        self.unfinished -= self._begun
+
+    def _cut_interrupted(self) -> None:
+        """The user wishes that calls which were interrupted are made again."""
+        for path in [path for path, result in self.results.items() if result.interrupted]:
+            self.cut(path)
 
     def cut(self, path: str) -> None:
         """Makes the steps at and after `path` history; a fork record does the same."""
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)
-            self._running.discard(gone)
+            self.unfinished.discard(gone)
         for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
             del self.drafts[gone]
         for key, called in list(self.calls.items()):
@@ -319,9 +338,11 @@ class History:
         return sum(not (step.ids or step.usage or step.trainable) for step in self.generations)
 
     @property
-    def interrupted_calls(self) -> int:
-        """Tool calls of which nobody knows whether they took effect."""
-        return sum(result.error == INTERRUPTED_CALL for result in self.results.values())
+    def interrupted_calls(self) -> list[str]:
+        """The names of the tools of whose calls nobody knows whether they took effect, where the
+        model was told so."""
+        told = (self.steps[path] for path, result in self.results.items() if result.interrupted)
+        return [step.name for step in told if isinstance(step, ToolIntent)]
 
     @property
     def unanswered_calls(self) -> list[CallRefused]:

@@ -25,12 +25,13 @@ from holdfast.records.usage import NOTHING, Usage
 
 
 class Contract(StrEnum):
-    """What a tool promises about being called again, when it is unknown whether it ran."""
+    """What becomes of a call in which the process died: nobody knows whether it took effect. A
+    call that ended, be it with an error or at its timeout, is made again under any contract."""
 
     IDEMPOTENT = "idempotent"
     """Run again with the same idempotency key."""
     AT_MOST_ONCE = "at_most_once"
-    """Never run again: the model gets the result that the call was interrupted."""
+    """Never run again in this life: the model gets the result that the call was interrupted."""
     RESTART = "restart"
     """The trajectory starts anew: the state that the call changed is gone."""
 
@@ -156,6 +157,11 @@ class ToolResult(_Record, frozen=True, tag=4):
     """What an environment's tool earned; None for a tool that earns nothing."""
     done: bool = False
     truncated: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the model was told that nobody knows if the call took effect."""
+        return self.error == INTERRUPTED_CALL
 
 
 class EnvironmentStepped(_Record, frozen=True, tag=5):

@@ -4,8 +4,13 @@ The intent is written when the call has all that it needs, and only that is miss
 an intent has begun, or is about to. A call that waits for a thread or a process leaves no trace.
 
 What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
-the model is shown. What broke in the tool is no result at all: the attempt fails, and the next one
-finds the intent. A bug in the tool is a bug: the call is not reported as interrupted.
+the model is shown. What infrastructure did to a call is never one:
+
+- A call that raised, or ran into its timeout, has ended. It fails the attempt, and the next attempt
+  makes it again, with the same idempotency key and another intent, whatever the tool's contract.
+- A call in which the process died has no recorded end. The tool's contract decides; where that
+  forbids to make it again, the model is told so, and the trajectory counts as a failure of
+  infrastructure (`InterruptedCall`), unless the run says otherwise.
 """
 
 import asyncio
@@ -18,10 +23,10 @@ from msgspec import structs
 from holdfast.records.errors import (
     EnvironmentBroken,
     HoldfastError,
+    InterruptedCall,
     ThreadsHang,
     ToolBug,
     ToolSaysNo,
-    UnrepeatableToolBug,
 )
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
@@ -106,19 +111,42 @@ async def run_call(
         _fingerprint(call),
         lambda recorded: divergence.of_tool(recorded, call),
     )
-    if intent is None:
-        return await _first_call(session, path, call, tool, tools)
     recorded = session.history.results.get(path)
-    return await _interrupted_call(session, intent, tool) if recorded is None else recorded
+    if intent is not None and recorded is not None:
+        return recorded
+    if intent is not None:
+        session.state.check_running()
+        if _may_not_repeat(session, intent, tool):
+            return await _tell_interrupted(session, intent)
+        await session.go_live()
+    return await _make_call(session, path, call, tool, tools, earlier=intent)
 
 
-async def _first_call(
+def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> bool:
+    is_interrupted = intent.path in session.history.unfinished
+    return is_interrupted and (tool is None or intent.contract is not Contract.IDEMPOTENT)
+
+
+async def _tell_interrupted(session: Session, intent: ToolIntent) -> ToolResult:
+    """What the model is told; but a life that the group replaces anyway ends here."""
+    group = session.context.spec.group
+    if not group.keep_interrupted and group.refills(session.history.life):
+        raise session.state.fail(InterruptedCall(intent.name), intent.path)
+    result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
+    await session.log.append(result)
+    return result
+
+
+async def _make_call(
     session: Session,
     path: str,
     call: ToolCall,
     tool: Tool | None,
     tools: Sequence[Tool],
+    *,
+    earlier: ToolIntent | None,
 ) -> ToolResult:
+    """`earlier`: the intent of the same call, which is made again."""
     rejection = _rejection(call, tool, tools)
     if tool is not None:
         check_alive(session, path, f"tool {tool.name}")
@@ -129,7 +157,7 @@ async def _first_call(
         arguments=call.arguments,
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
-        idempotency_key=_key(session, path, call),
+        idempotency_key=earlier.idempotency_key if earlier else _key(session, path, call),
         # A rejected call reaches no environment.
         environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
@@ -139,63 +167,39 @@ async def _first_call(
         await session.log.append(intent, result)
         return result
     assert tool is not None, "an unknown tool is rejected above"
-    return await _run(session, intent, tool, intent)
+    return await _run(session, intent, tool)
 
 
-async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | None) -> ToolResult:
-    """An intent without a result: the tool's contract decides."""
-    session.state.check_running()
-    if intent.contract is Contract.IDEMPOTENT and tool is not None:
-        check_alive(session, intent.path, f"tool {tool.name}")
-        await session.go_live()
-        return await _run(session, intent, tool)
-    result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
-    await session.log.append(result)
-    return result
-
-
-async def _run(session: Session, intent: ToolIntent, tool: Tool, *first: ToolIntent) -> ToolResult:
-    """`first` is what has to be durable before the call begins, and not before that."""
+async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
     if not isinstance(tool, BoundTool):
-        return await _run_once(session, intent, tool, *first)
+        return await _run_once(session, intent, tool)
     try:
         async with tool.episode.acting(intent.path):
-            return await _run_once(session, intent, tool, *first)
+            return await _run_once(session, intent, tool)
     except ToolSaysNo as no:
         # It waited for its turn, and the call before it ended the episode.
         result = ToolResult(intent.path, str(no), error=type(no).__name__)
-        await session.log.append(*first, result)
+        await session.log.append(intent, result)
         return result
 
 
-async def _run_once(
-    session: Session, intent: ToolIntent, tool: Tool, *first: ToolIntent
-) -> ToolResult:
-    try:
-        arguments = tool.bind(intent.arguments)
-    except ToolSaysNo as no:  # The tool is another than when the call was interrupted.
-        result = ToolResult(intent.path, tool.render_result(str(no)), error=type(no).__name__)
-    else:
-        if tool.wants_key:
-            arguments[KEY_PARAMETER] = intent.idempotency_key
-        result = await _run_in_slot(session, intent, tool, arguments, *first)
+async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
+    arguments = tool.bind(intent.arguments)
+    if tool.wants_key:
+        arguments[KEY_PARAMETER] = intent.idempotency_key
+    result = await _run_in_slot(session, intent, tool, arguments)
     await session.log.append(result)
     return result
 
 
 async def _run_in_slot(
-    session: Session,
-    intent: ToolIntent,
-    tool: Tool,
-    arguments: dict[str, object],
-    *first: ToolIntent,
+    session: Session, intent: ToolIntent, tool: Tool, arguments: dict[str, object]
 ) -> ToolResult:
     async with AsyncExitStack() as slot:
         with _fail_on_accident(session, intent, tool):
             begin = await slot.enter_async_context(tool.slot(arguments))
         session.state.check_usable()  # It may have waited for long.
-        # Also without an intent: should the call kill this process again, that is counted.
-        await session.log.append(*first)
+        await session.log.append(intent)
         return await _call(session, intent, tool, begin)
 
 
@@ -258,7 +262,7 @@ def _tool_error(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     # What acts in an environment is put back with it, and called again.
     if isinstance(tool, BoundTool) or not is_bug(root):
         return EnvironmentBroken(message)
-    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(message)
+    return ToolBug(message)
 
 
 def _rejection(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:

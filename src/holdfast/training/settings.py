@@ -128,6 +128,9 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """Of the order of the tasks, of every request, and of new parameters."""
     dynamic: bool = False
     """Whether groups in which all rewards are equal are dismissed and replaced (DAPO)."""
+    keep_interrupted: bool = False
+    """Whether trajectories are trained whose model was told that a tool call was interrupted; by
+    default they are rolled out anew, and else in no loss and no baseline."""
     max_draws: int = 3
     """With `dynamic`: how often its number of groups a step may draw, before it trains on what
     there is."""
@@ -215,7 +218,7 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     def group_policy(self) -> GroupPolicy:
         """Which groups are trained: with a baseline of the group, one valid member is too few."""
         needed = 2 if self.trainer.objective.estimator.needs_groups else 1
-        return GroupPolicy(at_least=needed)
+        return GroupPolicy(at_least=needed, keep_interrupted=self.keep_interrupted)
 
     @property
     def identity(self) -> dict[str, object]:

@@ -8,7 +8,7 @@ from holdfast.evaluation.definition.retries import (
     ExceptionHandlerConfig,
     retrying_of,
 )
-from holdfast.records.errors import EnvironmentBroken, ToolBug, UnrepeatableToolBug, UsageError
+from holdfast.records.errors import EnvironmentBroken, ToolBug, UsageError
 from holdfast.records.failure import Cause
 from support.evaluation.course import Course
 
@@ -80,13 +80,12 @@ def test_a_giveup_func_that_raises_fails_its_row_with_that(course: Course) -> No
     assert "the first" in failure.traceback
 
 
-def test_tools_go_by_what_they_raised_and_by_their_contracts() -> None:
+def test_tools_go_by_what_they_raised() -> None:
     rule = retrying_of(ExceptionHandlerConfig(retryable_exceptions={KeyError})).rule
     assert rule is not None
-    bug, unrepeatable = ToolBug("a bug"), UnrepeatableToolBug("a bug")
-    bug.__cause__ = unrepeatable.__cause__ = KeyError("k")
+    bug = ToolBug("a bug")
+    bug.__cause__ = KeyError("k")
     assert rule(bug) is True
-    assert rule(unrepeatable) is None
     assert rule(EnvironmentBroken("gone")) is None, "environments go by their cause"
 
 

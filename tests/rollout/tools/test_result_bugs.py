@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.export.export import What
 from holdfast.records.errors import EnvironmentBroken, ThreadsHang
 from holdfast.records.group import GroupPolicy
-from holdfast.records.step import INTERRUPTED_CALL
+from holdfast.records.step import Contract
 from holdfast.records.trajectory import Status
 from holdfast.rollout.threads import pool
 from holdfast.rollout.tools.result import RaisedElsewhere, is_bug
@@ -25,7 +25,7 @@ class Calls:
         self.errors = list(errors)
         self.count = 0
 
-    def tool(self, contract: str) -> Tool:
+    def tool(self, contract: Contract) -> Tool:
         def use() -> str:
             self.count += 1
             if self.errors:
@@ -45,45 +45,32 @@ def solved_with(tool: Tool):
     return solve
 
 
-def run(calls: Calls, contract: str) -> Yard:
+def run(calls: Calls, contract: Contract) -> Yard:
     yard = Yard(group=GroupPolicy(refill=2))
     yard.run(solved_with(calls.tool(contract)), max_retry=3)
     return yard
 
 
-def test_a_bug_in_a_tool_that_may_not_be_repeated_fails_its_trajectory_and_no_model_is_told():
+@pytest.mark.parametrize("contract", list(Contract))
+def test_a_bug_in_a_tool_is_called_once_more_to_tell_it_from_a_flake_and_no_model_is_told(contract):
     calls = Calls(*[ZeroDivisionError("a/0")] * 9)
-    yard = run(calls, "at_most_once")
+    yard = run(calls, contract)
     history = yard.history()
-    assert (history.status, calls.count) == (Status.FAILED, 1)
+    assert (history.status, calls.count) == (Status.FAILED, 2)
     assert history.life == 0, "a new life would only look for a way around it"
-    assert history.interrupted_calls == 0
-    (failure,) = history.failures
-    assert failure.cause == "code"
-    assert failure.line == "UnrepeatableToolBug: tool use broke: ZeroDivisionError: a/0"
+    assert not history.interrupted_calls
+    assert [failure.cause for failure in history.failures] == ["code"] * 2
+    failure = history.failures[-1]
+    assert failure.line == "ToolBug: tool use broke: ZeroDivisionError: a/0"
     assert "in use\n" in failure.traceback
     assert yard.rows(What.SAMPLES) == []
 
 
-def test_a_bug_in_a_tool_that_may_be_repeated_is_called_once_more_to_tell_it_from_a_flake():
-    calls = Calls(*[KeyError("x")] * 9)
-    history = run(calls, "idempotent").history()
-    assert (history.status, history.life, calls.count) == (Status.FAILED, 0, 2)
-    assert [failure.type for failure in history.failures] == ["ToolBug"] * 2
-
-
-def test_a_flake_that_looks_like_a_bug_costs_one_attempt():
+@pytest.mark.parametrize("contract", list(Contract))
+def test_a_flake_that_looks_like_a_bug_costs_one_attempt(contract):
     calls = Calls(KeyError("x"))
-    history = run(calls, "idempotent").history()
+    history = run(calls, contract).history()
     assert (history.status, calls.count) == (Status.COMPLETED, 2)
-
-
-def test_what_breaks_around_a_tool_is_told_to_the_model_as_interrupted():
-    calls = Calls(ConnectionError("reset by peer"))
-    history = run(calls, "at_most_once").history()
-    assert (history.status, calls.count) == (Status.COMPLETED, 1)
-    (result,) = history.results.values()
-    assert result.error == INTERRUPTED_CALL
 
 
 class TheirError(ValueError):

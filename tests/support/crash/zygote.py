@@ -32,6 +32,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import JournalError
+from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import tasks_digest
@@ -67,6 +68,7 @@ async def drive(order: dict) -> None:
         scorer="score",
         renderer="bytes",
         tasks=tasks_digest(tasks),
+        group=GroupPolicy(keep_interrupted=True),
     )
     policy = EnginePolicy(order["url"], "fake", retry=RETRY, patience=30)
     journal, faults = opened(order["journal"], order["io"])

@@ -11,6 +11,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
+from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.run import RunSpec
@@ -104,7 +105,8 @@ class Play:
 
     def spec(self, sampling: Sampling = DEFAULT_SAMPLING) -> RunSpec:
         return RunSpec(
-            "run", self.samples, self.model, sampling, self.seed, "solve", "", "bytes", "tasks"
+            *("run", self.samples, self.model, sampling, self.seed, "solve", "", "bytes", "tasks"),
+            group=GroupPolicy(refill=0),  # There is nobody here who would begin anew.
         )
 
     async def lease(self, sample: int = 0) -> Lease:

@@ -152,7 +152,12 @@ def plan_of(
         samples=args.samples,
         sampling=_sampling(args),
         seed=args.seed,
-        group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
+        group=GroupPolicy(
+            args.group_refill,
+            Shortfall(args.group_shortfall),
+            args.group_at_least,
+            args.keep_interrupted,
+        ),
         settings=settings_of(vars(args)),
     )
     return with_command(plan, args)

@@ -178,6 +178,7 @@ def settings_from(args: argparse.Namespace) -> TrainingSettings:
         samples=args.samples,
         seed=args.seed,
         dynamic=args.dynamic or args.loss == "dapo",
+        keep_interrupted=args.keep_interrupted,
         max_draws=args.max_draws,
         checkpoint_every=args.checkpoint_every,
         keep_checkpoints=args.keep_checkpoints,

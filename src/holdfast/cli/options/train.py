@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.engine import options
-from holdfast.engine.options import POSITIVE, SECONDS, Number, Option, Whole, switch
+from holdfast.engine.options import (
+    KEEP_INTERRUPTED,
+    POSITIVE,
+    SECONDS,
+    Number,
+    Option,
+    Whole,
+    switch,
+)
 from holdfast.pipeline.settings import TooOld
 from holdfast.training.objective.objective import CORRECTIONS, PRESETS
 from holdfast.training.settings import DTYPES, WEIGHT_SYNC, RateSchedule, TruncationPolicy
@@ -77,6 +85,7 @@ OBJECTIVE = (
         "keep",
         choices=tuple(TruncationPolicy),
     ),
+    KEEP_INTERRUPTED,
     Option(
         "overlong-length",
         "take a penalty off the reward of trajectories near or above N sampled tokens (none)",

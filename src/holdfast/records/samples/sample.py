@@ -77,6 +77,9 @@ class Sample(Struct, omit_defaults=False):
     """Sent to the engine for the turns that are new in this sample, each prompt in full."""
     completion_tokens: int = 0
     """Sampled in these turns."""
+    interrupted: bool = False
+    """Whether the model was told that a tool call was interrupted (`GroupPolicy.keep_interrupted`
+    keeps such a trajectory)."""
 
     def __post_init__(self) -> None:
         if not self.remove_sample and (problem := _inconsistency(self)):
@@ -212,6 +215,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             truncated=history.status is Status.TRUNCATED,
             prompt_tokens=branch.used.prompt_tokens,
             completion_tokens=branch.used.completion_tokens,
+            interrupted=bool(history.interrupted_calls),
         )
         for index, branch in enumerate(_branches(history))
     ]

@@ -31,6 +31,7 @@ from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.threads.dedicated import OwnThread
+from holdfast.rollout.threads.pool import begin_soon
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.tool import Tool, await_result, result_text, tools_of
 
@@ -51,7 +52,8 @@ class BoundTool(Tool):
             async with super().slot(arguments) as begin:
                 yield begin
         else:  # The environment's thread is free: its calls are made one by one.
-            yield lambda: self._in_its_thread(arguments)
+            async with begin_soon(lambda: self._in_its_thread(arguments)) as begin_there:
+                yield begin_there
 
     async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:

@@ -195,14 +195,11 @@ class StepLog:
         return self._state.fail(Rewound(f"{reason}: {details}" if details else reason))
 
     async def restart_if_interrupted(self) -> None:
-        """A call under the `restart` contract that never ended makes the whole trajectory history:
-        it may have changed anything."""
-        for path, step in self.history.steps.items():
-            if (
-                isinstance(step, ToolIntent)
-                and step.contract is Contract.RESTART
-                and path not in self.history.results
-            ):
+        """A call under the `restart` contract in which the process died makes the whole trajectory
+        history: it may have changed anything."""
+        for path in self.history.unfinished:
+            step = self.history.steps[path]
+            if isinstance(step, ToolIntent) and step.contract is Contract.RESTART:
                 reason = f"tool {step.name!r} was interrupted and its contract is to start anew"
                 await self.append(Forked("0", reason, "", self._context.clock.now()))
                 return

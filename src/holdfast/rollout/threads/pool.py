@@ -84,7 +84,7 @@ class DaemonThreads:
     async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
         """A thread for the function, which runs when the block begins it."""
         await self.room()
-        async with _Admission() as admission:
+        async with Admission() as admission:
             start = StartSignal()
             async with start_on_signal(start, self.run(function, start=start)) as running:
 
@@ -121,15 +121,16 @@ class DaemonThreads:
             raise
 
 
-class _Admission:
-    """A place among the few calls that are about to begin. Those that have begun need none."""
+class Admission:
+    """A place among the few calls that are about to begin, in a thread or on the loop. Those that
+    have begun need none."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._places = _admitted.setdefault(loop, asyncio.Semaphore(MAX_ADMITTED))
         self._is_held = False
 
-    async def __aenter__(self) -> "_Admission":
+    async def __aenter__(self) -> "Admission":
         await self._places.acquire()
         self._is_held = True
         return self
@@ -141,6 +142,18 @@ class _Admission:
         if self._is_held:
             self._is_held = False
             self._places.release()
+
+
+@asynccontextmanager
+async def begin_soon(call: "Begin[Result]") -> "AsyncIterator[Begin[Result]]":
+    """`call`, when it is one of the few that may begin next on this loop."""
+    async with Admission() as admission:
+
+        async def begin() -> Result:
+            admission.end()
+            return await call()
+
+        yield begin
 
 
 _admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (

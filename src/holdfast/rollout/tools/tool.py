@@ -21,7 +21,7 @@ from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
 from holdfast.records.task import check_schema
 from holdfast.rollout.threads.contain import contain
-from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.threads.pool import DaemonThreads, begin_soon
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.isolated.function import Isolated
 from holdfast.rollout.tools.result import MAX_RESULT, cut_middle, result_text
@@ -178,8 +178,8 @@ class Tool:
     @asynccontextmanager
     async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
         """All that a call needs to begin at once: for plain functions a thread, so that they never
-        block the loop, for isolated ones a process that is ready. Waiting for it costs no time of
-        the call.
+        block the loop, for isolated ones a process that is ready, for async ones the loop's
+        attention. Waiting for it costs no time of the call.
 
         Cancelling ends the wait; an isolated function is also ended itself.
         """
@@ -191,7 +191,8 @@ class Tool:
             ) as begin:
                 yield begin
         elif self.is_async:
-            yield lambda: await_result(self.function(**arguments))
+            async with begin_soon(lambda: await_result(self.function(**arguments))) as begin_here:
+                yield begin_here
         else:
             async with self._threads.slot(lambda: self.function(**arguments)) as begin_thread:
 

@@ -91,6 +91,7 @@ _SAMPLES = pa.schema(
         ("truncated", pa.bool_()),
         ("prompt_tokens", pa.int64()),
         ("completion_tokens", pa.int64()),
+        ("interrupted", pa.bool_()),
     ]
 )
 _TRAJECTORIES = pa.schema(
