@@ -17,6 +17,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.rollout.tools.tool import Tool
 from holdfast.testing import Fault, FaultKind
 from support.engine.yard import Yard, turn
+from support.hostile_errors import NoAttributes, NoClass
 from support.rollout.stage import Oracle, call
 
 
@@ -81,6 +82,12 @@ BROKEN = {
     "task group": (group_fails, "LookupError"),
     "base group": (base_group, "ExitCalled"),
     "unreadable": (raising(Unreadable()), "Unprintable"),
+    "no attributes": (raising(NoAttributes()), "Unprintable"),
+    "no class": (raising(NoClass()), "Unprintable"),
+    "a bug beside an outage": (
+        raising(ExceptionGroup("two", [ConnectionError("lost"), TypeError("bug")])),
+        "TypeError",
+    ),
     "base exception": (raising(NotAnException("x")), "ExitCalled"),
     "surrogate": (raising(ValueError("half \ud800")), "ValueError"),
 }

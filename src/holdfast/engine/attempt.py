@@ -15,9 +15,7 @@ from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Lease
 from holdfast.records.errors import (
     AttemptTimeout,
-    Cause,
     EndpointDown,
-    HoldfastError,
     InterruptedCall,
     JournalCorrupt,
     JournalError,
@@ -30,7 +28,7 @@ from holdfast.records.errors import (
     Truncated,
     UsageError,
 )
-from holdfast.records.failure import TREATMENT, Failure, failure_of
+from holdfast.records.failure import TREATMENT, Failure, as_exception, failure_of
 from holdfast.records.history import History
 from holdfast.records.message import Message
 from holdfast.records.step import (
@@ -43,10 +41,11 @@ from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.episodes.environment import as_number, earns_rewards
 from holdfast.rollout.processors.processor import Returned, Reward, RolloutProcessor
 from holdfast.rollout.processors.rows_adapter import start_rollout
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception, end_task, finishes_within
+from holdfast.rollout.threads.contain import end_task, finishes_within
 from holdfast.rollout.tools.tool import result_text
 
 
@@ -141,11 +140,12 @@ class TrajectoryRunner:
         """What the rollout came to. Raises what is no outcome."""
         try:
             returned = await self._perform(session)
-        except HoldfastError as error:
-            if error.cause is not Cause.POLICY:
+        except Exception as error:
+            if is_accident(error):
                 raise
             # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
-            limit = error if isinstance(error, Truncated) else Truncated(type(error).__name__)
+            root = as_exception(error)
+            limit = root if isinstance(root, Truncated) else Truncated(type(root).__name__)
             outcome = AttemptOutcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
@@ -200,7 +200,8 @@ def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
     if job.cancelled():
         return RuntimeError("the rollout cancelled itself")
     error = job.exception()
-    return None if error is None else as_exception(error)
+    # A group stays one: all of its members are recorded.
+    return error if error is None or isinstance(error, Exception) else as_exception(error)
 
 
 async def _within_deadline(
@@ -267,12 +268,12 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
     """Records the failure together with what follows from it, and waits before the next try."""
     history, clock = session.history, session.clock
     attempt = len(history.attempts) + (1 if session.log.is_unstarted else 0)
-    found = as_exception(error)
-    again = _ruled(found, settings)
+    root = as_exception(error)
+    again = _ruled(root, settings)
     if isinstance(again, Exception):
-        found, again = again, False
+        error, again = again, False
     now = clock.now()
-    failure = failure_of(found, step=session.state.step_of(error), attempt=attempt)
+    failure = failure_of(error, step=session.state.step_of(root), attempt=attempt)
     record = AttemptFailed(failure, now)
     if _may_retry(failure, history, settings, again=again):
         await session.conclude(record)

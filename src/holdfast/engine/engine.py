@@ -29,6 +29,7 @@ from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
+from holdfast.records.failure import as_exception
 from holdfast.records.history import History
 from holdfast.records.run import RecordedCommand, Run
 from holdfast.records.step import Record
@@ -38,7 +39,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.replay.current_code import enter_trajectory
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.speaker import Speaker
-from holdfast.rollout.threads.contain import as_exception, in_background
+from holdfast.rollout.threads.contain import in_background
 
 CLAIM_AHEAD = 64
 STAND_BY_SECONDS = 1.0

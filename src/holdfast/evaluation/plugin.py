@@ -121,6 +121,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
         return None
     from holdfast.evaluation.running.signals import Interrupted
     from holdfast.records.errors import ScoringStopped
+    from holdfast.records.foreign import readable
 
     try:
         outcome = _perform(pyfuncitem, definition)
@@ -132,8 +133,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
             raise KeyboardInterrupt(str(error)) from None
         pytest.exit(str(error))
     except Exception as error:
-        error.__traceback__ = _user_code_of(error) or error.__traceback__
-        raise
+        shown = readable(error)  # pytest looks at all of it.
+        shown.__traceback__ = _user_code_of(shown) or shown.__traceback__
+        if shown is error:
+            raise
+        raise shown from None
     _attach(pyfuncitem, outcome)
     outcome.check()
     return True

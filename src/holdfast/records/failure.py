@@ -3,23 +3,35 @@
 The table from cause to gradient lives here and nowhere else (see `TREATMENT`).
 """
 
-import asyncio
 import os
 import re
 import sysconfig
 import traceback as tracebacks
 from pathlib import Path
+from types import TracebackType
 
 from msgspec import Struct
 
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import Cause, HoldfastError
+from holdfast.records.foreign import (
+    guarded,
+    harmless,
+    members_of,
+    message_of,
+    name_of,
+    plain_text_of,
+    traceback_of,
+)
 from holdfast.records.outside import broke_outside
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
 MAX_READ = 1_000_000
 MAX_LINE = 300
+MAX_MEMBERS = 8
+"""Errors of one group whose tracebacks are kept."""
+_AND_THEN = "\nAt the same time:\n\n"
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 # What changes from one failure to the next like it: counts, ids, and where an object lies.
@@ -46,6 +58,11 @@ TREATMENT: dict[Cause, Treatment] = {
     Cause.CODE: Treatment(1, False, "FAILED", "no", False),
     Cause.POLICY: Treatment(0, False, "TRUNCATED", "by the truncation policy", True),
 }
+
+
+_WORST_FIRST = (Cause.CODE, Cause.ENVIRONMENT, Cause.INFRASTRUCTURE, Cause.POLICY)
+"""What an exception group counts as: a bug beside an accident is a bug, which no retry mends; an
+accident beside a limit that the policy met is an accident, and no outcome."""
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
@@ -93,7 +110,12 @@ def shortened(line: str, limit: int = MAX_LINE) -> str:
 
 
 def classify(error: BaseException) -> tuple[Cause, bool]:
-    """Cause and retryability, from types, and from the status of an HTTP response."""
+    """Cause and retryability, from types, and from the status of an HTTP response; of a group,
+    those of its worst member."""
+    return guarded(lambda: _classify(root_of(error)), lambda worse: (Cause.CODE, True))
+
+
+def _classify(error: BaseException) -> tuple[Cause, bool]:
     if isinstance(error, HoldfastError):
         return error.cause, error.retryable
     if broke_outside(error):
@@ -105,23 +127,20 @@ def classify(error: BaseException) -> tuple[Cause, bool]:
 def failure_of(
     error: BaseException, *, step: str = "", attempt: int = 0, phase: str = "rollout"
 ) -> Failure:
-    """The record of `error`: its root, not the group or cancellation that carried it here, and
-    how many others there were in the group."""
-    root = root_of(error)
+    """The record of `error`: of its root, not of the group or cancellation that carried it here.
+    The other members of the group are counted, and their tracebacks follow."""
+    root, *others = (harmless(member, error) for member in _worst_first(error))
     cause, retryable = classify(root)
-    formatted = tracebacks.TracebackException.from_exception(root)
-    if isinstance(root, HoldfastError) and not root.arose_here and not _has_user_code(formatted):
-        _leave_out_our_frames(formatted)
-    else:
-        _begin_with_user_code(formatted)
     # Redacted before it is shortened: half a secret is still one.
-    message = _shorten(redact(_shorten(_message_of(root), MAX_READ)), MAX_MESSAGE)
+    message = _shorten(redact(_shorten(message_of(root), MAX_READ)), MAX_MESSAGE)
+    shown = (root, *others[: MAX_MEMBERS - 1])
+    texts = [_traceback_text(member, traceback_of(error)) for member in shown]
     return Failure(
         cause=cause,
         retryable=retryable,
-        type=type(root).__name__,
-        message=_with_count(message, len(_real(error)) - 1),
-        traceback=_shorten(redact(_shorten("".join(formatted.format()), MAX_READ)), MAX_TRACEBACK),
+        type=name_of(root),
+        message=_with_count(message, len(others)),
+        traceback=_shorten(redact(_shorten(_AND_THEN.join(texts), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
         phase=phase,
@@ -129,19 +148,39 @@ def failure_of(
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The first real error inside exception groups: a cancellation never hides it (I4)."""
-    while isinstance(error, BaseExceptionGroup):
-        inner = error.exceptions
-        real = [each for each in inner if not isinstance(each, asyncio.CancelledError)]
-        error = (real or list(inner))[0]
-    return error
+    """The worst error inside exception groups, of equals the first; neither a cancellation nor
+    something harmless beside it hides it (I4). What cannot be looked at is replaced by something
+    that can."""
+    return _worst_first(error)[0]
 
 
-def _real(error: BaseException) -> list[BaseException]:
-    """The errors in a group and in the groups inside it, without cancellations."""
-    if isinstance(error, BaseExceptionGroup):
-        return [each for inner in error.exceptions for each in _real(inner)]
-    return [] if isinstance(error, asyncio.CancelledError) else [error]
+def as_exception(error: BaseException) -> Exception:
+    """The root of `error`, as something that can be raised and recorded without harm."""
+    return harmless(root_of(error), error)
+
+
+def _worst_first(error: BaseException) -> list[BaseException]:
+    members = members_of(error)
+    return members if len(members) == 1 else sorted(members, key=_rank)
+
+
+def _rank(error: BaseException) -> int:
+    return guarded(lambda: _WORST_FIRST.index(_classify(error)[0]), lambda worse: 0)
+
+
+def _traceback_text(error: BaseException, carried: TracebackType | None) -> str:
+    """`carried`: the frames of the group that it came in, for an error that was never raised."""
+    return guarded(lambda: _without_our_frames(error, carried), lambda _: plain_text_of(error))
+
+
+def _without_our_frames(error: BaseException, carried: TracebackType | None) -> str:
+    frames = traceback_of(error) or carried
+    formatted = tracebacks.TracebackException(type(error), error, frames)
+    if isinstance(error, HoldfastError) and not error.arose_here and not _has_user_code(formatted):
+        _leave_out_our_frames(formatted)
+    else:
+        _begin_with_user_code(formatted)
+    return "".join(formatted.format())
 
 
 def _with_count(message: str, more: int) -> str:
@@ -238,14 +277,6 @@ def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
     for cause in (formatted.__cause__, formatted.__context__):
         if cause is not None:
             _leave_out_our_frames(cause)
-
-
-def _message_of(error: BaseException) -> str:
-    """The error's message; user code may fail to say it."""
-    try:
-        return str(error)
-    except Exception as worse:
-        return f"(its message cannot be read: {type(worse).__name__})"
 
 
 def _shorten(text: str, limit: int) -> str:

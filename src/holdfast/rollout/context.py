@@ -15,6 +15,7 @@ import msgspec
 from holdfast.policy.policy import DEADLINE
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.failure import as_exception
 from holdfast.records.history import added_messages, tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
@@ -297,7 +298,8 @@ class Rollout:
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
         """Runs branches side by side, each from here and with a key space of its own.
 
-        If one raises, the others are cancelled and awaited, and its error is raised.
+        If one raises, the others are cancelled and awaited, and its error is raised; of several,
+        the worst.
         """
         validate.check_rollouts(rollouts, "t.branch")
         check_not_in_environment(self._session, self._scope)
@@ -311,13 +313,13 @@ class Rollout:
                     for rollout, child in zip(rollouts, children, strict=True)
                 ]
         except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
+            worst = as_exception(errors)
             self._session.log.keep_cancelled(f"{path}.")
         else:
             self._join([child.budget for child in children])
             return [task.result() for task in tasks]
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
-        raise first
+        raise worst
 
     @must_be_awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:

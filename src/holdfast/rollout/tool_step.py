@@ -28,6 +28,7 @@ from holdfast.records.errors import (
     ToolBug,
     ToolSaysNo,
 )
+from holdfast.records.failure import as_exception
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout.episodes.environment import Observation, check_observation
@@ -39,7 +40,7 @@ from holdfast.rollout.replay.crash_count import check_alive
 from holdfast.rollout.replay.nested_steps import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception, end_tasks
+from holdfast.rollout.threads.contain import end_tasks
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.result import is_bug
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Function, Tool, as_tool
@@ -234,11 +235,12 @@ def _fail_on_accident(
         raise
     except ThreadsHang as hang:  # It was not called at all.
         raise session.state.fail(hang, intent.path) from None
-    except Exception as broken:
+    except Exception as raised:
+        broken = as_exception(raised)
         if not is_accident(broken):
-            raise  # A limit that the policy met inside it.
+            raise broken from None  # It says no, or met a limit of the policy's, in a group.
         late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
-        raise session.state.fail(_tool_error(tool, broken, late=late), intent.path) from broken
+        raise session.state.fail(_tool_error(tool, broken, late=late), intent.path) from raised
 
 
 def _fingerprint(call: ToolCall) -> bytes:
@@ -253,10 +255,9 @@ def _key(session: Session, path: str, call: ToolCall) -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-def _tool_error(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
+def _tool_error(tool: Tool, root: Exception, *, late: bool) -> HoldfastError:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
-    root = as_exception(error)
     reason = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
     message = f"tool {tool.name} broke: {reason}"
     # What acts in an environment is put back with it, and called again.

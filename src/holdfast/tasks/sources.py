@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.records.errors import UsageError
+from holdfast.records.foreign import headline_of
 from holdfast.records.task import Task, is_conversation
 from holdfast.rollout.code.load import UserCodeError, format_error, load_module, split
 from holdfast.tasks.files import SUFFIXES, FileRecord, plain_row, read
@@ -135,7 +136,7 @@ def _blaming(reference: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{reference} raised {type(error).__name__}: {error}", format_error(error)
+            f"{reference} raised {headline_of(error)}", format_error(error)
         ) from error
 
 

@@ -16,6 +16,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
 from holdfast.testing.faulty_journal import FaultyJournal
 from support.engine.yard import Yard, turn
+from support.hostile_errors import NoAttributes, NoClass
 from support.paths import TESTS
 
 
@@ -110,6 +111,8 @@ BAD = {
     "cancels": (cancelled, "ExitCalled"),
     "base group": (base_group, "ExitCalled"),
     "unreadable": (raising(Unreadable()), "Unprintable"),
+    "no attributes": (raising(NoAttributes()), "Unprintable"),
+    "no class": (raising(NoClass()), "Unprintable"),
     "nan": (lambda view: math.nan, "NotAScore"),
     "text": (lambda view: "good", "NotAScore"),
     "bad reward": (lambda view: Score("good"), "NotAScore"),

@@ -40,6 +40,48 @@ def test_it(row):
     course.run("--holdfast-no-fail-on-permanent-failure").assert_outcomes(passed=1)
 
 
+HOSTILE = """
+class Hostile(Exception):
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+"""
+
+
+def test_a_judge_whose_error_cannot_be_looked_at_costs_its_own_row(course: Course) -> None:
+    course.write(
+        TWENTY
+        + HOSTILE
+        + """
+@evaluation_test(dataset=TWENTY)
+def test_it(row):
+    if row.ground_truth == 7:
+        raise Hostile("seven")
+    return 1.0
+"""
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    result.stdout.fnmatch_lines(["*19 of 20 rows scored*", "*Hostile, which cannot be looked at*"])
+
+
+def test_a_data_set_whose_error_cannot_be_looked_at_fails_its_own_test(course: Course) -> None:
+    course.write(
+        HOSTILE
+        + """
+def rows():
+    raise Hostile("no rows")
+
+@evaluation_test(dataset=rows)
+def test_it(row):
+    return 1.0
+"""
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
 def test_what_the_engine_breaks_is_no_score_and_is_not_judged(course: Course) -> None:
     course.engine.set_faults(Fault(FaultKind.MISSING_IDS, matching="/r1/", times=0))
     course.write(

@@ -5,7 +5,8 @@ import gc
 
 import pytest
 
-from holdfast.rollout.threads.contain import as_exception, end_tasks
+from holdfast.records.failure import as_exception
+from holdfast.rollout.threads.contain import end_tasks
 
 
 def test_tasks_that_fail_in_their_cancellation_are_not_reported_as_lost_when_their_end_is_cut_off():

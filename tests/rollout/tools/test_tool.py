@@ -13,6 +13,7 @@ from holdfast.records.step import Contract, ToolIntent, ToolResult
 from holdfast.rollout.threads import pool as threads
 from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.rollout.tools.tool import Tool, as_tool, tool
+from support.hostile_errors import NoAttributes
 from support.paths import TESTS
 from support.rollout.stage import Play, call
 
@@ -123,6 +124,7 @@ class Unreadable(Exception):
 
 
 ACCIDENTS = [
+    NoAttributes(),
     KeyError("the tool's own"),
     TimeoutError("the tool's own"),
     SystemExit(3),

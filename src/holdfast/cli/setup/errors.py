@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import sys
-import traceback
 from collections.abc import Callable
 
 from holdfast.cli.setup.user_code import UserCodeError, user_traceback
@@ -27,6 +26,7 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
+from holdfast.records.foreign import headline_of, text_of
 from holdfast.training.run.folder import FolderInUse, OtherTraining
 from holdfast.weights.engine_lock import EngineInUse
 
@@ -99,9 +99,9 @@ def _unforeseen(error: Exception) -> Exit:
     """An error of the user's code outside any trajectory, or a bug of ours."""
     if own_frames := user_traceback(error):
         _print(redact(own_frames))
-        line = f"the rollout's own code failed: {type(error).__name__}: {error}"
+        line = f"the rollout's own code failed: {headline_of(error)}"
     else:
-        _print(redact("".join(traceback.format_exception(error))))
+        _print(redact(text_of(error)))
         line = "this is a bug in Holdfast; nothing that was recorded is lost"
     return say(line, Exit.STOPPED)
 

@@ -12,6 +12,7 @@ from holdfast.engine.scoring.signature import check_scorer
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import is_user_code
+from holdfast.records.foreign import headline_of
 from holdfast.rollout.code.load import (
     UserCodeError,
     format_error,
@@ -123,7 +124,7 @@ def processor_of(rollout: object, path: Path) -> RolloutProcessor:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}",
+            f"{path}: the rollout cannot be made: {headline_of(error)}",
             format_error(error),
         ) from error
 

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import HoldfastError
+from holdfast.records.failure import as_exception
+from holdfast.records.foreign import ExitCalled
 from holdfast.rollout.processors.processor import RolloutProcessor
-from holdfast.rollout.threads.contain import ExitCalled, contain
+from holdfast.rollout.threads.contain import contain
 
 CLEAN_UP_SECONDS = 300.0
 
@@ -53,8 +55,9 @@ async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
             await contain(_called(processor.acleanup))
     except Exception as error:
         late = f"did not end within {CLEAN_UP_SECONDS:g} s"
-        what = late if limit.expired() else f"raised {error!r}"
-        stop.fail(ProcessorBroken(f"acleanup of the processor {what}", error))
+        root = as_exception(error)
+        what = late if limit.expired() else f"raised {root!r}"
+        stop.fail(ProcessorBroken(f"acleanup of the processor {what}", root))
 
 
 async def _called(method: Callable[[], Awaitable[None] | None]) -> None:

@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,9 +36,9 @@ from holdfast.engine.scoring.wire import (
 )
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EndpointDown, PolicyRefused, ScorerTimeout, ThreadsHang
-from holdfast.records.failure import failure_of
+from holdfast.records.failure import as_exception, failure_of
+from holdfast.records.foreign import headline_of, text_of
 from holdfast.rollout.processors.processor import fingerprinted
-from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.tools.isolated.worker import die_with, import_module
 
 BOOT = (
@@ -175,11 +174,12 @@ class Serving:
             )
             answer = ScoreResult(request.number, scores)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
+            root = as_exception(error)
             answer = ScoreFailed(
                 request.number,
-                failure_of(as_exception(error), phase="scoring"),
-                timed_out=isinstance(error, ScorerTimeout | ThreadsHang),
-                is_unusable=isinstance(error, EndpointDown | PolicyRefused),
+                failure_of(error, phase="scoring"),
+                timed_out=isinstance(root, ScorerTimeout | ThreadsHang),
+                is_unusable=isinstance(root, EndpointDown | PolicyRefused),
             )
         with contextlib.suppress(ConnectionError):
             await self._send(answer)
@@ -211,8 +211,4 @@ def load_scorer(home: ScorerHome) -> Scorer:
 
 
 def _refused(error: BaseException) -> ScorerRefused:
-    exception = as_exception(error)
-    return ScorerRefused(
-        redact(f"{type(exception).__name__}: {exception}"),
-        redact("".join(traceback.format_exception(error))),
-    )
+    return ScorerRefused(redact(headline_of(as_exception(error))), redact(text_of(error)))

@@ -22,14 +22,13 @@ from holdfast.records.errors import (
     ScoringStopped,
     ThreadsHang,
 )
-from holdfast.records.failure import failure_of
+from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.usage import judge_usage
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.threads.contain import as_exception
 
 STOPS = (ThreadsHang, ScoringStopped, ScorerUnloadable, EndpointDown, PolicyRefused)
 """What ends the run and leaves the trajectory as it is, to be scored later. An engine that a scorer
@@ -166,10 +165,11 @@ class Scoring:
     async def _failed(
         self, members: Sequence[Member], error: BaseException, *, attempt: int, final: bool
     ) -> None:
+        root = as_exception(error)
         failure = (
-            structs.replace(error.failure, attempt=attempt)
-            if isinstance(error, ScorerFailed)
-            else failure_of(as_exception(error), attempt=attempt, phase="scoring")
+            structs.replace(root.failure, attempt=attempt)
+            if isinstance(root, ScorerFailed)
+            else failure_of(error, attempt=attempt, phase="scoring")
         )
         record = ScoringFailed(failure, self._clock.now(), final)
         status = Status.FAILED if final else None

@@ -25,9 +25,8 @@ from holdfast.environments.http.protocol import (
 )
 from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
 from holdfast.records.errors import UsageError
-from holdfast.records.failure import failure_of
+from holdfast.records.failure import as_exception, failure_of
 from holdfast.rollout.episodes.environment import Environment
-from holdfast.rollout.threads.contain import as_exception
 
 MAX_SESSIONS = 256
 IDLE_SECONDS = 3600.0

@@ -34,9 +34,9 @@ from holdfast.environments.http.protocol import (
     has_snapshots,
 )
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
-from holdfast.records.failure import failure_of
+from holdfast.records.failure import as_exception, failure_of
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
-from holdfast.rollout.threads.contain import as_exception, contain, end_task
+from holdfast.rollout.threads.contain import contain, end_task
 from holdfast.rollout.threads.dedicated import OwnThread
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool, as_tool, result_text
 

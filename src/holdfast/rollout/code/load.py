@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from holdfast.records.errors import UsageError
+from holdfast.records.foreign import frames_of, guarded, headline_of, plain_text_of, readable
 
 _loaded: dict[Path, ModuleType] = {}
 
@@ -53,7 +54,7 @@ def load_module(path: Path) -> ModuleType:
         raise
     except BaseException as error:
         raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}{_remedy(error, path)}",
+            f"{path} does not import: {headline_of(error)}{_remedy(error, path)}",
             format_error(error),
         ) from error
 
@@ -126,6 +127,7 @@ def _is_free(package: Path) -> bool:
 
 def _remedy(error: BaseException, path: Path) -> str:
     folder = path.resolve().parent
+    error = readable(error)
     if isinstance(error, ModuleNotFoundError):
         packages = _packages_of(path.resolve())
         searched = [folder, *(package.parent for package in packages[:1]), Path.cwd()]
@@ -144,12 +146,16 @@ def _free_name(stem: str) -> str:
 
 def user_traceback(error: BaseException) -> str:
     """The traceback from the user's first frame on; "" when it never was in their code."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = frames_of(error)
     return format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
 
 
 def format_error(error: BaseException) -> str:
     """From the user's first frame on and without ours, in all errors that led to this one."""
+    return guarded(lambda: _format_error(readable(error)), lambda worse: plain_text_of(error))
+
+
+def _format_error(error: BaseException) -> str:
     summary = traceback.TracebackException.from_exception(error)
     for error_part in _chain(summary):
         frames = [frame for frame in error_part.stack if not _is_ours(frame.filename)]

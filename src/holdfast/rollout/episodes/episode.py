@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.records.failure import failure_of
+from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, ToolResult
 from holdfast.rollout.episodes.environment import (
     Environment,
@@ -29,7 +29,6 @@ from holdfast.rollout.replay.nested_steps import check_own_attempt
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.threads.dedicated import OwnThread
 from holdfast.rollout.threads.pool import begin_soon
 from holdfast.rollout.threads.start_signal import Begin

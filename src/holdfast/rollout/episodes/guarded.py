@@ -14,6 +14,8 @@ from holdfast.records.errors import (
     ToolSaysNo,
     UsageError,
 )
+from holdfast.records.failure import as_exception
+from holdfast.records.foreign import headline_of
 from holdfast.rollout.episodes.environment import (
     Environment,
     Observation,
@@ -21,7 +23,7 @@ from holdfast.rollout.episodes.environment import (
     check_observation,
 )
 from holdfast.rollout.replay.attempt_state import AttemptState, is_accident
-from holdfast.rollout.threads.contain import as_exception, contain
+from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
 
@@ -79,10 +81,10 @@ class GuardedEnvironment:
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
     def break_attempt(self, what: str, error: Exception) -> BaseException:
-        if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
-            return self._state.fail(error)
         root = as_exception(error)
-        message = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
+        if isinstance(root, HoldfastError) and not isinstance(root, ToolSaysNo):
+            return self._state.fail(root)
+        message = f"{self._environment.name}.{what} broke: {headline_of(root)}"
         return self._state.fail(EnvironmentBroken(message), self._state.step)
 
     async def _require(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:

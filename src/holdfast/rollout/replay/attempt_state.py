@@ -6,7 +6,8 @@ accident into an outcome (I5).
 
 import asyncio
 
-from holdfast.records.errors import Cause, HoldfastError, RunStopped
+from holdfast.records.errors import Cause, RunStopped
+from holdfast.records.failure import classify
 from holdfast.records.step import Record
 
 
@@ -77,5 +78,5 @@ class AttemptState:
 
 
 def is_accident(error: BaseException) -> bool:
-    """Whether a step's error is something that the policy did not do."""
-    return not (isinstance(error, HoldfastError) and error.cause is Cause.POLICY)
+    """Whether an error is something that the policy did not do."""
+    return classify(error)[0] is not Cause.POLICY

@@ -5,43 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from holdfast.records.failure import root_of
+from holdfast.records.failure import as_exception
+from holdfast.records.foreign import readable
 
 MAX_CANCELLATIONS = 3
 CANCEL_AGAIN_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 """Between two looks at a deadline that moves."""
 Result = TypeVar("Result")
-
-
-class ExitCalled(RuntimeError):
-    """User code raised what is meant for the process or the loop, not for a trajectory."""
-
-
-class Unprintable(RuntimeError):
-    """User code raised an error without a readable message."""
-
-
-def as_exception(error: BaseException) -> Exception:
-    """The root of `error`, as something that can be raised and recorded without harm."""
-    root = root_of(error)
-    try:
-        str(root)
-    except Exception:
-        return _with_cause(
-            Unprintable(f"{type(root).__name__}, whose message cannot be read"), root
-        )
-    if isinstance(root, Exception):
-        return root
-    name, text = type(root).__name__, repr(root)
-    if not text.startswith(name):  # pytest's outcomes show their text alone.
-        text = f"{name}: {text}"
-    return _with_cause(ExitCalled(f"user code raised {text}"), error)
-
-
-def _with_cause(error: Exception, cause: BaseException) -> Exception:
-    error.__cause__ = cause
-    return error
 
 
 async def end_task(job: "asyncio.Task[Result]") -> None:
@@ -128,16 +99,19 @@ async def finishes_in_time(job: "asyncio.Future[Result]", left: Callable[[], flo
 
 
 async def contain(awaitable: Awaitable[Result]) -> Result:
-    """Whatever it raises is an `Exception`, or a cancellation that came from outside."""
+    """Whatever it raises is an `Exception` that can be looked at, or a cancellation that came from
+    outside."""
     try:
         return await awaitable
-    except Exception:
-        raise
+    except Exception as error:
+        found = readable(error)
+        if found is error:
+            raise
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
         if current is None or current.cancelling():
             raise
-        found: BaseException = error
+        found = error
     except BaseException as error:
         found = error
     raise as_exception(found)

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.rollout.threads.contain import as_exception
+from holdfast.records.failure import as_exception
+from holdfast.records.foreign import readable
 
 Result = TypeVar("Result")
 
@@ -56,6 +57,7 @@ def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
 def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> None:
     if future.done():
         return
+    error = readable(error)
     if isinstance(error, StopIteration):
         # Futures reject it: a coroutine would take it for its own end.
         error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)

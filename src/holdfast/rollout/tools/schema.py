@@ -14,6 +14,7 @@ from typing import Annotated, Any, Optional, Protocol, Union, get_args, get_orig
 import msgspec
 
 from holdfast.records.errors import UsageError
+from holdfast.records.foreign import headline_of
 from holdfast.rollout.tools import schema_inline, validate
 from holdfast.rollout.tools.docstring import Docstring, parse
 
@@ -189,7 +190,7 @@ def _hints(written: Callable[..., object], name: str) -> dict[str, Any]:
         return get_type_hints(written, include_extras=True)
     except Exception as error:  # Annotations are evaluated: they may raise anything.
         raise UsageError(
-            f"tool {name}: its annotations cannot be read ({type(error).__name__}: {error}); "
+            f"tool {name}: its annotations cannot be read ({headline_of(error)}); "
             "the types in them have to be defined at the top level of its module"
         ) from error
 

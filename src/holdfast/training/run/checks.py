@@ -3,7 +3,6 @@
 import inspect
 import json
 import math
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.select import BYTES
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.foreign import frames_of, headline_of, readable
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
@@ -272,9 +272,11 @@ def checked_loss(loss: Loss) -> Loss:
         try:
             found: Any = loss(batch, objective)
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
+            frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
-            raise LossFailed(f"the loss {name} failed at {where}: {error!r:.300}") from error
+            raise LossFailed(
+                f"the loss {name} failed at {where}: {headline_of(error):.300}"
+            ) from readable(error)
         if not _is_loss(found):
             raise LossFailed(
                 f"the loss {name} has to return (loss, parts), a tensor of one number and what "

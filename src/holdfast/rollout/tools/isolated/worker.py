@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Awaitable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -21,7 +20,8 @@ from types import ModuleType
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo
-from holdfast.rollout.threads.contain import as_exception
+from holdfast.records.failure import as_exception
+from holdfast.records.foreign import text_of
 from holdfast.rollout.tools.isolated import function
 from holdfast.rollout.tools.isolated.wire import (
     Answer,
@@ -135,7 +135,5 @@ def _broken_answer(error: BaseException) -> Broken:
     return Broken(
         type(exception).__name__,
         cut_middle(result_text(str(exception)), MAX_MESSAGE_CHARACTERS),
-        cut_middle(
-            result_text("".join(traceback.format_exception(error))), MAX_TRACEBACK_CHARACTERS
-        ),
+        cut_middle(result_text(text_of(error)), MAX_TRACEBACK_CHARACTERS),
     )
