@@ -7,10 +7,12 @@ import pytest
 
 from holdfast.journal import open_journal
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.encoding import codec
 from holdfast.records.errors import (
     BadRequest,
     EngineUnavailable,
     EnvironmentBroken,
+    RecordTooLarge,
 )
 from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
@@ -329,3 +331,35 @@ def test_a_fault_of_the_engine_costs_a_try_and_not_an_attempt(served):
     yard = asyncio.run(main())
     assert len(yard.history().attempts) == 1
     assert yard.report().call_retries == 2
+
+
+async def _adds_much(t):
+    t.add("x" * 4096)
+
+
+async def _values_much(t):
+    await t.value(lambda: "x" * 4096)
+
+
+@pytest.mark.parametrize("much", [_adds_much, _values_much])
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_record_that_is_too_large_fails_its_own_trajectory(monkeypatch, much, swallows):
+    monkeypatch.setattr(codec, "MAX_RECORD", 4096)
+
+    async def rollout(t):
+        await turn(t)
+        if t.key.task == "a":
+            try:
+                await much(t)
+            except RecordTooLarge:
+                if not swallows:
+                    raise
+        return 1.0
+
+    yard = Yard("a", "b")
+    ending = yard.run(rollout)
+    assert (ending.stopped, ending.fatal) == ("", None)
+    assert yard.statuses() == {"a/0": ("FAILED", True), "b/0": ("COMPLETED", True)}
+    (failure,) = yard.history().failures
+    assert failure.type == "RecordTooLarge"
+    assert "bytes is too large: the limit is 4,096" in failure.line

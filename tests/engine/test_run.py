@@ -588,3 +588,28 @@ def test_none_in_a_generation_is_as_if_it_was_not_given(served: FakeEngine) -> N
         await t.generate()
 
     assert replies(with_nothing_given) == replies(plain)
+
+
+def test_a_run_in_which_everything_failed_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(t: holdfast.Rollout) -> float:
+        if t.task.id != "c":
+            raise KeyError("a bug")
+        return 1.0
+
+    def failed(*names: str) -> int:
+        caplog.clear()
+        tasks = [{"id": name, "prompt": name} for name in names]
+        result = holdfast.run_sync(
+            broken, tasks=tasks, policy=Oracle(), journal="memory:", renderer=ByteRenderer(),
+            settings={"max_retry": 0, "backoff": 0},
+        )  # fmt: skip
+        return result.failed
+
+    assert failed("a", "b") == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "run broken: nothing succeeded: all 2 trajectories failed for good; the most frequent "
+        "error: KeyError: 'a bug'"
+    )
+    assert failed("a", "c") == 1
+    assert not caplog.records

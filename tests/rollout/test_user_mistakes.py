@@ -6,12 +6,14 @@ import pytest
 
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
+from holdfast.records.trajectory import Status
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
 from holdfast.rollout.processors.processor import RolloutConfig, as_processor
 from holdfast.rollout.replay.budget import Limits
 from holdfast.rollout.replay.speaker import Speaker
+from support.engine.yard import Yard
 from support.rollout.stage import Oracle, Play, call
 from support.rollout.worlds import Counter
 
@@ -103,12 +105,15 @@ def test_a_limit_is_a_number_and_turns_are_whole(limits, words):
 
 
 def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
-    async def solve(t):
-        with pytest.raises(UsageError, match=r"^t.env wants an instance: Counter\(\)$"):
-            await t.env(Counter)
-        return (await t.env(Counter())).observation.text
+    def opening(environment):
+        async def solve(t):
+            return (await t.env(environment)).observation.text
 
-    assert asyncio.run(Play().perform(solve)).startswith("at ")
+        return asyncio.run(Play().perform(solve))
+
+    with pytest.raises(UsageError, match=r"^t.env wants an instance: Counter\(\)$"):
+        opening(Counter)
+    assert opening(Counter()).startswith("at ")
 
 
 @pytest.mark.parametrize(
@@ -178,14 +183,70 @@ def test_a_conversation_of_a_chat_model_begins_with_a_message():
         def __getattr__(self, name):
             return getattr(ByteRenderer(), name)
 
-    async def solve(t):
-        t.session.speaker = Speaker(t.speaker.policy, Templated())
-        with pytest.raises(UsageError, match="add a message first"):
-            await t.generate()
-        t.add("go")
-        return (await t.generate()).text
+    def solve(*messages):
+        async def rollout(t):
+            t.session.speaker = Speaker(t.speaker.policy, Templated())
+            t.add(*messages)
+            return (await t.generate()).text
 
-    assert asyncio.run(Play(Oracle(lambda request: "hi")).perform(solve)) == "hi"
+        return asyncio.run(Play(Oracle(lambda request: "hi")).perform(rollout))
+
+    with pytest.raises(UsageError, match="add a message first"):
+        solve()
+    assert solve("go") == "hi"
+
+
+async def _generate_wrongly(t):
+    await t.generate(max_token=5)
+
+
+async def _generate_too_many(t):
+    await t.generate(max_tokens=-1)
+
+
+async def _add_nonsense(t):
+    t.add(7)
+
+
+async def _limit_nothing(t):
+    t.limit(turns=-1)
+
+
+async def _use_no_tool(t):
+    await t.tool("search", search)
+
+
+async def _open_nothing(t):
+    await t.env(None)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _generate_wrongly,
+        _generate_too_many,
+        _add_nonsense,
+        _limit_nothing,
+        _use_no_tool,
+        _open_nothing,
+    ],
+)
+def test_a_mistake_that_the_rollout_swallows_is_no_outcome(mistake):
+    async def rollout(t):
+        t.add("go")
+        try:
+            await mistake(t)
+        except Exception:
+            return 0.0
+        return 1.0
+
+    yard = Yard("a", "b")
+    yard.run(rollout)
+    history = yard.history()
+    assert (history.status, history.reward) == (Status.FAILED, None)
+    (failure,) = history.failures
+    assert (failure.cause, failure.retryable) == ("code", False)
+    assert f"in {mistake.__name__}" in failure.traceback
 
 
 # --- tool calls

@@ -115,6 +115,7 @@ class TrajectoryRunner:
             try:
                 await session.log.restart_if_interrupted()
                 outcome = await self._outcome(session)
+                await _record_outcome(session, outcome, settled=self._settles)
             except FATAL:
                 raise
             except RunStopped as stopped:
@@ -131,7 +132,6 @@ class TrajectoryRunner:
                 # Read again: an append whose waiter was cancelled may have become durable.
                 history = await self.load(lease)
             else:
-                await _record_outcome(session, outcome, settled=self._settles)
                 if session.log.is_unsure:
                     history = await self.load(lease)
         return history

@@ -129,6 +129,14 @@ class RunReport(Struct):
         """Whether all that there is failed for good."""
         return 0 < self.trajectories == self.permanent_failures
 
+    @property
+    def all_failed(self) -> str:
+        """That all that there is failed for good, in words."""
+        number = self.permanent_failures
+        return (
+            "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
+        )
+
 
 Look = Callable[[TrajectoryRow, History], None]
 

@@ -53,6 +53,11 @@ class RunResult(tuple[Ending, RunReport]):
         """Why it stopped early; "" when everything is settled. The same call goes on."""
         return self.ending.stopped
 
+    @property
+    def failed(self) -> int:
+        """How many trajectories failed for good: they have no reward and no samples."""
+        return self.report.permanent_failures
+
     @cached_property
     def trajectories(self) -> list[TrajectoryView]:
         """All of them, by task and sample."""

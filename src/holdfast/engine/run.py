@@ -1,6 +1,7 @@
 """Running or resuming from Python what `holdfast run` does from a shell."""
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -25,7 +26,7 @@ from holdfast.engine.open_run import check_same, finished_run, free_name, open_r
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress import Progress
 from holdfast.engine.progress.watch import OnProgress, check_on_progress, watched
-from holdfast.engine.report import build
+from holdfast.engine.report import RunReport, build
 from holdfast.engine.result import RunResult
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
@@ -43,6 +44,8 @@ from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.rollout.threads.blocking import run_blocking
 from holdfast.tasks.read import load_tasks
 from holdfast.tasks.system import with_system
+
+_log = logging.getLogger("holdfast")
 
 
 @checks_arguments(
@@ -189,7 +192,7 @@ async def _finished(
         if run is None or not is_meant(run.spec):
             return None
         report = await build(opened, run, prices=plan.settings.price_table)
-        return RunResult(Ending("", (), None), report, opened)
+        return _result(Ending("", (), None), report, opened)
 
 
 async def _rolled_out(
@@ -271,6 +274,18 @@ async def _work(
     if ending.fatal is not None:
         raise ending.fatal
     report = await build(journal, opened, prices=plan.settings.price_table)
+    return _result(ending, report, journal)
+
+
+def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
+    """The result; that there is nothing in it is logged, too: nobody may look at the report."""
+    if report.nothing_succeeded:
+        _log.warning(
+            "run %s: nothing succeeded: %s for good; the most frequent error: %s",
+            report.run,
+            report.all_failed,
+            report.causes[0].message if report.causes else "none is recorded",
+        )
     return RunResult(ending, report, journal)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.journal.journal import Entries, Lease
-from holdfast.records.encoding.codec import MAX_RECORD, checksum, encode
+from holdfast.records.encoding.codec import checksum, encode
 from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
@@ -41,14 +41,9 @@ def entry_of(
     seq, total = first, 0
     for record in records:
         body = encode(record)
-        size = len(body)
-        if size > MAX_RECORD:
-            raise JournalError(
-                f"a record of {size:,} bytes is too large; the limit is {MAX_RECORD:,}"
-            )
         rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
         seq += 1
-        total += size
+        total += len(body)
     lease.next_seq = seq
     return AppendEntry(lease, first, rows, total, status, settled)
 

@@ -176,6 +176,12 @@ class BadRequest(HoldfastError):
         """The same without the engine's address."""
 
 
+class RecordTooLarge(HoldfastError):
+    """One record of a trajectory is larger than a journal takes. It fails its own trajectory."""
+
+    arose_here = False
+
+
 class NotTrainable(HoldfastError):
     """The data is good for evaluation, and no sample is made of it: it has no token ids, or
     logprobs of another distribution than the one that was sampled from."""

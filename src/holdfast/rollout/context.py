@@ -40,7 +40,7 @@ from holdfast.rollout.replay.prompt import Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
-from holdfast.rollout.replay.unawaited import must_be_awaited
+from holdfast.rollout.replay.unawaited import breaks_on_misuse, must_be_awaited
 from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Function, Tool, as_tool, schemas_of
@@ -89,6 +89,7 @@ class Rollout:
 
     # --- the conversation
 
+    @breaks_on_misuse
     def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
         """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape; a string, or
         an observation, is what the user says."""
@@ -105,6 +106,7 @@ class Rollout:
         self._check_own()
         raise Truncated(str(reason))
 
+    @breaks_on_misuse
     @checks_arguments(own="turns tokens seconds")
     def limit(
         self,
@@ -333,6 +335,7 @@ class Rollout:
             # Also of one that raises: what was sampled is spent.
             self._join([child.budget])
 
+    @breaks_on_misuse
     def beside(self) -> "Rollout":
         """A second conversation with a key space and a budget of its own, which goes on beside this
         one: the other side of a dialogue, a judge that is asked again and again."""

@@ -12,6 +12,7 @@ import holdfast
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal import open_journal
+from holdfast.records.encoding import codec
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
 from holdfast.testing.faulty_journal import FaultyJournal
@@ -511,3 +512,16 @@ def test_the_whole_of_it_from_the_outside(served, tmp_path):
 def test_only_a_function_is_marked_as_a_group_scorer() -> None:
     with pytest.raises(UsageError, match="marks a function, not 5"):
         group_scorer(5)  # type: ignore[arg-type]
+
+
+def test_a_score_that_is_too_large_to_be_recorded_fails_its_own_trajectory(monkeypatch):
+    monkeypatch.setattr(codec, "MAX_RECORD", 4096)
+
+    def scorer(view):
+        return Score(1.0, reasons={"why": "x" * 4096 if view.key.sample else "short"})
+
+    yard = Yard("a", samples=2)
+    ending = yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
+    assert (ending.stopped, ending.fatal) == ("", None)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True), "a/1": ("FAILED", True)}
+    assert {each.type for each in yard.history("a/1").scoring_failures} == {"RecordTooLarge"}

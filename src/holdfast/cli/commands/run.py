@@ -383,13 +383,8 @@ def exit_code(
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
     if report.nothing_succeeded:
-        return say(f"nothing succeeded: {_all_failed(report)} for good", Exit.NOTHING)
+        return say(f"nothing succeeded: {report.all_failed} for good", Exit.NOTHING)
     return Exit.OK
-
-
-def _all_failed(report: RunReport) -> str:
-    number = report.permanent_failures
-    return "the only trajectory failed" if number == 1 else f"all {number:,} trajectories failed"
 
 
 def early_code(ending: Ending, received: Exit | None) -> Exit | None:

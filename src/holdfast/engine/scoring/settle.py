@@ -18,6 +18,7 @@ from holdfast.journal.journal import Journal, Lease
 from holdfast.records.errors import (
     EndpointDown,
     PolicyRefused,
+    RecordTooLarge,
     ScorerUnloadable,
     ScoringStopped,
     ThreadsHang,
@@ -118,13 +119,15 @@ class Scoring:
             except STOPS:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
-                failures += 1
-                final = failures >= self._policy.tries
-                await self._failed(members, error, attempt=failures, final=final)
-                if final:
-                    return True
+                failed: BaseException | None = error
             else:
-                await self._scored(members, scores)
+                failed = await self._scored(members, scores)
+            if failed is None:
+                return True
+            failures += 1
+            final = failures >= self._policy.tries
+            await self._failed(members, failed, attempt=failures, final=final)
+            if final:
                 return True
 
     async def _score(
@@ -146,7 +149,10 @@ class Scoring:
         assert view.id is not None, "it is in the journal"
         return await self._journal.history(view.id)
 
-    async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
+    async def _scored(
+        self, members: Sequence[Member], scores: Sequence[Score]
+    ) -> RecordTooLarge | None:
+        """None when the scores are durable; else why they cannot be."""
         now = self._clock.now()
         self._costs = self._costs or any(judge_usage(score.details) for score in scores)
         records = [
@@ -160,7 +166,11 @@ class Scoring:
             )
             for score in scores
         ]
-        await self._append(members, records, status=None, settled=True)
+        try:
+            await self._append(members, records, status=None, settled=True)
+        except RecordTooLarge as error:
+            return error
+        return None
 
     async def _failed(
         self, members: Sequence[Member], error: BaseException, *, attempt: int, final: bool

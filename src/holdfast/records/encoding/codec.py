@@ -10,7 +10,7 @@ import zlib
 
 import msgspec
 
-from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.errors import JournalCorrupt, RecordTooLarge, UsageError
 from holdfast.records.step import Record
 
 MAX_RECORD = 256 * 1024 * 1024
@@ -21,7 +21,14 @@ _place = struct.Struct("<qqq")
 
 
 def encode(record: Record) -> bytes:
-    return _encoder.encode(record)
+    """Raises `RecordTooLarge` for what no journal takes."""
+    body = _encoder.encode(record)
+    if len(body) > MAX_RECORD:
+        raise RecordTooLarge(
+            f"a {type(record).__name__} record of {len(body):,} bytes is too large: the limit is "
+            f"{MAX_RECORD:,}; shorten the messages, results or values that are recorded"
+        )
+    return body
 
 
 def decode(body: bytes) -> Record:

@@ -1,16 +1,23 @@
-"""Steps that were called: one that nobody awaits is an error at the rollout's end.
+"""How a rollout calls the methods of its `t`.
 
-A step is a coroutine, and one that is dropped does nothing, silently. Only those not begun yet are
-kept, in the order of the calls; a step that has begun is forgotten by the next call, or at the end.
+A mistake that such a method names breaks the attempt: a rollout that swallows the error cannot turn
+a mistake into an outcome (I5).
+
+A step is a coroutine, and one that is dropped does nothing, silently: one that nobody awaits is an
+error at the rollout's end. Only those not begun yet are kept, in the order of the calls; a step
+that has begun is forgotten by the next call, or at the end.
 """
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.records.encoding.declared import check_names
+from holdfast.records.errors import HoldfastError
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.current_code import change_current, current_code
 
 Args = ParamSpec("Args")
@@ -74,9 +81,15 @@ def must_be_awaited(
 
         @functools.wraps(method)
         def call(*args: Args.args, **kw: Args.kwargs) -> Coroutine[Any, Any, Result]:
-            if known is not None:
-                check_names(kw, known, f"{name} has no argument")
-            made = method(*args, **kw)
+            with breaks_attempt(args):
+                if known is not None:
+                    check_names(kw, known, f"{name} has no argument")
+
+            async def step() -> Result:
+                with breaks_attempt(args):
+                    return await method(*args, **kw)
+
+            made = step()
             pending = current_code().pending
             if pending is not None:
                 pending.add(name, made)
@@ -85,6 +98,31 @@ def must_be_awaited(
         return call
 
     return mark
+
+
+def breaks_on_misuse(method: Callable[Args, Result]) -> Callable[Args, Result]:
+    """Marks a method that is no step."""
+
+    @functools.wraps(method)
+    def call(*args: Args.args, **kw: Args.kwargs) -> Result:
+        with breaks_attempt(args):
+            return method(*args, **kw)
+
+    return call
+
+
+@contextmanager
+def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
+    """Around a method of a context, which is the first of its arguments."""
+    try:
+        yield
+    except HoldfastError as error:
+        if is_accident(error):
+            reference = current_code().session
+            # The attempt whose code made the call, if it is known: `t` may be another's.
+            session = reference() if reference is not None else None
+            (session or args[0].session).state.fail(error)
+        raise
 
 
 def _keywords(method: Callable[..., object]) -> tuple[str, ...] | None:
