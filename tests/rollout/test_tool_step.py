@@ -3,8 +3,10 @@ nobody takes it for interrupted."""
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 import holdfast
 from holdfast.engine.export.export import What
 from holdfast.engine.report import as_text
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.records.encoding.codec import decode
 from holdfast.records.errors import Cause, EnvironmentBroken, RunStopped
 from holdfast.records.failure import failure_of
 from holdfast.records.group import GroupPolicy
@@ -475,34 +479,30 @@ def test_a_run_that_keeps_interrupted_trajectories_trains_them_and_marks_them():
 # --- a loop that is busy
 
 
-def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop_is() -> None:
-    begun: list[int] = []
-    most_waiting = 0
+def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop_is(
+    tmp_path: Path,
+) -> None:
+    begun, waiting = list[int](), list[int]()
+    place = tmp_path / "journal.db"
+
+    def recorded() -> int:
+        with closing(sqlite3.connect(place)) as reader:
+            bodies = reader.execute("SELECT body FROM records").fetchall()
+        return sum(isinstance(decode(body), ToolIntent) for (body,) in bodies)
 
     @tool
     async def pay(number: int) -> int:
         """Pays."""
-        nonlocal most_waiting
         begun.append(number)
-        most_waiting = max(most_waiting, recorded - len(begun))
-        time.sleep(0.002)  # What begins keeps the loop from all others.
+        time.sleep(0.01)  # What begins keeps the loop from all others.
+        waiting.append(recorded() - len(begun))
         return number
 
-    recorded = 0
-
     async def main() -> None:
-        nonlocal recorded
-        play, calls = Play(), payments()
-        append = play.journal.append
-
-        async def counted(lease, records, **options) -> None:
-            nonlocal recorded
-            await append(lease, records, **options)
-            recorded += sum(isinstance(record, ToolIntent) for record in records)
-
-        play.journal.append = counted  # type: ignore[method-assign]
-        replies = await play.perform(lambda t: t.tools(calls, pay))
+        async with SqliteJournal(place) as journal:
+            play, calls = Play(journal=journal), payments()
+            replies = await play.perform(lambda t: t.tools(calls, pay))
         assert [reply.content for reply in replies] == [str(number) for number in range(CALLS)]
 
     asyncio.run(main())
-    assert most_waiting < threads.MAX_ADMITTED
+    assert max(waiting) < threads.MAX_ADMITTED

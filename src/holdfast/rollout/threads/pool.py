@@ -28,9 +28,10 @@ POLL_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE_SECONDS = 0.01
 """Seconds that calls wait for a thread that is at work, before there are more."""
-MAX_ADMITTED = 16
+MAX_ADMITTED = 4
 """Calls of one loop that are about to begin at once: enough for a commit to be shared, and few
-enough that no kill finds many which are recorded and have not begun."""
+enough that a kill finds hardly any which are recorded and have not begun, however busy the loop is.
+"""
 MAX_PATIENCE_SECONDS = 0.1
 """The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
