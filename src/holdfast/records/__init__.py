@@ -6,6 +6,7 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
 - `run`, `group`, `sampling`: What a run samples, and what becomes of a short group.
 - `trajectory`, `step`, `message`, `usage`: A trajectory's identity, the records of its log,
   messages, and counts of tokens.
+- `foreign`: Foreign exceptions, which are read without trust.
 - `failure`, `errors`, `outside`: What went wrong, classified once.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
 - `samples`: The training view, its logprobs, and weight versions.
