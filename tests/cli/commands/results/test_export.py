@@ -17,7 +17,7 @@ SAMPLE_KEYS = {
     *("task", "group", "sample", "branch", "status", "reason", "token_ids", "loss_mask"),
     *("logprobs", "version_spans", "reward", "advantage", "remove_sample"),
     *("logprobs_mode", "trajectory", "turns", "step_rewards", "truncated"),
-    *("prompt_tokens", "completion_tokens"),
+    *("prompt_tokens", "completion_tokens", "interrupted"),
 }
 
 
