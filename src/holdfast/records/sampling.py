@@ -88,6 +88,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     given as a dict."""
     routed_experts: bool = False
     """True: the experts that each token was routed to are asked for, and recorded."""
+    separate_reasoning: bool = True
+    """False: a `<think>…</think>` at the beginning of what a chat engine sends stays in the text.
+    """
 
     @property
     def is_cut(self) -> bool:
@@ -199,10 +202,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
             structs.force_setattr(self, "logit_bias", bias_of(self.logit_bias))
         if self.stop_token_ids != ():
             structs.force_setattr(self, "stop_token_ids", _token_ids(self.stop_token_ids))
-        if not isinstance(self.ignore_eos, bool):
-            raise UsageError(f"ignore_eos is True or False, not {self.ignore_eos!r:.100}")
-        if not isinstance(self.routed_experts, bool):
-            raise UsageError(f"routed_experts is True or False, not {self.routed_experts!r:.100}")
+        for name in ("ignore_eos", "routed_experts", "separate_reasoning"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"{name} is True or False, not {value!r:.100}")
 
     def _check_objects(self) -> None:
         if self.extra_body != "":

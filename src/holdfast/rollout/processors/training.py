@@ -71,6 +71,7 @@ class CompletionParams(msgspec.Struct, frozen=True):
     """JSON; of what is in it, only what has no name here."""
     chat_template_kwargs: str | None = None
     """JSON."""
+    separate_reasoning: bool | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
