@@ -395,7 +395,7 @@ class EnginePolicy:
 
     def _named(self, url: str) -> Endpoint:
         for endpoint in self.endpoints:
-            if endpoint.url == url.rstrip("/").removesuffix("/v1"):
+            if endpoint.url == base_url(url):
                 return endpoint
         known = ", ".join(endpoint.name for endpoint in self.endpoints)
         raise UsageError(f"{url} is no replica of this policy; they are: {known}")
