@@ -420,6 +420,7 @@ def _address(args: argparse.Namespace) -> EngineAddress:
             args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
         ),
         patience=args.patience,
+        is_trained=True,
         remedy="serve the model that is trained alone",
     )
 

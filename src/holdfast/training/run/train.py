@@ -187,7 +187,9 @@ async def train(
         out=Path(out),
         model=Path(model) if model else TINY,
         address=EngineAddress(
-            urls=(policy,) if isinstance(policy, str) else tuple(policy), api_key=api_key
+            urls=(policy,) if isinstance(policy, str) else tuple(policy),
+            api_key=api_key,
+            is_trained=True,
         ),
         eval_tasks=await _read_held_out(eval_tasks, columns),
         loss=loss,
