@@ -12,7 +12,7 @@ import math
 
 from msgspec import Struct
 
-from holdfast.policy.client.likeness import TOLERANCES, best_logprob
+from holdfast.policy.client.likeness import TOLERANCES, likeliest
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
 from holdfast.weights.replica import Replica
@@ -62,9 +62,7 @@ async def check_scores(
         lengths = [n for n in PREFIXES if n < (replica.endpoint.described.max_model_len or n + 1)]
         found = await asyncio.gather(
             *(
-                best_logprob(
-                    replica.endpoint, scores.ids[:length], model=model, seconds=PROBE_SECONDS
-                )
+                likeliest(replica.endpoint, scores.ids[:length], model=model, seconds=PROBE_SECONDS)
                 for length in lengths
             )
         )
@@ -72,7 +70,7 @@ async def check_scores(
         raise WeightsNotTaken(
             f"{replica.name} cannot be probed for {version}: {describe_error(error)}"
         ) from error
-    gaps = [abs(a - b) for a, b in zip(found, scores.logprobs, strict=False)]
+    gaps = [abs(a - b) for (_, a), b in zip(found, scores.logprobs, strict=False)]
     worst = max(gaps) if all(map(math.isfinite, gaps)) else math.inf
     dtype = _coarser(scores.dtype, replica.dtype or scores.dtype)
     result = ProbeResult(worst, TOLERANCES[dtype], dtype)

@@ -252,11 +252,9 @@ def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(course: Course) 
         done = course.run("--holdfast-policy", engine.url, policy=False)
         done.assert_outcomes(passed=1)
         assert [call.path for call in engine.calls()][-1] == "/v1/chat/completions"
-    lines = [line for line in done.outlines + done.errlines if "asked by chat" in line]
-    assert lines == [
-        "holdfast: the tokenizer of 'fake' is not here: its engine is asked by chat, and rows have "
-        "no token ids"
-    ]
+    (line,) = [line for line in done.outlines + done.errlines if "asked by chat" in line]
+    assert line.startswith("holdfast: the tokenizer of 'fake' is not here: its engine is asked")
+    assert line.endswith("and rows have no token ids")
     assert course.only()["agg_score"] == 1.0
 
 

@@ -1,14 +1,13 @@
 """Replicas of one model serve one model: their numbers tell, whatever its name is."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.policy.client import circuit_breaker
-from holdfast.policy.client.likeness import LENGTHS, MOST, SEQUENCE, difference
+from holdfast.policy.client.likeness import LENGTHS, MOST, SEQUENCE, Likeness, why_different
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
@@ -42,7 +41,7 @@ def test_two_models_under_one_name_are_refused_by_the_names_of_both_replicas(
             check(same, one, other)
     text = str(refused.value)
     assert text.startswith(f"the replicas differ: {other.url}: its 'fake' is another model than")
-    assert f"that of {same.url}: after the same prompts" in text
+    assert f"that of {same.url}: after the same 16 prompts" in text
     assert "\n" not in text
 
 
@@ -90,18 +89,20 @@ def test_a_replica_that_comes_back_with_another_model_gets_no_calls() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
-        ([-1.0, -2.0], [-1.0 - MOST / 2, -2.0], True),
-        ([-1.0, -2.0], [-1.0, -2.1 - MOST], False),
-        ([], [-5.0], True),
+        (((5, -1.0), (6, -2.0)), ((5, -1.0 - MOST / 2), (6, -2.0)), True),
+        (((5, -1.0), (6, -2.0)), ((5, -1.0), (7, -2.0)), True),
+        (((5, -1.0), (6, -2.0)), ((5, -1.0), (6, -2.1 - MOST)), False),
+        (((5, -1.0), (6, -2.0)), ((8, -1.0), (7, -2.0)), False),
+        ((), ((5, -5.0),), True),
     ],
-    ids=["as data types differ", "more than that", "nobody knows"],
+    ids=["data types", "two tokens alike", "other numbers", "untrained models", "nobody knows"],
 )
 def test_what_data_types_explain_is_the_same_model(
-    one: Sequence[float], other: Sequence[float], is_same: bool
+    one: Likeness, other: Likeness, is_same: bool
 ) -> None:
-    assert (difference(one, other) <= MOST) is is_same
+    assert (why_different(one, other) is None) is is_same
 
 
 def test_every_vocabulary_has_the_prompts() -> None:
     assert len(SEQUENCE) == LENGTHS[-1]
-    assert 0 < min(SEQUENCE) and max(SEQUENCE) < 100
+    assert 0 < min(SEQUENCE) < max(SEQUENCE) < 100

@@ -1,8 +1,11 @@
 """Whether two engines serve the same model.
 
 Two models under one name would be mixed without a word: an engine's name for its model proves
-nothing. Its numbers do. After a fixed prompt, the logprob of the likeliest token depends little on
-data types, kernels and batches, and much on the weights, whichever token that is.
+nothing. Its numbers do: after fixed prompts, which token is the likeliest, and its logprob. Data
+types, kernels and batches move a logprob a little, and change the token only where two are about
+as likely. Measured: float32 and bfloat16 have at least 15 of 16 tokens in common, and logprobs
+within 0.1 nats; two models have no token in common, also where both are untrained and their
+logprobs are alike.
 """
 
 import asyncio
@@ -25,13 +28,15 @@ LENGTHS = range(2, 50, 3)
 SEQUENCE = [(7919 * number + 11) % 89 + 1 for number in range(LENGTHS[-1])]
 """Low ids, which every vocabulary has; it makes no sense, so that no model is certain of it."""
 GREEDY = Sampling(1, temperature=0.0)
+Likeness = tuple[tuple[int, float], ...]
+"""The likeliest token after each prompt, and its logprob; () where nobody knows."""
 
 
-async def best_logprob(
+async def likeliest(
     endpoint: Endpoint, ids: Sequence[int], *, model: str, seconds: float
-) -> float:
-    """The engine's logprob of the token that it finds likeliest after `ids`. `model`: the name that
-    it is asked for. Raises the errors of `UNREACHABLE`, `EngineError` and `InvalidAnswer`."""
+) -> tuple[int, float]:
+    """The token that the engine finds likeliest after `ids`, and its logprob. `model`: the name
+    that it is asked for. Raises the errors of `UNREACHABLE`, `EngineError` and `InvalidAnswer`."""
     prompt = array("i", ids)
     attempt = SampleRequest(
         Request(prompt, GREEDY, None, "likeness"),
@@ -45,19 +50,19 @@ async def best_logprob(
     body = endpoint.dialect.body(attempt)
     raw = await endpoint.send("POST", endpoint.dialect.path, body, seconds=seconds)
     piece = endpoint.dialect.whole(raw)
-    if not piece.logprobs:
+    if not piece.ids or not piece.logprobs:
         raise InvalidAnswer("it gives no logprobs")
-    return piece.logprobs[0]
+    return piece.ids[0], piece.logprobs[0]
 
 
-async def likeness_of(endpoint: Endpoint, *, seconds: float) -> tuple[float, ...]:
-    """The numbers by which its model is known; () where the engine does not give them."""
+async def likeness_of(endpoint: Endpoint, *, seconds: float) -> Likeness:
+    """() where the engine does not give it."""
     if not endpoint.dialect.has_tokens:
         return ()
     longest = endpoint.described.max_model_len or math.inf
     prompts = [SEQUENCE[:length] for length in LENGTHS if length < longest]
     asked = (
-        best_logprob(endpoint, prompt, model=endpoint.model, seconds=seconds) for prompt in prompts
+        likeliest(endpoint, prompt, model=endpoint.model, seconds=seconds) for prompt in prompts
     )
     try:
         return tuple(await asyncio.gather(*asked))
@@ -65,6 +70,15 @@ async def likeness_of(endpoint: Endpoint, *, seconds: float) -> tuple[float, ...
         return ()  # Its first calls find out what is wrong with it.
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """In nats, of the worst of the tokens."""
-    return max((abs(a - b) for a, b in zip(one, other, strict=False)), default=0.0)
+def why_different(one: Likeness, other: Likeness) -> str | None:
+    """Why two engines serve different models, as a part of a sentence; None if they do not, or
+    nobody knows."""
+    pairs = list(zip(one, other, strict=False))
+    same = sum(a[0] == b[0] for a, b in pairs)
+    apart = max((abs(a[1] - b[1]) for a, b in pairs), default=0.0)
+    if 2 * same >= len(pairs) and apart <= MOST:
+        return None
+    return (
+        f"after the same {len(pairs)} prompts, {same} of their likeliest tokens are the same, and "
+        f"the logprobs differ by up to {apart:.2g} nats"
+    )

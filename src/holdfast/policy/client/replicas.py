@@ -23,7 +23,7 @@ from holdfast.policy.client.discovery import (
     served_models,
 )
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
-from holdfast.policy.client.likeness import MOST, difference, likeness_of
+from holdfast.policy.client.likeness import Likeness, likeness_of, why_different
 from holdfast.policy.client.sampling_probe import check_taken
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.client.supported import check_run
@@ -202,14 +202,11 @@ class EnginePolicy:
         )
         return self._why_another_model(own, others_own, of=like)
 
-    def _why_another_model(
-        self, one: Sequence[float], other: Sequence[float], *, of: Endpoint
-    ) -> str | None:
-        if (apart := difference(one, other)) <= MOST:
+    def _why_another_model(self, one: Likeness, other: Likeness, *, of: Endpoint) -> str | None:
+        if (why := why_different(one, other)) is None:
             return None
         return (
-            f"its {self.model!r} is another model than that of {of.name}: after the same prompts, "
-            f"their logprobs differ by {apart:.2g} nats ({MOST:g} are allowed); serve the same "
+            f"its {self.model!r} is another model than that of {of.name}: {why}; serve the same "
             "weights on both, or name one of them"
         )
 
