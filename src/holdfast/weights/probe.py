@@ -12,7 +12,7 @@ import math
 
 from msgspec import Struct
 
-from holdfast.policy.client.likeness import TOLERANCES, likeliest
+from holdfast.policy.client.logprobs_probe import TOLERANCES, likeliest
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
 from holdfast.weights.replica import Replica

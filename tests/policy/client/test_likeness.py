@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.policy.client import circuit_breaker
-from holdfast.policy.client.likeness import LENGTHS, MOST, SEQUENCE, Likeness, why_different
+from holdfast.policy.client.logprobs_probe import LENGTHS, MOST, SEQUENCE, Likeness, why_different
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine

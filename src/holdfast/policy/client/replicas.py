@@ -23,7 +23,7 @@ from holdfast.policy.client.discovery import (
     served_models,
 )
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
-from holdfast.policy.client.likeness import Likeness, likeness_of, why_different
+from holdfast.policy.client.logprobs_probe import Likeness, likeness_of, why_different
 from holdfast.policy.client.sampling_probe import check_taken
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.client.supported import check_run
