@@ -28,6 +28,7 @@ from holdfast.records.message import FunctionCall, Message, Role, ToolCall, set_
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import TOOL_CALLS
 
+_NO_TAGS: tuple[str, ...] = ()
 _REASONS = {"function_call": TOOL_CALLS}
 """Older words for why a reply ended."""
 
@@ -91,7 +92,7 @@ class Chat:
         answer = decode(_decoder, body)
         choice = only_choice(answer.choices)
         reason, message = choice.finish_reason, choice.message
-        read, tags = _to_message(message), ()
+        read, tags = _to_message(message), _NO_TAGS
         if message.reasoning is UNSET and message.reasoning_content is UNSET:
             read, tags = set_reasoning_apart(read)
         return check_ended(
