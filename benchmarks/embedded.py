@@ -16,7 +16,7 @@ import aiohttp
 from result import Result
 
 from holdfast.embedded import EmbeddedEngine
-from holdfast.embedded.serving import TINY
+from holdfast.embedded.model.files import TINY
 
 AT_ONCE = 32
 REQUESTS = 96

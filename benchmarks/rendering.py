@@ -100,7 +100,7 @@ def _conversation(renderer: object, turns: int) -> tuple[float, int]:
             delta=prompt.delta.tobytes(),
             ids=ids,
             logprobs=b"",
-            finish_reason="stop",
+            engine_finish_reason="stop",
             versions=(),
             message=message,
             added=(),

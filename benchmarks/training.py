@@ -26,7 +26,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig
 from transformers.utils import logging
 
-from holdfast.embedded.serving import TINY
+from holdfast.embedded.model.files import TINY
 from holdfast.records.samples.sample import Sample
 from holdfast.training.batch import TrainedSequence, TrainingGroup, group_samples, sequences_of
 from holdfast.training.model.network import Network

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from result import Result
 
-from holdfast.embedded.serving import TINY
+from holdfast.embedded.model.files import TINY
 from holdfast.journal import open_journal
 from holdfast.training.batch import TrainingGroup
 from holdfast.training.objective.objective import PRESETS

@@ -19,7 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import holdfast
 import holdfast.trl
-from holdfast.training.run.train import TINY
+from holdfast.embedded.model.files import TINY
 
 HERE = Path(__file__).parent
 

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
+from holdfast.embedded.model.files import TINY
 from holdfast.records.samples.sample import Sample, TurnSpan
 from holdfast.training.batch import TrainedTrajectory, TrainingGroup, sequences_of
 from holdfast.training.objective.diagnostics import Diagnostics
@@ -24,7 +25,6 @@ from holdfast.training.objective.objective import (
     Mean,
     Objective,
 )
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import TrainerSettings
 from holdfast.training.trainer import Trainer
 

@@ -32,8 +32,8 @@ from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollou
 from trl_grpo import newest_checkpoint, rows
 
 import holdfast.trl
+from holdfast.embedded.model.files import TINY
 from holdfast.testing import crash_points
-from holdfast.training.run.train import TINY
 
 
 def attention(query, key, value, cu_q, cu_k, max_q, max_k, *, softmax_scale, causal, window_size):

@@ -9,8 +9,8 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
+from holdfast.embedded.model.files import TINY
 from holdfast.testing import FakeEngine
-from holdfast.training.run.train import TINY
 
 AGENT = """
 import holdfast

@@ -14,7 +14,7 @@ from trl_grpo import rows
 
 import holdfast
 import holdfast.trl
-from holdfast.training.run.train import TINY
+from holdfast.embedded.model.files import TINY
 
 SAMPLES, EVAL_SAMPLES, EVAL_ROWS = 4, 2, 4
 

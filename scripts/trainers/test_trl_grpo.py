@@ -15,8 +15,8 @@ from trl_grpo import newest_checkpoint, rows
 
 import holdfast
 import holdfast.trl
+from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
-from holdfast.training.run.train import TINY
 
 SAMPLES = 4
 

@@ -11,8 +11,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 import holdfast.trl
 from holdfast.convert import to_trl
+from holdfast.embedded.model.files import TINY
 from holdfast.training.objective.objective import PRESETS
-from holdfast.training.run.train import TINY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "oracles"))
 

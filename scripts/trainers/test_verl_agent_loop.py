@@ -15,12 +15,12 @@ from verl.workers.rollout.replica import TokenOutput
 
 import holdfast.verl
 from holdfast.convert.selection import Branches
+from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import RunChanged
 from holdfast.policy.policy import Request
 from holdfast.records.errors import EngineUnavailable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
-from holdfast.training.run.train import TINY
 from holdfast.verl import loops
 from holdfast.verl.policy import ServerPolicy
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.embedded.serving import TINY
+from holdfast.embedded.model.files import TINY
 from holdfast.engine.arguments import name_from
 from holdfast.engine.open_run import RunChanged
 from holdfast.journal.memory import MemoryJournal

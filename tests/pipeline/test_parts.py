@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("peft", reason="the extra `train`")
 
+from holdfast.embedded.model.files import TINY
 from holdfast.journal import open_journal
 from holdfast.pipeline import PipelineSettings, train_async
 from holdfast.records.errors import UsageError
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import TrainerSettings, TrainingSettings
 
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 2?"} for n in range(4)]

@@ -1,6 +1,10 @@
 """What a trajectory's records know of its worlds, and of how far an agent had come in them."""
 
+import pytest
+from msgspec import structs
+
 from holdfast.records.history import History
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.step import (
     Called,
     Contract,
@@ -42,3 +46,26 @@ def test_calls_and_tools_are_counted_also_those_that_are_history_but_not_before_
     assert history.calls_ever == 2
     history.take(Forked("0", "it has to start anew", "", 0.0))
     assert (history.calls_ever, history.steps) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "calls", "reason"),
+    [
+        ("stop", False, "stop"),
+        ("stop", True, "tool_calls"),
+        ("tool_calls", True, "tool_calls"),
+        ("tool_calls", False, "tool_calls"),
+        ("length", True, "length"),
+        ("content_filter", True, "content_filter"),
+        ("deadline", True, "deadline"),
+    ],
+)
+def test_a_reply_that_its_model_ended_with_calls_ended_with_tool_calls(
+    said: str, calls: bool, reason: str
+) -> None:
+    made = (ToolCall("c1", FunctionCall("add", "{}")),) if calls else ()
+    step = structs.replace(
+        generated("0", message=Message(Role.ASSISTANT, "", tool_calls=made)),
+        engine_finish_reason=said,
+    )
+    assert (step.finish_reason, step.engine_finish_reason) == (reason, said)

@@ -85,7 +85,7 @@ def generated(
         delta=pack_ids(delta),
         ids=pack_ids(ids),
         logprobs=pack_logprobs([-0.5] * len(ids) if logprobs is None else logprobs),
-        finish_reason="stop",
+        engine_finish_reason="stop",
         versions=(VersionSpan("v1", 0, len(ids)),) if versions is None else versions,
         message=message or assistant(f"reply {path}"),
         added=added,

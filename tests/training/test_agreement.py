@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("peft", reason="the extra `train`")
 
+from holdfast.embedded.model.files import TINY
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.policy.client.replicas import EnginePolicy
@@ -13,7 +14,6 @@ from holdfast.records.samples.sample import Sample, TurnSpan
 from holdfast.training.batch import group_samples
 from holdfast.training.run import weights
 from holdfast.training.run.metrics import read
-from holdfast.training.run.train import TINY
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import Lora, OptimizerSettings, TrainerSettings
 from holdfast.training.trainer import Trainer

@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
@@ -26,7 +27,6 @@ from holdfast.training.run.checks import (
     describe_shared,
     memory_needed,
 )
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import Lora, TrainerSettings, TrainingSettings
 
 SMALL = TrainingSettings()

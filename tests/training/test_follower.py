@@ -10,11 +10,11 @@ pytest.importorskip("peft", reason="the extra `train`")
 
 import torch
 
+from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
 from holdfast.training.model import network
 from holdfast.training.ranks.group import RankDied
 from holdfast.training.run.checks import checked_loss, loss_file
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import OptimizerSettings, TrainerSettings
 from holdfast.training.trainer import Trainer
 from support.embedded import tiny_models

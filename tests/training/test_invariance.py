@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from holdfast.embedded.model.files import TINY
 from holdfast.training.objective.diagnostics import Diagnostics
 from holdfast.training.objective.losses import TokenBatch, policy_loss
 from holdfast.training.objective.objective import PRESETS, TIS, Kl, Objective
 from holdfast.training.packing import attention
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import TrainerSettings
 from holdfast.training.trainer import Trainer
 from support.training_groups import groups_of

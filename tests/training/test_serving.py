@@ -10,13 +10,13 @@ pytest.importorskip("peft", reason="the extra `train`")
 
 import torch
 
+from holdfast.embedded.model.files import TINY
 from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.training.model.network import Network
 from holdfast.training.run import weights
 from holdfast.training.run.serving import MODEL, TrainingEngine
-from holdfast.training.run.train import TINY
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 

@@ -7,11 +7,11 @@ pytest.importorskip("peft", reason="the extra `train`")
 import torch
 from msgspec import structs
 
+from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
 from holdfast.training.objective.objective import PRESETS, TIS, Kl, Objective
 from holdfast.training.run import weights
 from holdfast.training.run.loop import TrainingState
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import Lora, OptimizerSettings, TrainerSettings, TrainingSettings
 from holdfast.training.trainer import Trainer
 from support.embedded import tiny_models

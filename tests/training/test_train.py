@@ -13,6 +13,7 @@ from msgspec import structs
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import RunChanged, open_run
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
@@ -36,7 +37,7 @@ from holdfast.training.run.loop import Restored, TrainingState, _differences, in
 from holdfast.training.run.metrics import is_empty, is_flat
 from holdfast.training.run.open_training import open_training, rewind
 from holdfast.training.run.result import TrainingReport
-from holdfast.training.run.train import TINY, train
+from holdfast.training.run.train import train
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import (
     Lora,

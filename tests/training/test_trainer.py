@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from holdfast.embedded.model.files import TINY
 from holdfast.records.history import History
 from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import EnvironmentStepped, Finished
@@ -11,7 +12,6 @@ from holdfast.training.advantages import ESTIMATORS, OverlongPenalty
 from holdfast.training.batch import TrainedTrajectory, TrainingGroup
 from holdfast.training.objective.objective import Kl, Objective
 from holdfast.training.packing.rows import TokenSequence, pack
-from holdfast.training.run.train import TINY
 from holdfast.training.settings import TrainerSettings
 from holdfast.training.trainer import Trainer
 from support.records import generated, started

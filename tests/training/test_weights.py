@@ -5,12 +5,12 @@ import asyncio
 import pytest
 import torch
 
+from holdfast.embedded.model.files import TINY
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import LeaseLost
 from holdfast.training.model.network import Lora, Network
 from holdfast.training.packing import attention
 from holdfast.training.run import weights
-from holdfast.training.run.train import TINY
 from holdfast.weights.probe import PREFIXES
 from support.records import consuming, spec
 

@@ -17,10 +17,9 @@ from holdfast.addresses import is_loopback
 from holdfast.embedded import extra, parent
 from holdfast.embedded.arguments import NOTE, STARTING, ServeSettings
 from holdfast.embedded.model import files
+from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
 
-TINY = Path(__file__).parent / "tiny"
-"""The model that is served when none is named."""
 _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
 

@@ -56,6 +56,8 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     renderer: str | None = None
     """A model family, or another of the names that `renderer_for` knows."""
+    is_trained: bool = False
+    """Whether a training gives the replicas their weights."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
@@ -89,6 +91,7 @@ async def connect(
             retry=address.retry,
             patience=address.patience,
             notify=notify,
+            is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
         await check_engine(policy, dialect=address.dialect)

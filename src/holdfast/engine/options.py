@@ -333,6 +333,12 @@ ALTERING = (
     switch("routed-experts", "record the experts that each token is routed to (vLLM, SGLang)"),
     CHAT_TEMPLATE_KWARGS,
     Option(
+        "separate-reasoning",
+        "set `<think>…</think>` at the beginning of a chat API's reply apart from its text",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+    ),
+    Option(
         "extra-body",
         "more for each request to the engine, as it is; recorded, so no secrets",
         json_object,

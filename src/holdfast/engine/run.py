@@ -244,7 +244,7 @@ def _is_meant(
     if is_policy(policy):
         return policy.model == recorded.model
     if policy is None:
-        from holdfast.embedded.serving import TINY
+        from holdfast.embedded.model.files import TINY
 
         return Path(model or TINY).resolve().name == recorded.model
     return model is None or str(model) == recorded.model

@@ -54,6 +54,15 @@ def unsupported(name: str) -> EngineRequestRejected:
     return EngineRequestRejected(400, message, param=name)
 
 
+def older_limit() -> EngineRequestRejected:
+    """In the words of OpenAI's reasoning models."""
+    message = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+        "'max_completion_tokens' instead."
+    )
+    return EngineRequestRejected(400, message, kind="invalid_request_error", param="max_tokens")
+
+
 def unknown_model(requested: object, served: str) -> EngineRequestRejected:
     message = f"The model `{requested}` does not exist. Valid aliases: {served}."
     return EngineRequestRejected(404, message, kind="NotFoundError", param="model")

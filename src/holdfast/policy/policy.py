@@ -90,6 +90,8 @@ class Completion(Struct, frozen=True, gc=False):
     """Of all tries that sent something; None: nobody says."""
     experts: ExpertRows | None = None
     """Of the tokens from the request's `experts_from` to the last but one."""
+    reasoning_tags: tuple[str, ...] = ()
+    """Between which the message's reasoning was part of its content."""
 
 
 class Policy(Protocol):

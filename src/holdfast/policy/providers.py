@@ -17,17 +17,17 @@ class Provider(Struct, frozen=True):
     """The environment variable that holds the key."""
 
 
-_FIREWORKS = Provider("https://api.fireworks.ai/inference", "FIREWORKS_API_KEY")
+_FIREWORKS = Provider("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY")
 _TOGETHER = Provider("https://api.together.xyz", "TOGETHER_API_KEY")
 PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider("https://api.openai.com", "OPENAI_API_KEY"),
     "anthropic": Provider("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     "fireworks": _FIREWORKS,
     "fireworks_ai": _FIREWORKS,
-    "openrouter": Provider("https://openrouter.ai/api", "OPENROUTER_API_KEY"),
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "together": _TOGETHER,
     "together_ai": _TOGETHER,
-    "groq": Provider("https://api.groq.com/openai", "GROQ_API_KEY"),
+    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Provider("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
 """The names of LiteLLM are understood, too."""

@@ -5,7 +5,8 @@ part of the history rewritten?" is a comparison of identities. Wherever one is t
 OpenAI's shape is taken, too (`as_message`).
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -14,6 +15,9 @@ from msgspec import Struct, structs
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 
+_TAGS = "(?:think|thinking|budget:thinking)"
+_THOUGHT = re.compile(f"(<{_TAGS}>)(.*?)(</{_TAGS}>)", re.DOTALL)
+"""As LiteLLM recognizes it, at the beginning of a content."""
 IMAGE = "image_url"
 """The type of a content's part that is an image."""
 
@@ -175,6 +179,32 @@ def _label(part: dict[str, object]) -> str:
     kind = head.removeprefix("data:").partition(";")[0].removeprefix("image/") or "data"
     size = len(data) * 3 // 4 if head.endswith(";base64") else len(data)
     return f"[image {kind} {max(1, round(size / 1000)):,} kB]"
+
+
+# --- reasoning inside a content
+
+
+def set_reasoning_apart(message: Message) -> tuple[Message, tuple[str, ...]]:
+    """The message with the `<think>…</think>` at the beginning of its content as its reasoning, and
+    the two tags; the same message and () for any other. No character is lost: see
+    `put_reasoning_back`."""
+    thought = _THOUGHT.match(message.content) if isinstance(message.content, str) else None
+    if thought is None:
+        return message, ()
+    text = message.text[thought.end() :]
+    return structs.replace(message, content=text, reasoning=thought[2]), (thought[1], thought[3])
+
+
+def put_reasoning_back(message: Message, tags: Sequence[str]) -> Message:
+    """The message as it was before its reasoning was set apart with these tags."""
+    if not tags:
+        return message
+    opening, closing = tags
+    text = f"{opening}{message.reasoning}{closing}{message.text}"
+    return structs.replace(message, content=text, reasoning=None)
+
+
+# --- messages from texts
 
 
 def user(text: str) -> Message:

@@ -30,9 +30,16 @@ _TAKEN = frozenset(
         *("n", "seed", "sampling_seed", "stream", "stream_options", "max_new_tokens"),
         *("max_completion_tokens", "logprobs", "top_logprobs", "return_logprob"),
         *("logprob_start_len", "return_token_ids", "response_format", "structured_outputs"),
+        # Another prompt than the recorded one.
+        *("prompt_embeds", "input_embeds", "suffix", "functions", "function_call", "documents"),
+        *("chat_template", "add_generation_prompt", "continue_final_message"),
+        *("add_special_tokens", "truncate_prompt_tokens", "lora_path"),
+        # Another reply than the sampled one.
+        *("echo", "best_of", "use_beam_search", "prompt_logprobs", "return_tokens_as_token_ids"),
     )
 )
-"""What a request says for itself: `extra_body` does not have it."""
+"""What decides which prompt is answered and what is recorded. A request says it for itself, or does
+not say it: `extra_body` does not have it."""
 _RENDERED = frozenset(
     (
         *("messages", "conversation", "tools", "documents", "add_generation_prompt"),
@@ -88,6 +95,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     given as a dict."""
     routed_experts: bool = False
     """True: the experts that each token was routed to are asked for, and recorded."""
+    separate_reasoning: bool = True
+    """False: a `<think>…</think>` at the beginning of what a chat engine sends stays in the text.
+    """
 
     @property
     def is_cut(self) -> bool:
@@ -199,10 +209,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
             structs.force_setattr(self, "logit_bias", bias_of(self.logit_bias))
         if self.stop_token_ids != ():
             structs.force_setattr(self, "stop_token_ids", _token_ids(self.stop_token_ids))
-        if not isinstance(self.ignore_eos, bool):
-            raise UsageError(f"ignore_eos is True or False, not {self.ignore_eos!r:.100}")
-        if not isinstance(self.routed_experts, bool):
-            raise UsageError(f"routed_experts is True or False, not {self.routed_experts!r:.100}")
+        for name in ("ignore_eos", "routed_experts", "separate_reasoning"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"{name} is True or False, not {value!r:.100}")
 
     def _check_objects(self) -> None:
         if self.extra_body != "":
@@ -375,7 +384,7 @@ def _check_extra(extra: Mapping[str, object]) -> None:
     if named := sorted(extra.keys() & set(Sampling.__struct_fields__)):
         raise UsageError(f"extra_body.{named[0]}: give {named[0]} itself, and not in extra_body")
     if taken := sorted(extra.keys() & _TAKEN):
-        raise UsageError(f"extra_body.{taken[0]}: the request has one of its own")
+        raise UsageError(f"extra_body.{taken[0]}: the request says that itself")
     if isinstance(inner := extra.get("sampling_params"), Mapping):
         _check_extra(inner)
 

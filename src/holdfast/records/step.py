@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.records.encoding.tokens import count
 from holdfast.records.failure import Failure
-from holdfast.records.message import Message
+from holdfast.records.message import Message, put_reasoning_back
 from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
@@ -61,6 +61,9 @@ class _Record(Struct, frozen=True, array_like=True, gc=False):
     """The base of all records; it carries no fields so that each lists its own in order."""
 
 
+TOOL_CALLS = "tool_calls"
+STOPPED = frozenset({"stop", TOOL_CALLS})
+"""The finish reasons of a reply that the model ended itself."""
 ADDED = "added:"
 """How a reference to a message begins that another generation added: `added:PATH:INDEX`."""
 
@@ -85,7 +88,8 @@ class Generated(_Record, frozen=True, tag=2):
     delta: bytes
     ids: bytes
     logprobs: bytes
-    finish_reason: str
+    engine_finish_reason: str
+    """In the engine's own word; everybody else reads `finish_reason`."""
     versions: tuple[VersionSpan, ...]
     message: Message
     added: tuple[Message | str, ...]
@@ -112,6 +116,21 @@ class Generated(_Record, frozen=True, tag=2):
     of the task."""
     experts: RoutedExperts | None = None
     """Those of its tokens that no generation before has; None: not asked for, or not given."""
+    reasoning_tags: tuple[str, ...] = ()
+    """Between which its reasoning was part of the content that a chat engine sent; (): it was not.
+    """
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended, as chat APIs have it: a reply that the model ended with tool calls has
+        `tool_calls`, also where an engine says `stop` because it gives tokens and parses none."""
+        called = self.message.tool_calls and self.engine_finish_reason in STOPPED
+        return TOOL_CALLS if called else self.engine_finish_reason
+
+    @property
+    def raw_text(self) -> str:
+        """Its text with the reasoning that was part of it when a chat engine sent it."""
+        return put_reasoning_back(self.message, self.reasoning_tags).text
 
     @property
     def billed(self) -> Usage:

@@ -152,6 +152,7 @@ class Rollout:
         ignore_eos: bool | None = None,
         extra_body: Mapping[str, object] | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        separate_reasoning: bool | None = None,
         speaker: Speaker | None = None,
         voice: Speaker | None = None,
     ) -> Reply:
@@ -195,6 +196,7 @@ class Rollout:
             ignore_eos=ignore_eos,
             extra_body=extra_body,
             chat_template_kwargs=chat_template_kwargs,
+            separate_reasoning=separate_reasoning,
         )
         speaker = speaker.at_sampling(requested)
         # An untrained speaker costs the policy nothing.

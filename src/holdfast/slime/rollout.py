@@ -201,7 +201,9 @@ class DataSource:
         self, journal: Journal, consumer: Consumer | None
     ) -> AsyncIterator[Connection]:
         """slime's own engines: their pauses and weights are slime's business."""
-        address = EngineAddress(urls=self._config.urls, remedy="name it in holdfast_policy")
+        address = EngineAddress(
+            urls=self._config.urls, is_trained=True, remedy="name it in holdfast_policy"
+        )
         async with connect(
             address,
             engines=EmbeddedEngines(lambda line: None),

@@ -88,7 +88,7 @@ def options_of(
         scorer=scorer,
         journal=journal,
         run=run,
-        address=EngineAddress(urls=_urls(policy), api_key=api_key),
+        address=EngineAddress(urls=_urls(policy), api_key=api_key, is_trained=True),
         sampling=sampling,
         group=group,
         settings=settings,

@@ -9,23 +9,18 @@ if it serves adapters and has other requests in flight.
 
 import asyncio
 import math
-from array import array
 
 from msgspec import Struct
 
+from holdfast.policy.client.logprobs_probe import TOLERANCES, likeliest
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
-from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, SampleRequest
-from holdfast.policy.policy import Request
-from holdfast.records.sampling import Sampling
+from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer
 from holdfast.weights.replica import Replica
 from holdfast.weights.version import TokenScores, WeightFolder, WeightsNotTaken
 
 PROBE_SECONDS = 120.0
 PREFIXES = (*range(2, 48, 3), 96, 192)
 """Lengths of the beginnings. The last fill blocks of a prefix cache: one that is stale shows."""
-GREEDY = Sampling(1, temperature=0.0)
-TOLERANCES = {"float32": 2e-3, "bfloat16": 0.5, "float16": 0.1}
-"""In nats, for the worst of the tokens; float32 was seen to differ by 1e-5, bfloat16 by 0.18."""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -66,13 +61,16 @@ async def check_scores(
     try:
         lengths = [n for n in PREFIXES if n < (replica.endpoint.described.max_model_len or n + 1)]
         found = await asyncio.gather(
-            *(_best(replica, scores.ids[:length], model=model) for length in lengths)
+            *(
+                likeliest(replica.endpoint, scores.ids[:length], model=model, seconds=PROBE_SECONDS)
+                for length in lengths
+            )
         )
     except (*UNREACHABLE, EngineError, InvalidAnswer) as error:
         raise WeightsNotTaken(
             f"{replica.name} cannot be probed for {version}: {describe_error(error)}"
         ) from error
-    gaps = [abs(a - b) for a, b in zip(found, scores.logprobs, strict=False)]
+    gaps = [abs(a - b) for (_, a), b in zip(found, scores.logprobs, strict=False)]
     worst = max(gaps) if all(map(math.isfinite, gaps)) else math.inf
     dtype = _coarser(scores.dtype, replica.dtype or scores.dtype)
     result = ProbeResult(worst, TOLERANCES[dtype], dtype)
@@ -86,23 +84,3 @@ async def check_scores(
 def _coarser(first: str, second: str) -> str:
     known = [dtype for dtype in (first, second) if dtype in TOLERANCES]
     return max(known, key=lambda dtype: TOLERANCES[dtype], default="float32")
-
-
-async def _best(replica: Replica, ids: tuple[int, ...], *, model: str) -> float:
-    """The engine's logprob of the token that it finds most likely after `ids`."""
-    endpoint, prompt = replica.endpoint, array("i", ids)
-    attempt = SampleRequest(
-        Request(prompt, GREEDY, None, "weights"),
-        model,
-        prompt,
-        max_tokens=1,
-        seed=None,
-        stream=False,
-        adapter=model if model != endpoint.model else "",
-    )
-    body = endpoint.dialect.body(attempt)
-    raw = await endpoint.send("POST", endpoint.dialect.path, body, seconds=PROBE_SECONDS)
-    piece = endpoint.dialect.whole(raw)
-    if not piece.logprobs:
-        raise InvalidAnswer("it gives no logprobs")
-    return piece.logprobs[0]

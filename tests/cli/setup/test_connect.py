@@ -76,7 +76,10 @@ def test_an_address_is_taken_with_what_clients_of_openai_put_behind_it(lab, path
 def test_an_address_with_more_behind_it_is_refused_and_says_what_to_leave_out(lab):
     done = lab.run(policy=f"{lab.engine.url}/v1/v1")
     assert done.code == Exit.USAGE
-    assert "give the address without /v1 and what follows it" in done.line
+    assert (
+        "its API is looked for at /v1/v1: give the address of what comes before /models"
+        in done.line
+    )
     assert not lab.journal.exists()
 
 

@@ -92,7 +92,10 @@ def test_several_replicas_share_the_work(course: Course) -> None:
     )
     with FakeEngine(delay=0.05) as other:
         course.run("--holdfast-policy", other.url).assert_outcomes(passed=1)
-        both = [course.engine.stats().requests, other.stats().requests]
+        # Requests of one token compare the replicas.
+        both = [
+            sum(call.max_tokens > 1 for call in engine.calls()) for engine in (course.engine, other)
+        ]
     assert sum(both) == 16
     assert min(both) > 0
 
@@ -236,3 +239,42 @@ def test_a_setting_whose_key_is_not_taken_says_so_before_anything_is_sampled(
         asyncio.run(main())
     assert "--api-key-env" not in str(caught.value)
     assert "the-wrong-key" not in str(caught.value)
+
+
+def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=[{"prompt": "a"}], completion_params={"max_tokens": 9})
+        def test_it(row):
+            extra = row.execution_metadata.extra
+            return row.last_assistant_message().text != "" and "completion_ids" not in extra
+        """
+    )
+    # As a real vLLM: it names its model, and says nothing of a renderer.
+    with FakeEngine(describes=False) as engine:
+        done = course.run("--holdfast-policy", engine.url, policy=False)
+        done.assert_outcomes(passed=1)
+        assert [call.path for call in engine.calls()][-1] == "/v1/chat/completions"
+    line = (
+        "holdfast: the tokenizer of 'fake' is not here: its engine is asked by chat, and rows have "
+        "no token ids"
+    )
+    assert done.stderr.str().count(line) == 1
+    assert course.only()["agg_score"] == 1.0
+
+
+def test_a_thought_in_a_content_is_no_part_of_what_is_judged_unless_it_is_asked_for(
+    course: Course,
+) -> None:
+    course.write(
+        """
+        PARAMS = [{"max_tokens": 99}, {"max_tokens": 99, "separate_reasoning": False}]
+
+        @evaluation_test(dataset=[{"prompt": "a"}], completion_params=PARAMS)
+        def test_it(row):
+            return "41" in row.last_assistant_message().text
+        """
+    )
+    with FakeEngine(dialect="chat", replies=("<think>41? No.</think>42",)) as engine:
+        course.run("--holdfast-policy", engine.url, policy=False)
+    assert [outcome["runs"][0]["agg_score"] for outcome in course.outcomes()] == [0.0, 1.0]

@@ -250,7 +250,9 @@ def test_an_address_with_too_much_behind_it_is_told_without_it(path: str) -> Non
             finally:
                 await policy.aclose()
 
-    with pytest.raises(PolicyRefused, match="give the address without /v1 and what follows it"):
+    with pytest.raises(
+        PolicyRefused, match=f"looked for at {path}: give the address of what comes before /models"
+    ):
         run(main())
 
 

@@ -1,8 +1,11 @@
 """How a chat API's reply ended, and what it says in place of one, is kept."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -11,11 +14,15 @@ import holdfast
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
 
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
 ENDINGS = {
     "filtered": ({"content": None}, "content_filter"),
     "cut": ({"content": "First, take the"}, "content_filter"),
     "refused": ({"content": None, "refusal": "I am sorry."}, "stop"),
     "answered": ({"content": "4", "refusal": None}, "stop"),
+    "called": ({"content": None, "tool_calls": CALLS}, "tool_calls"),
+    "called as of old": ({"content": None, "tool_calls": CALLS}, "function_call"),
+    "thought": ({"content": "<think>3? No.</think>\n\n4"}, "stop"),
 }
 
 
@@ -32,6 +39,9 @@ def answer(ending: str) -> bytes:
         ("cut", "First, take the", "content_filter"),
         ("refused", "I am sorry.", "stop"),
         ("answered", "4", "stop"),
+        ("called", "", "tool_calls"),
+        ("called as of old", "", "tool_calls"),
+        ("thought", "\n\n4", "stop"),
     ],
 )
 def test_it_is_read_as_it_was_said(ending: str, text: str, reason: str) -> None:
@@ -81,4 +91,49 @@ def test_a_trajectory_that_ends_with_a_filtered_reply_is_truncated_by_that(provi
         "cut": ("TRUNCATED", "content_filter", "First, take the"),
         "refused": ("COMPLETED", "", "I am sorry."),
         "answered": ("COMPLETED", "", "4"),
+        "called": ("COMPLETED", "", ""),
+        "called as of old": ("COMPLETED", "", ""),
+        "thought": ("COMPLETED", "", "\n\n4"),
+    }
+
+
+def think(provider: str, journal: Path, *, separate: bool | None) -> dict[str, object]:
+    """What is seen of a reply that begins with a thought: by its rollout and in its row."""
+    seen: dict[str, object] = {}
+
+    async def rollout(t: holdfast.Rollout) -> None:
+        t.add(*t.task.messages)
+        reply = await t.generate(separate_reasoning=separate)
+        seen.update(text=reply.text, reasoning=reply.message.reasoning, raw=reply.raw_text)
+
+    holdfast.run_sync(
+        rollout, tasks=[{"prompt": "thought"}], journal=journal, policy=provider, name="run"
+    )
+    file = journal.with_suffix(".jsonl")
+    options = ["--what", "rows", "--journal", str(journal), "--out", str(file)]
+    # Another process, which knows only what is recorded.
+    subprocess.run([sys.executable, "-m", "holdfast", "export", "run", *options], check=True)
+    return seen | {"row": json.loads(file.read_text())["messages"][-1]}
+
+
+def test_a_thought_in_the_content_is_set_apart_and_the_raw_text_is_kept(
+    provider: str, tmp_path: Path
+) -> None:
+    assert think(provider, tmp_path / "j.db", separate=None) == {
+        "text": "\n\n4",
+        "reasoning": "3? No.",
+        "raw": "<think>3? No.</think>\n\n4",
+        "row": {"role": "assistant", "content": "\n\n4", "reasoning_content": "3? No."},
+    }
+
+
+def test_a_thought_stays_in_the_content_where_that_is_asked_for(
+    provider: str, tmp_path: Path
+) -> None:
+    raw = "<think>3? No.</think>\n\n4"
+    assert think(provider, tmp_path / "j.db", separate=False) == {
+        "text": raw,
+        "reasoning": None,
+        "raw": raw,
+        "row": {"role": "assistant", "content": raw},
     }

@@ -22,7 +22,7 @@ def turn(
 ) -> Generated:
     return Generated(
         path=path, fingerprint=b"f", base=base, keep=keep, delta=pack_ids(delta), ids=pack_ids(ids),
-        logprobs=b"", finish_reason="stop", versions=(), message=assistant("said"),
+        logprobs=b"", engine_finish_reason="stop", versions=(), message=assistant("said"),
         added=(user("asked"),), model="m", sampling=Sampling(),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ def taken(prompt: Prompt, ids: list[int], message: Message, turn: int) -> Genera
         delta=prompt.delta.tobytes(),
         ids=pack_ids(ids),
         logprobs=b"",
-        finish_reason="stop",
+        engine_finish_reason="stop",
         versions=(),
         message=message,
         added=(),

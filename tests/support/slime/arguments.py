@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from holdfast.training.run.train import TINY
+from holdfast.embedded.model.files import TINY
 
 AGENT = Path(__file__).parent / "agent.py"
 

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("peft", reason="the extra `train`")
 
+from holdfast.embedded.model.files import TINY
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.training.run import weights
-from holdfast.training.run.train import TINY
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import TrainerSettings
 from holdfast.training.trainer import Trainer

@@ -179,6 +179,7 @@ def _sampling(args: argparse.Namespace) -> Sampling:
         stop_token_ids=tuple(args.stop_token_ids),
         ignore_eos=args.ignore_eos,
         routed_experts=args.routed_experts,
+        separate_reasoning=args.separate_reasoning,
         extra_body=object_text("extra_body", args.extra_body or {}),
         chat_template_kwargs=object_text("chat_template_kwargs", args.chat_template_kwargs or {}),
     )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-import holdfast
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
 from holdfast.cli.commands.run import how_to_go_on
@@ -31,6 +30,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
+from holdfast.embedded.model.files import model_folder
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import JOURNAL
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 60.0
 """Between two lines of progress where nobody watches; each step has a line anyway."""
-TINY = Path(holdfast.__file__).parent / "embedded" / "tiny"
 TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
@@ -101,7 +100,7 @@ def train(args: argparse.Namespace) -> int:
     held_out = with_system(held_out, system_text(args.system))
     if args.until_stdin_closes:
         pipeline.end_with_stdin()
-    address, model = _address(args), Path(args.model) if args.model else TINY
+    address, model = _address(args), model_folder(args.model)
     if args.only == "rollouter":
         return run_in_own_loop(pipeline.roll_out_alone(args, plan, address=address, model=model))
     if paced is not None and args.only is None:
@@ -320,7 +319,7 @@ async def _train(
     for name in args.track:
         check_tracker(name)
     words = ["holdfast", *pipeline.without_retry(sys.argv[1:])]
-    model, address = Path(args.model) if args.model else TINY, _address(args)
+    model, address = model_folder(args.model), _address(args)
     stop = Stop()
     signals = Signals(stop, resume=redact(shlex.join(words)), quiet=args.until_stdin_closes)
     signals.watch()
@@ -421,6 +420,7 @@ def _address(args: argparse.Namespace) -> EngineAddress:
             args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
         ),
         patience=args.patience,
+        is_trained=True,
         remedy="serve the model that is trained alone",
     )
 

@@ -262,7 +262,9 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="the folder for checkpoints, weights and numbers"
     )
     train.add_argument(
-        "--model", metavar="DIR", help="a Hugging Face folder (a small model of ours)"
+        "--model",
+        metavar="DIR",
+        help="a Hugging Face folder, or ORG/NAME on the hub (a small model of ours)",
     )
     options.POLICY.add_to(train)
     options.JOURNAL.add_to(train)

@@ -1,8 +1,26 @@
-"""Which files a model folder must have. Looked at before anything heavy is imported."""
+"""The folder of a model, and which files it must have. Imports nothing heavy."""
 
 from pathlib import Path
 
+from holdfast.policy.rendering.tokenizer import download, is_hub_name
 from holdfast.records.errors import UsageError
+
+TINY = Path(__file__).parents[1] / "tiny"
+"""The model that is meant when none is named."""
+FETCHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+"""What of a repository on the hub is downloaded: neither code nor pickles."""
+
+
+def model_folder(model: str | Path | None) -> Path:
+    """The folder of a model that is named by it, by its name on the hub (`ORG/NAME`, downloaded
+    unless there is such a folder), or not at all. Blocks while it downloads. Raises `UsageError`
+    where the hub does not give it."""
+    if not model:
+        return TINY
+    if isinstance(model, Path) or Path(model).exists() or not is_hub_name(model):
+        return Path(model)
+    fetch = f"`hf download {model} --local-dir DIR` makes one where there is a network"
+    return download(model, FETCHED, instead=f"give a folder: {fetch}")
 
 
 def check(path: Path) -> None:

@@ -17,10 +17,12 @@ from holdfast.evaluation.definition.completion_params import Setting
 from holdfast.evaluation.running.providers import find_address, key_remedy
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.policy.client.endpoint import Denied
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.providers import PROVIDERS, meant_provider, names_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.select import NoTokenizer
 from holdfast.records.errors import UsageError
 
 EMBEDDED_MODEL = "tiny"
@@ -107,10 +109,32 @@ async def _connect(
     address = structs.replace(address, models=models, remedy=REMEDY)
     if session.options.patience is not None:
         address = structs.replace(address, patience=session.options.patience)
-    async with connect(
-        address, engines=session.engines, notify=session.tell, renderer=renderer
-    ) as found:
-        yield found
+    async with AsyncExitStack() as stack:
+        yield await _enter(stack, address, session, renderer)
+
+
+async def _enter(
+    stack: AsyncExitStack,
+    address: EngineAddress,
+    session: EvaluationSession,
+    renderer: Renderer | None,
+) -> Connection:
+    """An evaluation needs no tokens: an engine whose tokenizer is not here is asked by chat."""
+
+    async def enter(address: EngineAddress) -> Connection:
+        return await stack.enter_async_context(
+            connect(address, engines=session.engines, notify=session.tell, renderer=renderer)
+        )
+
+    try:
+        return await enter(address)
+    except NoTokenizer:
+        found = await enter(structs.replace(address, dialect=Kind.CHAT.value))
+        session.tell(
+            f"the tokenizer of {found.policy.model!r} is not here: its engine is asked by chat, "
+            "and rows have no token ids"
+        )
+        return found
 
 
 def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] | None:

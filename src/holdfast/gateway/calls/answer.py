@@ -46,8 +46,6 @@ def _choice(
     session: Session, step: Generated, request: GenerationRequest, *, bare: bool
 ) -> AnswerChoice:
     reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
-    if step.message.tool_calls and reason == "stop":
-        reason = "tool_calls"
     message, stop = _cut(step)
     if bare:
         message = Message(Role.ASSISTANT, message.text)

@@ -11,7 +11,7 @@
 - `discovery`: The kind of an engine, its models and its abilities.
 - `served_model`: A model as `/v1/models` describes it, and the effect of its seeds.
 - `probe`: Whether an endpoint that answers can also sample.
-- `logprobs_probe`: Measures the distribution that an engine's logprobs belong to.
+- `logprobs_probe`: What an engine's logprobs say of it: their distribution, and its model.
 - `repeatability`: Measures whether a seed repeats a reply.
 - `capability_check`: The report of `holdfast policy check`: is the engine fit for training?
 - `sampling_probe`: Whether an engine takes the sampling of a run, before it is recorded.

@@ -26,10 +26,10 @@ from holdfast.records.encoding.tokens import (
 from holdfast.records.message import Message
 from holdfast.records.samples.experts import ExpertRows
 from holdfast.records.samples.logprobs import MAX_LOGPROB, LogprobsMode, worst
-from holdfast.records.step import VersionSource, VersionSpan
+from holdfast.records.step import STOPPED, VersionSource, VersionSpan
 from holdfast.records.usage import NOTHING, Usage
 
-FINISHED = frozenset({"stop", "length", "content_filter"})
+FINISHED = STOPPED | {"length", "content_filter"}
 """`content_filter`: a provider has cut the reply, or put nothing in its place."""
 ABORTED = "abort"
 _encoder = msgspec.json.Encoder()
@@ -47,6 +47,7 @@ class CompletionBuilder:
         self.saved = len(self.ids)
         self.finish_reason: str | None = None
         self.message: Message | None = None
+        self.reasoning_tags: tuple[str, ...] = ()
         self._limit = request.sampling.max_tokens
         self._start = len(self.ids)
         self._prompt: array[int] = request.prompt
@@ -131,7 +132,7 @@ class CompletionBuilder:
         if piece.versions is not None:
             self._attribute_versions(piece.versions)
         if piece.message is not None:
-            self.message = piece.message
+            self.message, self.reasoning_tags = piece.message, piece.reasoning_tags
         self._stated = piece.usage or self._stated
         self._experts = experts or self._experts
         self.finish_reason = piece.finish_reason or self.finish_reason
@@ -301,6 +302,7 @@ class CompletionBuilder:
             logprobs_mode=self.logprobs_mode,
             usage=self.usage,
             experts=self.experts,
+            reasoning_tags=self.reasoning_tags,
         )
 
 

@@ -96,8 +96,11 @@ async def served_models(endpoint: Endpoint) -> list[ServedModel]:
 
 
 def _about_address(endpoint: Endpoint) -> str:
-    if "v1" in urlsplit(endpoint.url).path.split("/"):
-        return "give the address without /v1 and what follows it"
+    if path := urlsplit(endpoint.url).path:
+        return (
+            f"its API is looked for at {path}: give the address of what comes before /models and "
+            "/chat/completions, often /v1"
+        )
     return "it may be no inference engine; check the address"
 
 

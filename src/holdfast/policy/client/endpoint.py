@@ -62,6 +62,8 @@ _TOO_LONG = re.compile(
     r"(?i)maximum context length|context.?length|max_model_len"
     r"|(?:prompt|input)[^.]{0,80}\bis too long"
 )
+_LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
+_WANTS_NEWER_LIMIT = re.compile(rf"(?is)\b{_LIMIT}\b.*\buse\b.*\b{_NEWER_LIMIT}\b")
 _QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
 _DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
@@ -141,6 +143,8 @@ class Endpoint:
         self.checked = asyncio.Event()
         """Whether its weights were checked since they last changed: no reply is whole before."""
         self.checked.set()
+        self._limit_name = _LIMIT
+        """Of the parameter that bounds the tokens of a reply."""
         self._tries: set[Interruptible] = set()
         self.prompt_cache = PromptCache()
         """Its last prompts in JSON."""
@@ -168,6 +172,8 @@ class Endpoint:
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         """The request of one try. Raises `Unsupported` for an `extra_body` that would change it."""
         body = self.dialect.body(attempt)
+        if self._limit_name != _LIMIT:
+            body[self._limit_name] = body.pop(_LIMIT)
         add_extra(body, attempt.request.sampling.extra)
         return body
 
@@ -218,6 +224,12 @@ class Endpoint:
         body = await self.get("/v1/models")
         return msgspec.json.decode(body, type=Models).data
 
+    def _address(self, path: str) -> str:
+        """Of a path: `/v1/…` is the API's, any other is its server's own."""
+        if urlsplit(self.url).path and path.startswith("/v1/"):
+            return self.url + path.removeprefix("/v1")
+        return self.url.removesuffix("/v1") + path
+
     async def get(self, path: str) -> bytes:
         return await self.send("GET", path)
 
@@ -232,7 +244,7 @@ class Endpoint:
         async with (
             aiohttp.ClientSession(headers=self._headers(), timeout=timeout) as session,
             session.request(
-                method, self.url + path, data=data, headers=headers, allow_redirects=False
+                method, self._address(path), data=data, headers=headers, allow_redirects=False
             ) as response,
         ):
             raw = await _read_body(response, _MAX_ERROR_BYTES)
@@ -298,14 +310,29 @@ class Endpoint:
         self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:
         """One request and its answer, which is added to `sampled`; `before` is called first."""
-        async with self._post(attempt) as response:
-            raw = await _read_body(response, _MAX_ANSWER_BYTES)
+        raw = await self._ask(attempt)
         before()
         try:
             piece = self.dialect.whole(remove_echo(raw, attempt.prompt_json))
             sampled.take(self._without_base_versions(piece, attempt), model=attempt.model)
         except (InvalidAnswer, EngineError) as error:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
+
+    async def _ask(self, attempt: SampleRequest) -> bytes:
+        """The body of a whole answer. A server that refuses `max_tokens` and names
+        `max_completion_tokens`, as OpenAI's reasoning models do, gets that from now on."""
+        sent = self._limit_name
+        try:
+            return await self._read_answer(attempt)
+        except BadRequest as error:
+            if sent != _LIMIT or not _WANTS_NEWER_LIMIT.search(error.said):
+                raise
+        self._limit_name = _NEWER_LIMIT
+        return await self._read_answer(attempt)
+
+    async def _read_answer(self, attempt: SampleRequest) -> bytes:
+        async with self._post(attempt) as response:
+            return await _read_body(response, _MAX_ANSWER_BYTES)
 
     async def stream(
         self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
@@ -372,7 +399,7 @@ class Endpoint:
         try:
             session = await self._sessions.get()
             async with session.post(
-                self.url + self.dialect.path,
+                self._address(self.dialect.path),
                 data=_encoder.encode(self.body(attempt)),
                 headers=headers,
                 timeout=self._timeouts[attempt.stream],
@@ -523,7 +550,10 @@ async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def base_url(url: str) -> str:
-    """`http://host:port`, with or without a trailing `/v1`."""
+    """The address of an API: without a path it stands for its `/v1`, with one it is taken as it is.
+
+    `http://host/v1` is written `http://host`, so that one API has one address.
+    """
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
@@ -531,7 +561,8 @@ def base_url(url: str) -> str:
             "an inference engine's address (--policy, from Python: policy=) looks like "
             f"http://127.0.0.1:8000, not {address}{meant_provider(url) or unknown_provider(url)}"
         )
-    return url.rstrip("/").removesuffix("/v1")
+    url = url.rstrip("/")
+    return url.removesuffix("/v1") if urlsplit(url).path == "/v1" else url
 
 
 def _message(body: bytes) -> str:

@@ -16,8 +16,14 @@ from weakref import ReferenceType, ref
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.client.call import SampleCall
 from holdfast.policy.client.circuit_breaker import Downtime
-from holdfast.policy.client.discovery import discover, logprobs_mode_of, served_models
+from holdfast.policy.client.discovery import (
+    FIRST_SAMPLE_SECONDS,
+    discover,
+    logprobs_mode_of,
+    served_models,
+)
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
+from holdfast.policy.client.logprobs_probe import Likeness, likeness_of, why_different
 from holdfast.policy.client.sampling_probe import check_taken
 from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.client.supported import check_run
@@ -71,10 +77,13 @@ class EnginePolicy:
         clock: Clock | None = None,
         notify: Callable[[str], None] | None = None,
         tell: Callable[[str], None] | None = None,
+        is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down, when it is back, and for each
-        caveat of the engine. `tell` is its older name."""
+        caveat of the engine. `tell` is its older name. `is_trained`: the replicas get their weights
+        from a training and may have others before, so that they are not compared."""
         self.model = model
+        self._is_trained = is_trained
         self._patience, self._connections = patience, connections
         self.notify = self.tell = notify or tell or (lambda line: None)
         self._retry = retry or RetryPolicy()
@@ -135,6 +144,7 @@ class EnginePolicy:
             connections=self._connections,
             clock=self._clock,
             notify=self.notify,
+            is_trained=self._is_trained,
         )
 
     @property
@@ -166,6 +176,39 @@ class EnginePolicy:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.breaker.trip()
         self._agree()
+        await self._compare_models()
+
+    async def _compare_models(self) -> None:
+        """Raises `UsageError` for replicas that are up and serve different models."""
+        up = [replica for replica in self.endpoints if replica.breaker.is_passing]
+        if len(up) < 2 or self._is_trained:
+            return
+        numbers = await asyncio.gather(
+            *(likeness_of(replica, seconds=FIRST_SAMPLE_SECONDS) for replica in up)
+        )
+        for replica, own in zip(up, numbers, strict=True):
+            if (why := self._why_another_model(own, numbers[0], of=up[0])) is not None:
+                raise UsageError(f"the replicas differ: {replica.name}: {why}")
+
+    async def _compare_model(self, endpoint: Endpoint) -> str | None:
+        """Why the model of a replica that is new, or is back, is not that of the others."""
+        others = (other for other in self.endpoints if other is not endpoint)
+        like = next((other for other in others if other.breaker.is_passing), None)
+        # Who gives it its weights checks them, too.
+        if like is None or self._is_trained or endpoint.bring_up_to_date is not None:
+            return None
+        own, others_own = await asyncio.gather(
+            *(likeness_of(replica, seconds=PROBE_SECONDS) for replica in (endpoint, like))
+        )
+        return self._why_another_model(own, others_own, of=like)
+
+    def _why_another_model(self, one: Likeness, other: Likeness, *, of: Endpoint) -> str | None:
+        if (why := why_different(one, other)) is None:
+            return None
+        return (
+            f"its {self.model!r} is another model than that of {of.name}: {why}; serve the same "
+            "weights on both, or name one of them"
+        )
 
     def _enter_loop(self) -> bool:
         """Makes anew what belongs to an event loop, if another one than before runs now; False
@@ -197,7 +240,9 @@ class EnginePolicy:
         mode = endpoint.logprobs_mode
         if mode is LogprobsMode.UNKNOWN is not like.logprobs_mode:
             return "of which distribution its logprobs are could not be measured"
-        return self._why_apart(endpoint, mode)
+        if (why := self._why_apart(endpoint, mode)) is not None:
+            return why
+        return await self._compare_model(endpoint)
 
     async def _recheck(self, endpoint: Endpoint, model: ServedModel) -> str | None:
         """Checks a replica that is back: it may have been started with other options."""
@@ -212,7 +257,7 @@ class EnginePolicy:
         if mode is not endpoint.logprobs_mode:
             before, endpoint.logprobs_mode = endpoint.logprobs_mode, mode
             self.notify(f"{endpoint.name} is back with {mode} logprobs (before: {before})")
-        return None
+        return await self._compare_model(endpoint)
 
     def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
         """Why logprobs of this mode cannot be mixed with those of the replicas that are up."""
@@ -395,7 +440,7 @@ class EnginePolicy:
 
     def _named(self, url: str) -> Endpoint:
         for endpoint in self.endpoints:
-            if endpoint.url == url.rstrip("/").removesuffix("/v1"):
+            if endpoint.url == base_url(url):
                 return endpoint
         known = ", ".join(endpoint.name for endpoint in self.endpoints)
         raise UsageError(f"{url} is no replica of this policy; they are: {known}")

@@ -1,10 +1,12 @@
 """`/v1/chat/completions` of any OpenAI-compatible server: messages in, a message out.
 
-It has no token ids, so it is for evaluation and not for training.
+It has no token ids, so it is for evaluation and not for training. A server whose messages have a
+field for reasoning, also an empty one, says itself what is reasoning. Of any other, a content that
+begins with `<think>…</think>` is split, as LiteLLM does.
 """
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.policy.dialects.dialect import (
     InvalidAnswer,
@@ -22,11 +24,13 @@ from holdfast.policy.dialects.reading import (
     only_choice,
     openai_fields,
 )
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, set_reasoning_apart
 from holdfast.records.sampling import Sampling
+from holdfast.records.step import TOOL_CALLS
 
-_REASONS = {"tool_calls": "stop", "function_call": "stop"}
-"""Why a reply ended, where that is only another word for it."""
+_NO_TAGS: tuple[str, ...] = ()
+_REASONS = {"function_call": TOOL_CALLS}
+"""Older words for why a reply ended."""
 
 
 class _Function(Struct):
@@ -43,8 +47,8 @@ class _MessageBody(Struct):
     content: str | None = None
     refusal: str | None = None
     """What the model says in place of an answer that it does not give."""
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
     tool_calls: list[_Call] | None = None
 
 
@@ -87,11 +91,15 @@ class Chat:
         # The model's name is not checked: hosted models answer with the name of a snapshot.
         answer = decode(_decoder, body)
         choice = only_choice(answer.choices)
-        reason = choice.finish_reason
+        reason, message = choice.finish_reason, choice.message
+        read, tags = _to_message(message), _NO_TAGS
+        if message.reasoning is UNSET and message.reasoning_content is UNSET:
+            read, tags = set_reasoning_apart(read)
         return check_ended(
             Piece(
                 finish_reason=None if reason is None else _REASONS.get(reason, reason),
-                message=_to_message(choice.message),
+                message=read,
+                reasoning_tags=tags,
                 usage=chat_usage(answer.usage),
             )
         )
@@ -126,4 +134,4 @@ def _to_message(fields: _MessageBody) -> Message:
     )
     reasoning = fields.reasoning_content or fields.reasoning
     text = fields.content or fields.refusal or ""
-    return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning)
+    return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning or None)

@@ -102,6 +102,8 @@ class Piece(Struct):
     """All that the engine counts of this try so far."""
     experts: ExpertRows | None = None
     """Of all tokens that were asked for, once the try has ended."""
+    reasoning_tags: tuple[str, ...] = ()
+    """Between which the message's reasoning was part of its content."""
 
     @property
     def is_only_tokens(self) -> bool:

@@ -25,6 +25,10 @@ from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assi
 BYTES, TEMPLATE = "bytes", "template"
 
 
+class NoTokenizer(UsageError):
+    """The engine names a model whose tokenizer is not here, and nobody names another."""
+
+
 def renderer_of(
     policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
 ) -> Renderer:
@@ -48,7 +52,7 @@ def renderer_of(
     try:
         return renderer_for(source, family=family)
     except UsageError as error:
-        raise UsageError(
+        raise NoTokenizer(
             f"{error} — the engine says that its model is {source!r}; if its tokenizer is in a "
             "folder here, name that with --tokenizer"
         ) from error

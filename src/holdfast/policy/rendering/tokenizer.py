@@ -177,7 +177,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """A local folder's tokenizer, or that of a hub name where a hub can be reached."""
     folder = Path(source)
     if not folder.is_dir():
-        folder = _download(str(source))
+        folder = download(str(source), FILES, instead="give a folder that holds a tokenizer.json")
     if not (folder / "tokenizer.json").is_file():
         raise UsageError(
             f"{folder} has no tokenizer.json; save the model's fast tokenizer there "
@@ -186,18 +186,25 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     return Tokenizer(folder, name=str(source))
 
 
-def _download(name: str) -> Path:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
-        raise UsageError(f"{name} is no folder; give one that holds a tokenizer.json")
+def is_hub_name(name: str) -> bool:
+    """Whether it is written as `ORG/NAME`."""
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", name)) and not name.startswith(".")
+
+
+def download(name: str, files: Sequence[str], *, instead: str) -> Path:
+    """The folder with these files (names, or patterns) of a repository on the hub, without its
+    subfolders. Raises `UsageError` where the hub does not give it; `instead`: what to do then."""
+    if not is_hub_name(name):
+        raise UsageError(f"{name} is no folder, and no name on the hub (ORG/NAME); {instead}")
     hub = import_extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
     try:
         # Only data is asked for: a repository may hold code, and none of it comes here.
-        return Path(hub.snapshot_download(name, allow_patterns=list(FILES)))
+        found = hub.snapshot_download(name, allow_patterns=list(files), ignore_patterns=["*/*"])
+        return Path(found)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{name} is no folder, and the hub did not give it ({type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); "
-            "give a folder that holds a tokenizer.json"
+            f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); {instead}"
         ) from error
 
 

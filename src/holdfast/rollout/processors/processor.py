@@ -103,6 +103,7 @@ _PLAIN = Sampling()
 MORE_PARAMS = (
     *("top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("logit_bias", "stop_token_ids", "ignore_eos", "extra_body", "chat_template_kwargs"),
+    "separate_reasoning",
 )
 
 

@@ -71,6 +71,7 @@ class CompletionParams(msgspec.Struct, frozen=True):
     """JSON; of what is in it, only what has no name here."""
     chat_template_kwargs: str | None = None
     """JSON."""
+    separate_reasoning: bool | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -232,16 +233,31 @@ def read_params(
 
 def flatten(params: Mapping[str, object], *, where: str) -> dict[str, object]:
     """`extra_body` is how clients send what they do not know: of its members, those that have a
-    name here are taken out. None says nothing."""
+    name here are taken out. It adds, and changes nothing: whom to ask and how often is not said
+    there, and nothing is said twice. None says nothing."""
     named = {name: value for name, value in params.items() if value is not None}
     extra = named.pop("extra_body", None) or {}
     if not isinstance(extra, Mapping):
         raise ValueError(f"{where}: extra_body is an object, not {extra!r:.200}")
     known = READ | IGNORED | {"api_key"}
     inner = {name: value for name, value in extra.items() if value is not None}
+    _check_inner(inner, named, where)
     rest = {name: value for name, value in inner.items() if name not in known}
     named |= {name: value for name, value in inner.items() if name in known}
     return named | {"extra_body": rest} if rest else named
+
+
+def _check_inner(inner: Mapping[str, object], named: Mapping[str, object], where: str) -> None:
+    if wrong := sorted(inner.keys() & {"n", *_WHERE}):
+        raise ValueError(
+            f"{where}: extra_body.{wrong[0]}: give {wrong[0]} itself, and not in extra_body"
+        )
+    for name in sorted(inner.keys() & named.keys()):
+        if inner[name] != named[name]:
+            raise ValueError(
+                f"{where}: {name} is {named[name]!r:.100}, and in extra_body {inner[name]!r:.100}; "
+                "give it once"
+            )
 
 
 def _unknown(name: str) -> str:

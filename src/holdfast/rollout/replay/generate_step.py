@@ -22,10 +22,10 @@ from holdfast.policy.rendering.parse_tool_calls import without_calls
 from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.encoding.tokens import count, unpack_ids
 from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported, UsageError
-from holdfast.records.message import Message, Role
+from holdfast.records.message import Message, Role, put_reasoning_back
 from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Drafted, Generated
+from holdfast.records.step import STOPPED, Drafted, Generated
 from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
@@ -224,6 +224,8 @@ async def build_step(
 ) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
     size = len(turn.ids) + count(completion.ids)
+    if not turn.sampling.separate_reasoning:
+        completion = _with_raw_message(completion)
     message = await off_loop(partial(_message, speaker, turn, completion), size=size)
     return Generated(
         path=turn.path,
@@ -233,7 +235,7 @@ async def build_step(
         delta=turn.prompt.delta.tobytes(),
         ids=completion.ids,
         logprobs=completion.logprobs,
-        finish_reason=completion.finish_reason,
+        engine_finish_reason=completion.finish_reason,
         versions=completion.versions,
         message=_with_call_ids(message, session, turn),
         added=turn.added,
@@ -248,7 +250,15 @@ async def build_step(
         usage=completion.usage,
         tools=_tools_to_record(session, turn),
         experts=await _keep_experts(session, speaker, turn, completion),
+        reasoning_tags=completion.reasoning_tags,
     )
+
+
+def _with_raw_message(completion: Completion) -> Completion:
+    if completion.message is None:
+        return completion
+    raw = put_reasoning_back(completion.message, completion.reasoning_tags)
+    return structs.replace(completion, message=raw, reasoning_tags=())
 
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
@@ -282,7 +292,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
     """An engine that does not know the parameter may well ignore it: its reply is checked. A
     reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
     sampling = turn.sampling
-    if sampling.json is False or completion.finish_reason != "stop":
+    if sampling.json is False or completion.finish_reason not in STOPPED:
         return
     if sampling.stop or message.tool_calls:
         return
@@ -300,7 +310,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
 def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -> None:
     """The same for a reply that has to call a tool."""
     sampling = turn.sampling
-    if not sampling.tool_choice or completion.finish_reason != "stop" or sampling.stop:
+    if not sampling.tool_choice or completion.finish_reason not in STOPPED or sampling.stop:
         return
     called = {call.name for call in message.tool_calls}
     if called and sampling.forced_tool in ("", *called):

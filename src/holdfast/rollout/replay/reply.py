@@ -21,6 +21,10 @@ class Reply(Struct, frozen=True, gc=False):
         return self.step.message.text
 
     @property
+    def raw_text(self) -> str:
+        return self.step.raw_text
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return self.step.message.tool_calls
 

@@ -76,6 +76,8 @@ class FakeEngine:
         thinking_budgets: bool = False,
         counts: Counts = "tokens",
         experts: Sequence[int] = (),
+        base: str = "/v1",
+        reasoning_model: bool = False,
         weights: WeightOptions | None = None,
     ):
         if dialect == "fireworks" and "/" not in model:
@@ -99,6 +101,8 @@ class FakeEngine:
             thinking_budgets=thinking_budgets,
             counts=counts,
             experts=tuple(experts),
+            base=base,
+            reasoning_model=reasoning_model,
             weights=weights or WeightOptions(),
         )
         self._port = port

@@ -87,6 +87,11 @@ class FakeOptions(Struct, frozen=True):
     counts: Counts = "tokens"
     """What vLLM's wires and the chat say of their usage: "details", that half of each prompt was
     cached, and half of each reply is reasoning; "nothing", as some servers do, of chats."""
+    base: str = "/v1"
+    """The path of a chat API: Gemini's is `/v1beta/openai`."""
+    reasoning_model: bool = False
+    """Whether its chat refuses `max_tokens` and names `max_completion_tokens`, as OpenAI's
+    reasoning models do."""
 
 
 class FakeStats(Struct):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from msgspec import Struct, json, structs
 
+from holdfast.embedded.model.files import model_folder
 from holdfast.engine.arguments import sampling_from, settings_from
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.engine import Ending
@@ -96,7 +97,6 @@ from holdfast.weights.sync import Restart, WeightSync
 
 Tasks = object
 """Whatever `holdfast.read_tasks` takes: a path, a name, a list, a function."""
-TINY = Path(__file__).parents[2] / "embedded" / "tiny"
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
@@ -185,9 +185,11 @@ async def train(
         settings,
         journal=journal,
         out=Path(out),
-        model=Path(model) if model else TINY,
+        model=await asyncio.to_thread(model_folder, model),
         address=EngineAddress(
-            urls=(policy,) if isinstance(policy, str) else tuple(policy), api_key=api_key
+            urls=(policy,) if isinstance(policy, str) else tuple(policy),
+            api_key=api_key,
+            is_trained=True,
         ),
         eval_tasks=await _read_held_out(eval_tasks, columns),
         loss=loss,

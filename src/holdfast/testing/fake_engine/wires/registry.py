@@ -44,8 +44,8 @@ def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
         )
     if options.dialect == "chat":
         return ServedRoutes(
-            {"/v1/chat/completions": ChatWire(options, vllm=False)},
-            {"/v1/models": models.openai_models},
+            {f"{options.base}/chat/completions": ChatWire(options, vllm=False)},
+            {f"{options.base}/models": models.openai_models},
             health=False,
         )
     return ServedRoutes(

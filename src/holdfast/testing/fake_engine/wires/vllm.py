@@ -247,6 +247,8 @@ class ChatWire(_VllmWire):
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decode(raw, ChatRequest)
         check_model(body.model, self.options.model)
+        if self.options.reasoning_model and body.max_tokens is not None:
+            raise errors.older_limit()
         messages = _messages(body)
         images = tuple(url for message in messages for url in message.images)
         if images and not self.options.images:
