@@ -69,15 +69,14 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             await connection.policy.check_taken(self.spec.sampling)
 
     async def bind_scorer(self) -> "RunPlan":
-        """The plan with the model that its scorer asks, which only the engine of a judge may know.
+        """The plan with the models that its scorer asks, which only the engine of a judge may know.
 
         Raises where the scorer says that it cannot score, as a judge does whose engine is down, or
         has no price: before anything is sampled, and not for each trajectory."""
-        model = None if self.scorer is None else await self.scorer.check(samples=self.spec.samples)
-        if model is None:
-            return self
-        check_price(self.settings, model)
-        return structs.replace(self, spec=structs.replace(self.spec, judge=model))
+        models = [] if self.scorer is None else await self.scorer.check(samples=self.spec.samples)
+        for model in models:
+            check_price(self.settings, model)
+        return structs.replace(self, spec=structs.replace(self.spec, judge=", ".join(models)))
 
     def check_rewarded(self) -> None:
         """Raises `UsageError` where it is known before anything is sampled that no trajectory will

@@ -71,7 +71,7 @@ class RunSpec(Struct, frozen=True):
     rollout_code: Code | None = None
     scorer_code: Code | None = None
     judge: str = ""
-    """The model that the scorer asks, as its engine names it. "": none, or it was not asked."""
+    """The models that the scorer asks, as their engines name them. "": none, or none was asked."""
     tags: tuple[str, ...] = ()
     """The user's own words for it. No part of what is sampled."""
     command: RecordedCommand | None = None

@@ -81,3 +81,54 @@ def test_a_system_message_is_part_of_the_tasks(lab: Lab) -> None:
     rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
     assert all(row["messages"][0] == {"role": "system", "content": "Be kind."} for row in rows)
     assert lab.run("--system", "Be rude.").code == Exit.CHANGED
+
+
+ASKED = """
+import pathlib
+import holdfast
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=12)
+
+
+judge = holdfast.Judge(pathlib.Path("rubric.txt").read_text(), policy="{url}")
+
+
+async def score(trajectory):
+    return (await ask(trajectory)).reward
+
+
+async def ask(trajectory):
+    return await judge(trajectory)
+"""
+
+
+def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(lab: Lab) -> None:
+    lab.write("rubric.txt", "Is it kind?")
+    with FakeEngine(replies=['{"score": 9}']) as engine:
+        lab.write("asked.py", ASKED.format(url=engine.url))
+        done = lab.run(rollout="asked.py:solve")
+        assert done.code == 0, done.err
+        sampled = lab.engine.stats().tokens
+    with FakeEngine(replies=['{"score": 2}']) as engine:
+        lab.write("asked.py", ASKED.format(url=engine.url))
+        lab.write("rubric.txt", "Is it brief?")
+        refused = lab.run(rollout="asked.py:solve")
+        assert refused.code == Exit.CHANGED, refused.err
+        assert "scorer: recorded 'score@" in refused.err
+        done = lab.run("--accept-changes", rollout="asked.py:solve")
+        assert done.code == 0, done.err
+    assert "mean reward: clean 0.2000 (n=2)" in done.out
+    assert lab.engine.stats().tokens == sampled
+
+
+def test_a_judge_that_a_function_asks_is_checked_before_anything_is_sampled(lab: Lab) -> None:
+    lab.write("rubric.txt", "Is it kind?")
+    with FakeEngine() as gone:
+        lab.write("asked.py", ASKED.format(url=gone.url))
+    refused = lab.run(rollout="asked.py:solve")
+    assert refused.code == Exit.STOPPED, refused.err
+    assert f"the judge: the policy at {gone.url} does not answer" in refused.err
+    assert lab.engine.stats().tokens == 0

@@ -230,3 +230,124 @@ def test_one_that_stays_down_blames_no_row_and_the_same_command_only_judges(
         assert course.engine.stats().tokens == sampled
         assert questions(engine) == 1
     assert course.only()["failed"] == 0
+
+
+# --- a judge that changed
+
+
+ASKED = """
+import os, pathlib
+import holdfast
+
+def ask():
+    return judge
+
+def make():
+    return holdfast.Judge(
+        pathlib.Path("rubric.txt").read_text(),
+        policy=os.environ["JUDGE_AT"],
+        model=os.environ.get("JUDGE_MODEL"),
+    )
+
+judge = make()
+
+@evaluation_test(dataset=ROWS[:int(os.environ.get("NUMBER", 4))])
+async def test_it(row):
+    return await judge(row)
+"""
+OF_A_FUNCTION = ASKED.replace("await judge(row)", "await ask()(row)")
+A_FIXTURE = ASKED.replace("judge = make()", "@pytest.fixture\ndef judge():\n    return make()")
+A_FIXTURE = A_FIXTURE.replace("test_it(row)", "test_it(row, judge)")
+OF_THE_CLASS = (
+    ASKED.partition("judge = make()")[0]
+    + """
+class TestIt:
+    def setup_method(self):
+        self.judge = make()
+
+    @evaluation_test(dataset=ROWS[:int(os.environ.get("NUMBER", 4))])
+    async def test_it(self, row):
+        return await self.judge(row)
+"""
+)
+
+
+class TestAChangedJudge:
+    @pytest.fixture(autouse=True)
+    def engine(self, course: Course, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+        with FakeEngine(replies=[GOOD]) as engine:
+            monkeypatch.setenv("JUDGE_AT", engine.url)
+            (course.folder / "rubric.txt").write_text("Is the answer right?")
+            yield engine
+
+    @pytest.mark.parametrize(
+        "source",
+        [ASKED, OF_A_FUNCTION, A_FIXTURE, OF_THE_CLASS],
+        ids=["of the module", "of a function", "a fixture", "of the class"],
+    )
+    def test_another_rubric_from_the_same_file_scores_all_rows_anew(
+        self,
+        course: Course,
+        engine: FakeEngine,
+        source: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        course.write(source)
+        monkeypatch.setenv("NUMBER", "2")
+        course.run().assert_outcomes(passed=1)
+        assert questions(engine) == 2
+        sampled = course.engine.stats().tokens
+        (course.folder / "rubric.txt").write_text("Is the answer polite?")
+        course.run().assert_outcomes(passed=1)
+        assert questions(engine) == 4
+        assert course.engine.stats().tokens == sampled
+
+    def test_rows_that_are_appended_are_in_no_mean_with_verdicts_of_another_judge(
+        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        course.write(ASKED)
+        monkeypatch.setenv("NUMBER", "2")
+        course.run().assert_outcomes(passed=1)
+        assert course.only()["agg_score"] == pytest.approx(0.8)
+        with FakeEngine(replies=['{"score": 2}']) as other:
+            monkeypatch.setenv("JUDGE_AT", other.url)
+            (course.folder / "rubric.txt").write_text("Is the answer polite?")
+            monkeypatch.setenv("NUMBER", "4")
+            course.run().assert_outcomes(passed=1)
+            assert questions(other) == 4
+        assert course.only()["agg_score"] == pytest.approx(0.2)
+        assert len(course.runs()) == 1
+
+    def test_another_model_from_a_variable_scores_all_rows_anew(
+        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        course.write(ASKED)
+        monkeypatch.setenv("JUDGE_MODEL", "fake")
+        course.run().assert_outcomes(passed=1)
+        with FakeEngine(replies=[GOOD], model="other") as other:
+            monkeypatch.setenv("JUDGE_AT", other.url)
+            monkeypatch.setenv("JUDGE_MODEL", "other")
+            course.run().assert_outcomes(passed=1)
+            assert questions(other) == 4
+
+    def test_another_model_that_only_the_engine_names_scores_all_rows_anew_with_the_next(
+        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        course.write(ASKED)
+        monkeypatch.setenv("NUMBER", "2")
+        course.run().assert_outcomes(passed=1)
+        with FakeEngine(replies=[GOOD], model="other") as other:
+            monkeypatch.setenv("JUDGE_AT", other.url)
+            monkeypatch.setenv("NUMBER", "4")
+            course.run().assert_outcomes(passed=1)
+            assert questions(other) == 4
+
+    def test_the_same_judge_at_another_address_judges_nothing_again(
+        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        course.write(ASKED)
+        course.run().assert_outcomes(passed=1)
+        with FakeEngine(replies=[GOOD]) as moved:
+            monkeypatch.setenv("JUDGE_AT", moved.url)
+            course.run().assert_outcomes(passed=1)
+            assert questions(moved) == 0

@@ -20,6 +20,7 @@ from holdfast.records.failure import Failure
 from holdfast.records.step import Record
 from holdfast.records.usage import JUDGE, NOTHING, USED, UsageByModel, add_usages, judge_usage
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.code.named import identified_in
 from holdfast.rollout.episodes.environment import as_number
 from holdfast.rollout.threads.contain import contain, end_task, finishes_in_time
 from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
@@ -102,11 +103,16 @@ class Scorer:
         self._is_open = False
         self._users = 0
 
-    async def check(self, *, samples: int) -> str | None:
-        """Before anything is sampled: raises what a scorer that can tell, such as a judge, finds
-        wrong, and returns the model that it asks. `samples`: of each task."""
-        check = getattr(self._function, CHECK, None)
-        return None if check is None else await check(samples=samples if self.is_group else 1)
+    async def check(self, *, samples: int) -> list[str]:
+        """Before anything is sampled: raises what a scorer that can tell, such as a judge, or a
+        judge that it names, finds wrong, and returns the models that are asked. `samples`: of each
+        task."""
+        named = (self._function, *identified_in(self._function))
+        judges = {id(each): each for each in named if hasattr(each, CHECK)}
+        # How many are compared by a judge that a function asks is the function's affair.
+        samples = samples if self.is_group and hasattr(self._function, CHECK) else 1
+        models = {await getattr(judge, CHECK)(samples=samples) for judge in judges.values()}
+        return sorted(models)
 
     async def score(
         self,

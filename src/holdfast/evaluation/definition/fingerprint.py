@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from holdfast.evaluation.definition.definition import Definition, Mode, Variant
@@ -20,14 +20,18 @@ def scorer_fingerprint(
     variant: Variant,
     arguments: Mapping[str, object] | None = None,
     *,
+    judges: Sequence[str] = (),
     tasks: str = "",
 ) -> tuple[str, Code]:
     """`name@digest`, and what it stands for. Other evaluations in the file, and decorators, are no
     part of it; everything else in the file is, and the modules of the user's own that it imports,
     since a scorer may call it. `arguments` are the values of its parameters beside the variant's
-    own, and `self`; `tasks` is the digest of all rows."""
+    own, and `self`; `judges` are the identities of those that it asks; `tasks` is the digest of all
+    rows."""
     with noted_files() as files:
         now = _digest(definition, variant, arguments, tasks=tasks, code=_files)
+    if judges:
+        now = hashlib.sha256(repr((now, sorted(judges))).encode()).hexdigest()[:12]
     before = _digest(definition, variant, arguments, tasks=tasks, code=_file)
     name = definition.function.__name__
     return f"{name}@{now}", Code(files, f"{name}@{before}")

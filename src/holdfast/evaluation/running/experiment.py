@@ -18,6 +18,7 @@ from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.spending import SpendingLimitReached
+from holdfast.engine.judging.judge import Judge
 from holdfast.engine.progress import Progress
 from holdfast.engine.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import Together, score_late
@@ -33,7 +34,7 @@ from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.connect import addresses, connect_setting
-from holdfast.evaluation.running.judges import check_judges
+from holdfast.evaluation.running.judges import check_judges, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.providers import POLICY
 from holdfast.evaluation.running.resume import (
@@ -228,6 +229,7 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
             definition,
             work.experiment.variant,
             work.experiment.parameters,
+            judges=[judge.identity for judge in _judges(work.experiment)],
             tasks=tasks_digest(work.tasks),
         ),
         samples=num_runs * per_run,
@@ -267,14 +269,14 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
     plan = plan.bind(connection)
     await plan.check_taken(connection)
     finished = await _find_finished(work, plan.spec)
-    if finished is None:
-        await _check_judges(work)  # Before a run is made, which would be left with nothing in it.
+    if finished is None:  # Before a run is made, which would be left with nothing in it.
+        plan = await _bind_judges(work, plan)
     opened = await open_recorded(
         work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
     run = opened.run
     if finished is not None and finished.id != run.id:
-        await _check_judges(work)
+        await _bind_judges(work, plan)
     work.notes += await _resume_notes(work.journal, opened, retry=options.retry_failed)
     late, progress = _is_late(work.experiment), Progress()
     plan = structs.replace(plan, scorer=None if late else _scorer(work, [run]))
@@ -305,9 +307,15 @@ async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
     )
 
 
-async def _check_judges(work: _Work) -> None:
-    arguments = {**work.experiment.arguments, **work.experiment.variant.keywords}
-    await check_judges(work.experiment.definition.function, arguments, work.settings)
+async def _bind_judges(work: _Work, plan: RunPlan) -> RunPlan:
+    """The plan with the models of the judges, which only their engines may know."""
+    models = await check_judges(_judges(work.experiment), work.settings)
+    return structs.replace(plan, spec=structs.replace(plan.spec, judge=models))
+
+
+def _judges(experiment: Experiment) -> list[Judge]:
+    arguments = {**experiment.arguments, **experiment.variant.keywords}
+    return judges_of(experiment.definition.function, arguments)
 
 
 async def _work_on(engine: Engine) -> Ending:

@@ -19,6 +19,8 @@ from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
 
+_SCORING = ("scorer:", "judge:")
+"""How the differences begin after which a run is scored anew."""
 MAX_NAME = 180
 """In bytes: a run's name has up to 200 characters, and is the name of files; the rest is for its
 number and their endings."""
@@ -101,7 +103,7 @@ async def _find_same(
     differences = run.spec.differences(same)
     if not differences:
         return Opened(run)
-    if not all(line.startswith("scorer:") for line in differences):
+    if not all(line.startswith(_SCORING) for line in differences):
         return None
     again = await open_run(journal, same, tasks, accept_changes=True)
     note = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
@@ -114,7 +116,7 @@ async def _find_grown(
     """The run with more rows at its end."""
     same = structs.replace(spec, name=run.spec.name)
     differences = run.spec.differences(same)
-    if not all(line.startswith(("scorer:", "tasks:")) for line in differences):
+    if not all(line.startswith((*_SCORING, "tasks:")) for line in differences):
         return None
     recorded = await journal.tasks(run)
     if tasks_digest(recorded) != tasks_digest(tasks[: len(recorded)]):
@@ -122,7 +124,7 @@ async def _find_grown(
     again = await open_run(journal, same, tasks, accept_changes=True)
     more = len(tasks) - len(recorded)
     note = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
-    return Opened(again, note, rescored=run.spec.scorer != spec.scorer)
+    return Opened(again, note, rescored=run.spec.has_other_scorer(spec))
 
 
 async def open_together(
@@ -183,7 +185,7 @@ async def rolled_out_already(
     """The recorded run that `open_recorded` finds, if nothing of it is left to sample. `models` as
     in `settled_already`. Under another scorer, failed rows get another chance."""
     for run, differences in await _newest_first(journal, spec, models):
-        if not all(line.startswith("scorer:") for line in differences):
+        if not all(line.startswith(_SCORING) for line in differences):
             continue
         retries = retry_failed or bool(differences)
         return run if await is_rolled_out(journal, run, retries_failed=retries) else None

@@ -7,6 +7,7 @@
 - `changes`: Changes: what a function, or the methods of a class, change of what they are made with.
 - `made_at_start`: Made at start: which variables are set to what is another one at each start of
   the program.
+- `named`: Named: the objects with an identity of their own that code reaches by name.
 - `rewards`: Whether a rollout may give its trajectories a reward itself, by its source.
 - `files`: The files that code consists of: its own, and those modules of the user's own that it
   imports.

@@ -18,6 +18,7 @@ from types import FunctionType, MethodType, ModuleType
 from holdfast.records.run import Code
 from holdfast.rollout.code.definitions import own_source
 from holdfast.rollout.code.files import files_of, is_own
+from holdfast.rollout.code.named import identified_in
 from holdfast.rollout.code.source import bytecode, simple_text, without_evaluations
 from holdfast.rollout.code.values import Values, is_short, is_tool, whole_identity
 
@@ -84,8 +85,16 @@ def _current(
     code, own = _code(subject), own_source(_plain_function(subject))
     # What an object says of itself is what there is to say.
     values = [] if identity else _values(candidate)
+    values += _identities(candidate)
     named = b"" if module is None else _module_file(module, subject)
     return _digest(code, own, _encoded(values), identity, named), values
+
+
+def _identities(candidate: object) -> list[tuple[str, str]]:
+    """What it asks, such as a judge, is what it is when it is asked, wherever that comes from."""
+    named = identified_in(getattr(candidate, "function", candidate))
+    found = [(type(each).__name__, str(getattr(each, "identity", ""))) for each in named]
+    return sorted(found)
 
 
 def code_of(*candidates: object) -> str:
