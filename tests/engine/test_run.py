@@ -400,10 +400,10 @@ def test_a_rollout_or_a_scorer_that_is_made_with_another_value_is_another_one(pl
     first = holdfast.run_sync(asking(False), **made)
     assert first.rewards == [0.25] * 4
     assert holdfast.run_sync(asking(False), **made | {"scorer": giving(0.25)}).rewards == [0.25] * 4
-    with pytest.raises(RunChanged, match=r"rollout: .* what it was made with is not: hint; "):
+    with pytest.raises(RunChanged, match=r"rollout: .*changed: asking.<locals>.ask.hint"):
         holdfast.run_sync(asking(True), **made)
     made["scorer"] = giving(0.75)
-    with pytest.raises(RunChanged, match=r"scorer: .* what it was made with is not: reward"):
+    with pytest.raises(RunChanged, match=r"scorer: .*changed: giving.<locals>.<lambda>.reward"):
         holdfast.run_sync(asking(False), **made)
     assert holdfast.run_sync(asking(False), **made, accept_changes=True).rewards == [0.75] * 4
     hinted = holdfast.run_sync(asking(True), **made, new=True)

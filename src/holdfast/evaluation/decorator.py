@@ -18,7 +18,6 @@ from holdfast.evaluation.definition.parameters import parameters_of
 from holdfast.evaluation.definition.retries import retrying_of
 from holdfast.evaluation.running.call import Evaluation
 from holdfast.evaluation.stats.verdict import Aggregation
-from holdfast.rollout.processors.processor import fingerprinted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = Mapping[str, object]
@@ -115,13 +114,10 @@ def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         validate.processor(arguments["rollout_processor"]),
         **{name: arguments[name] for name in _OF_PROCESSOR},
     )
-    code, rollout_code = fingerprinted(processor)
     return {
         **{name: arguments[name] for name in _UNCHANGED},
         "completion_params": settings,
         "processor": processor,
-        "rollout": code,
-        "rollout_code": rollout_code,
         "aggregation": validate.member(
             Aggregation, arguments["aggregation_method"], name="aggregation_method"
         ),

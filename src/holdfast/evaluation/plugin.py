@@ -111,6 +111,14 @@ def _with_place(error: BaseException, collector: pytest.Collector) -> str:
     return f"{file}:{lines[-1]}: {error}"
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All modules are imported, and nothing has run."""
+    for item in session.items:
+        definition: Definition | None = getattr(getattr(item, "obj", None), MARK, None)
+        if definition is not None:
+            definition.read_code()
+
+
 # --- running
 
 

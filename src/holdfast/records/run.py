@@ -17,7 +17,7 @@ MAX_TRAJECTORIES = 10_000_000
 MAX_SAMPLES = 1_000_000
 """Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
 MAX_NAMED = 5
-"""Files that are named as changed."""
+"""Functions and values that are named as changed."""
 _APART = frozenset({"rollout_code", "scorer_code", "tags", "command", "training"})
 """What `rollout` and `scorer` stand for, and what is no part of what is sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -27,21 +27,8 @@ _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 class Code(Struct, frozen=True):
     """What the fingerprint of some code stands for."""
 
-    files: dict[str, str]
-    """The digest of each file, by its name: so that a change can be named."""
-    before: str
-    """The fingerprint as it was taken when only the file that defines the code counted: runs that
-    were begun then go on by it."""
-    texts: str = ""
-    """The fingerprint as it was taken when, of what code was made with, little more than texts
-    counted: runs whose `values` are None were begun then, and go on by it."""
-    values: tuple[str, ...] | None = None
-    """The names of what it was made with: variables, arguments, attributes."""
-    value_digests: dict[str, str] = {}
-    """A digest of each, by its name: so that a change can be named."""
-    helpers: str = ""
-    """The fingerprint as it was taken when what only evaluations in the code's file use counted,
-    too: runs that have none of it were begun then, and go on by it."""
+    parts: dict[str, str] = {}
+    """The digest of each function, class and value, by its name: so that a change can be named."""
 
 
 class RecordedCommand(Struct, frozen=True):
@@ -119,13 +106,13 @@ class RunSpec(Struct, frozen=True):
         return [
             _difference(field, old.get(field), new.get(field)) + _about_code(self, other, field)
             for field in old
-            if old.get(field) != new.get(field) and not _is_same(self, other, field)
+            if old.get(field) != new.get(field) and not _is_unknown(self, other, field)
         ]
 
     def has_other_scorer(self, other: "RunSpec") -> bool:
         """Whether the trajectories of `other` get their rewards from another scorer, or of none."""
         return any(
-            getattr(self, field) != getattr(other, field) and not _is_same(self, other, field)
+            getattr(self, field) != getattr(other, field) and not _is_unknown(self, other, field)
             for field in ("scorer", "judge")
         )
 
@@ -182,56 +169,19 @@ def _format_value(value: object) -> str:
     return "none" if value in (None, "", (), []) else repr(value)
 
 
-def _code(spec: RunSpec, field: str) -> Code | None:
-    return {"rollout": spec.rollout_code, "scorer": spec.scorer_code}.get(field)
-
-
-def _is_same(recorded: RunSpec, now: RunSpec, field: str) -> bool:
-    """Whether fields that are not equal stand for the same. A judge is another one where both are
-    known. Code of a run of an older version goes by what that version looked at."""
-    if field == "judge":
-        return not (recorded.judge and now.judge)
-    then, code = _code(recorded, field), _code(now, field)
-    if code is None:
-        return False
-    return bool(_as_then(then, code) == getattr(recorded, field))
-
-
-def _as_then(then: Code | None, now: Code) -> str:
-    """The fingerprint of the code, as it was taken by the version that recorded the run."""
-    if then is None:
-        return now.before
-    if then.values is None:
-        return now.texts
-    return "" if then.helpers else now.helpers
+def _is_unknown(recorded: RunSpec, now: RunSpec, field: str) -> bool:
+    """A judge's model is another one where both are known."""
+    return field == "judge" and not (recorded.judge and now.judge)
 
 
 def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
-    """Code is recorded as its name and a digest of the files that it is in."""
-    if field not in ("rollout", "scorer"):
+    """Which functions and values differ, where both are the same by name."""
+    codes = [getattr(spec, f"{field}_code", None) for spec in (recorded, now)]
+    if None in codes:
         return ""
-    called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
-    if len(called) > 1 or "" in called:
-        return ""
-    then, code = _code(recorded, field), _code(now, field)
-    changed = [] if then is None or code is None else _changed(then.files, code.files)
-    if changed:
-        return f" (changed: {', '.join(changed)})"
-    if code is not None and code.values:
-        other = [] if then is None else _changed(then.value_digests, code.value_digests)
-        names = ", ".join(other or _shortened(code.values))
-        return (
-            f" (its file is the same, and what it was made with is not: {names}; a value that is "
-            "another one at each start, as the time is, belongs into the function)"
-        )
-    return (
-        " (another version of its code: any change to its file counts, or to what it was made with)"
-    )
-
-
-def _changed(then: dict[str, str], now: dict[str, str]) -> list[str]:
-    names = [name for name in (*now, *then) if then.get(name) != now.get(name)]
-    return _shortened(names)
+    then, new = (code.parts for code in codes)
+    names = [name for name in (*new, *then) if then.get(name) != new.get(name)]
+    return f" (changed: {', '.join(_shortened(names))})" if names else ""
 
 
 def _shortened(names: Iterable[str]) -> list[str]:

@@ -1,12 +1,8 @@
 """The same command goes on; another one is refused with what differs, unless it is accepted."""
 
-import contextlib
-import hashlib
 import json
 import shutil
-import sqlite3
 
-import msgspec
 import pytest
 
 from holdfast.cli.terminal.exit_codes import Exit
@@ -81,15 +77,21 @@ def test_one_setting_that_differs_is_enough(ran, option):
     assert len(done.err.splitlines()) == 3
 
 
-def test_other_code_is_refused(ran):
-    ran.write("agent.py", AGENT + "\nANOTHER = 'thought'\n")
+def test_other_code_is_refused_by_the_name_of_what_changed(ran):
+    ran.write("agent.py", AGENT.replace("so: ", "thus: ").replace("/ 100", "/ 200"))
     done = ran.run(samples=2)
     assert done.code == Exit.CHANGED
     rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'solve@")
+    assert rollout.endswith("(changed: solve)")
     assert scorer.startswith("scorer: recorded 'score@")
-    for line in (rollout, scorer):
-        assert line.endswith("(changed: agent.py)")
+    assert scorer.endswith("(changed: score)")
+
+
+def test_code_that_neither_names_is_no_other_code(ran):
+    ran.write("agent.py", AGENT + "\nANOTHER = 'thought'\n")
+    ran.finished_run("--samples", 2)
+    assert ran.engine.stats().requests == 0
 
 
 def test_a_comment_is_no_other_code(ran):
@@ -99,26 +101,25 @@ def test_a_comment_is_no_other_code(ran):
     assert ran.engine.stats().requests == 0
 
 
-def test_a_changed_prompt_in_a_helper_is_refused_by_the_name_of_its_file(lab):
+def test_a_changed_prompt_in_a_helper_is_refused_by_its_name(lab):
+    text = AGENT.replace("t.add(*t.task.messages)", "t.add(texts.PROMPT, *t.task.messages)")
     lab.write("texts.py", "PROMPT = 'be brief'\n")
-    lab.write("agent.py", "from texts import PROMPT\n" + AGENT)
+    lab.write("agent.py", "import texts\n" + text)
     lab.finished_run()
     lab.write("texts.py", "# Shorter.\nPROMPT = 'be brief'\n")
     lab.finished_run()
     lab.write("texts.py", "PROMPT = 'be verbose'\n")
     done = lab.run()
     assert done.code == Exit.CHANGED
-    rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
+    (rollout,) = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'solve@")
-    for line in (rollout, scorer):
-        assert line.endswith("(changed: texts.py)")
+    assert rollout.endswith("(changed: texts.PROMPT)")
     lab.finished_run("--accept-changes")
     assert shown(lab)["changes"]
     lab.finished_run()
 
 
-def test_the_file_that_was_named_counts_also_where_another_one_defines_the_code(lab):
-    """What a processor, or a scorer, of a library is made with stands there."""
+def test_what_an_object_was_made_with_is_refused_by_its_name(lab):
     library = (
         "from agent import solve as inner\n"
         "from holdfast.rollout.processors.processor import RolloutProcessor, as_processor\n"
@@ -138,40 +139,14 @@ def test_the_file_that_was_named_counts_also_where_another_one_defines_the_code(
     lab.finished_run(rollout="made.py:solve")
     lab.write("made.py", f"# The same.\n{text}")
     lab.finished_run(rollout="made.py:solve")
-    lab.write("made.py", text.replace("terse", "verbose"))
+    lab.write("made.py", text.replace("terse", "verbose").replace("Good", "Bad"))
     done = lab.run(rollout="made.py:solve")
     assert done.code == Exit.CHANGED
     rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'Solver@")
+    assert rollout.endswith("(changed: prompt)")
     assert scorer.startswith("scorer: recorded 'Judge@")
-    for line in (rollout, scorer):
-        assert line.endswith("(changed: made.py)")
-
-
-def test_a_run_of_an_older_version_goes_by_its_own_file_as_it_did(lab):
-    """Its fingerprints were digests of the bytes of the file, and nothing else was recorded."""
-    lab.write("texts.py", "PROMPT = 'be brief'\n")
-    text = "from texts import PROMPT\n" + AGENT
-    lab.write("agent.py", text)
-    lab.finished_run()
-    _record_as_before(lab.journal, hashlib.sha256(text.encode()).hexdigest()[:12])
-    lab.write("texts.py", "PROMPT = 'be verbose'\n")
-    lab.finished_run()
-    lab.write("agent.py", text + "\n# another thought\n")
-    done = lab.run()
-    assert done.code == Exit.CHANGED
-    assert "any change to its file counts" in done.err
-
-
-def _record_as_before(journal, digest: str) -> None:
-    with contextlib.closing(sqlite3.connect(journal)) as connection:
-        ((spec,),) = connection.execute("SELECT spec FROM runs").fetchall()
-        recorded = msgspec.msgpack.decode(spec)
-        assert recorded.pop("rollout_code")
-        assert recorded.pop("scorer_code")
-        recorded |= {"rollout": f"solve@{digest}", "scorer": f"score@{digest}"}
-        connection.execute("UPDATE runs SET spec = ?", (msgspec.msgpack.encode(recorded),))
-        connection.commit()
+    assert scorer.endswith("(changed: words)")
 
 
 def test_a_scorer_where_there_was_none_is_told_so_and_is_no_version_of_another(lab):

@@ -22,7 +22,6 @@ from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.policy.policy import NoPolicy
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
-from holdfast.rollout.code.source import without_evaluations
 
 ROWS = [{"prompt": "hi"}]
 
@@ -201,47 +200,6 @@ def test_rows_that_are_given_once_are_there_for_every_setting() -> None:
     )
     counts = [len(asyncio.run(one.dataset.rows())) for one in variants_of(definition)]
     assert counts == [3, 3]
-
-
-FILE = b"""
-from holdfast.evaluation import evaluation_test
-import holdfast.evaluation as e
-
-def helper(): return {helper}
-
-async def solve(t): await t.generate()
-
-@evaluation_test(dataset=[], passed_threshold={threshold})
-def test_one(row): return {one}  # {comment}
-
-class TestAll:
-    @e.evaluation_test(dataset=[])
-    def test_two(self, row): return {two}
-"""
-
-
-def written(**parts: object) -> bytes:
-    text = FILE
-    for name in ("helper", "threshold", "one", "comment", "two"):
-        text = text.replace(b"{%s}" % name.encode(), str(parts.get(name, 0)).encode())
-    return text
-
-
-def test_a_rollouts_code_is_the_file_without_its_evaluations() -> None:
-    plain = without_evaluations(written())
-    for changed in ({"one": 1}, {"two": 1}, {"threshold": 1}, {"comment": "other"}):
-        assert without_evaluations(written(**changed)) == plain
-    assert without_evaluations(written(helper=1)) != plain
-    assert without_evaluations(b"x = 1  # one") == b"x = 1  # one"
-
-
-def test_a_scorers_code_is_the_file_without_other_evaluations_and_decorators() -> None:
-    for keep, own, other in (("test_one", "one", "two"), ("TestAll.test_two", "two", "one")):
-        plain = without_evaluations(written(), keep=keep)
-        for same in ({other: 1}, {"threshold": 1}, {"comment": "other"}):
-            assert without_evaluations(written(**same), keep=keep) == plain
-        for changed in ({own: 1}, {"helper": 1}):
-            assert without_evaluations(written(**changed), keep=keep) != plain
 
 
 def test_what_a_scorer_is_called_with_is_part_of_it() -> None:

@@ -91,7 +91,7 @@ def test_what_a_file_is_identified_by_does_not_depend_on_its_package() -> None:
     write({"plain_a/ag.py": source, "mypkg_a/ag.py": source} | INIT)
     plain, packaged = load_module(Path("plain_a/ag.py")), load_module(Path("mypkg_a/ag.py"))
     assert packaged.__name__ == "mypkg_a.ag"
-    first, second = (fingerprinted(module.solve, module=module) for module in (plain, packaged))
+    first, second = (fingerprinted(module.solve) for module in (plain, packaged))
     assert first[0] == second[0]
 
 

@@ -22,7 +22,6 @@ from holdfast.cli.setup.user_code import (
     processor_of,
     rollout_in,
     scorer_in,
-    scorer_module,
     scorer_place,
     split,
 )
@@ -115,11 +114,9 @@ def _read(args: argparse.Namespace) -> Work:
         args,
         tasks=tasks,
         processor=processor,
-        rollout=fingerprinted(rollout, module=module),
+        rollout=fingerprinted(rollout),
         scorer=make_scorer(args, scorer, file=file, name=function),
-        scorer_code=NO_CODE
-        if scorer is None
-        else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
     return Work(plan)
 

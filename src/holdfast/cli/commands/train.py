@@ -22,7 +22,6 @@ from holdfast.cli.setup.user_code import (
     processor_of,
     rollout_in,
     scorer_in,
-    scorer_module,
     scorer_place,
     split,
 )
@@ -283,11 +282,9 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
         args.run,
         tasks=tasks,
         processor=processor_of(rollout, path),
-        rollout=fingerprinted(rollout, module=module),
+        rollout=fingerprinted(rollout),
         scorer=make_scorer(args, scorer, file=file, name=function),
-        scorer_code=NO_CODE
-        if scorer is None
-        else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
         samples=settings.samples,
         sampling=Sampling(
             args.max_tokens,

@@ -28,7 +28,6 @@ __all__ = [
     "processor_of",
     "rollout_in",
     "scorer_in",
-    "scorer_module",
     "scorer_place",
     "split",
     "user_traceback",
@@ -149,11 +148,6 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     except UsageError as error:
         raise UsageError(f"{file}:{name} is no scorer: {error}") from None
     return found
-
-
-def scorer_module(path: Path, reference: str | None) -> ModuleType:
-    """The file that has the scorer: the rollout's, `path`, unless another one was named."""
-    return load_module(scorer_place(path, reference)[0])
 
 
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:

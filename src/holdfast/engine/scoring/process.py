@@ -201,7 +201,7 @@ def load_scorer(home: ScorerHome) -> Scorer:
     module = import_module(home.home)
     function: Callable[[Any], Any] = getattr(module, home.name)
     if home.fingerprint:
-        found, _ = fingerprinted(function, module=module)
+        found, _ = fingerprinted(function)
         if found != home.fingerprint:
             raise ValueError(
                 f"the code of scorer {home.name} here is not that of the run ({found[:12]}, not "

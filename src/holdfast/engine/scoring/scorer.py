@@ -20,7 +20,7 @@ from holdfast.records.failure import Failure
 from holdfast.records.step import Record
 from holdfast.records.usage import JUDGE, NOTHING, USED, UsageByModel, add_usages, judge_usage
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.code.named import identified_in
+from holdfast.rollout.code.fingerprint import identified_in
 from holdfast.rollout.episodes.environment import as_number
 from holdfast.rollout.threads.contain import contain, end_task, finishes_in_time
 from holdfast.rollout.threads.pool import DaemonThreads, StillRunning

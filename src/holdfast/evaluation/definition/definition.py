@@ -6,6 +6,7 @@ a groupwise evaluation are members of one group, and so of one experiment.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -22,6 +23,7 @@ from holdfast.evaluation.definition.retries import Retrying
 from holdfast.evaluation.stats.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Code
+from holdfast.rollout.code.fingerprint import fingerprinted, noting
 from holdfast.rollout.processors.processor import RolloutProcessor
 
 
@@ -38,7 +40,7 @@ class Mode(StrEnum):
         return "row" if self is Mode.POINTWISE else "rows"
 
 
-class Definition(Struct, frozen=True):
+class Definition(Struct, frozen=True, dict=True):
     """Everything that one decorator says."""
 
     function: Callable[..., Any]
@@ -47,8 +49,6 @@ class Definition(Struct, frozen=True):
     completion_params: tuple[Mapping[str, object] | None, ...]
     keywords: tuple[Mapping[str, object], ...]
     processor: RolloutProcessor
-    rollout: str
-    """The fingerprint of what makes the rollouts."""
     aggregation: Aggregation = Aggregation.MEAN
     threshold: Threshold | None = None
     num_runs: int = 1
@@ -61,10 +61,25 @@ class Definition(Struct, frozen=True):
     retrying: Retrying = Retrying()
     policy: tuple[str, ...] | None = None
     """The addresses of the replicas."""
-    rollout_code: Code | None = None
-    """What `rollout` stands for."""
     logger: DatasetLogger | None = None
     """Given every row that was judged."""
+
+    @functools.cached_property
+    def rollout(self) -> tuple[str, Code]:
+        """The fingerprint of what makes the rollouts, and what it stands for."""
+        return fingerprinted(self.processor)
+
+    @functools.cached_property
+    def scorer_parts(self) -> Mapping[str, str]:
+        """What the function is made of."""
+        with noting(self.function) as parts:
+            parts.add(self.function, decorated=False)
+        return parts.digests
+
+    def read_code(self) -> None:
+        """Reads both once all modules are imported, and before anything runs: what code changes
+        later, such as a cache, makes no other evaluation of it."""
+        _ = self.rollout, self.scorer_parts
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.running.connect import addresses, connect_setting
-from holdfast.evaluation.running.judges import check_judges, judges_of
+from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.providers import POLICY
 from holdfast.evaluation.running.resume import (
@@ -222,14 +222,12 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
         limited(f"{base}[{name}]" if name else base),
         tasks=work.tasks,
         processor=_with_params(work.processor, setting),
-        rollout=fingerprinted(work.processor)
-        if is_no_op
-        else (definition.rollout, definition.rollout_code),
+        rollout=fingerprinted(work.processor) if is_no_op else definition.rollout,
         scorer_code=scorer_fingerprint(
             definition,
             work.experiment.variant,
             work.experiment.parameters,
-            judges=[judge.identity for judge in _judges(work.experiment)],
+            judges=[judge.identity for judge in judges_in(work.experiment.arguments)],
             tasks=tasks_digest(work.tasks),
         ),
         samples=num_runs * per_run,

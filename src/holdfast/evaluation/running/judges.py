@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.engine.guards.spending import check_price
 from holdfast.engine.judging.judge import Judge
 from holdfast.engine.settings import Settings
-from holdfast.rollout.code.named import identified_in
+from holdfast.rollout.code.fingerprint import identified_in
 
 
 async def check_judges(judges: Iterable[Judge], settings: Settings) -> str:
@@ -25,6 +25,15 @@ async def check_judges(judges: Iterable[Judge], settings: Settings) -> str:
 
 def judges_of(function: Callable[..., Any], arguments: Mapping[str, object]) -> list[Judge]:
     """Each once."""
+    named = [*_judges([inspect.unwrap(function)]), *judges_in(arguments)]
+    return list({id(judge): judge for judge in named}.values())
+
+
+def judges_in(arguments: Mapping[str, object]) -> list[Judge]:
+    """Those that pytest hands to the function, and those of its instance."""
     own = getattr(arguments.get("self"), "__dict__", {})
-    named = identified_in(inspect.unwrap(function), *arguments.values(), *own.values())
-    return [each for each in named if isinstance(each, Judge)]
+    return _judges([*arguments.values(), *own.values()])
+
+
+def _judges(candidates: Iterable[object]) -> list[Judge]:
+    return [each for each in identified_in(*candidates) if isinstance(each, Judge)]

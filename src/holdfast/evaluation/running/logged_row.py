@@ -12,7 +12,6 @@ from holdfast.evaluation.running.experiment import Experiment
 from holdfast.evaluation.running.resume import limited
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.journal.journal import Journal
-from holdfast.rollout.processors.processor import fingerprint_of
 
 PREFIX = "logged."
 
@@ -30,7 +29,6 @@ def experiment_of(row: EvaluationRow, journal: str) -> Experiment:
         completion_params=(),
         keywords=(),
         processor=processor,
-        rollout=fingerprint_of(processor),
     )
     return Experiment(
         definition=definition,

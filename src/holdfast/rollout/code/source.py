@@ -1,173 +1,215 @@
-"""Source: the code that a fingerprint stands for.
+"""Source: how a function, a class or a variable is defined, without comments and layout, and which
+names its definition has in it.
 
-A file with evaluations in it holds both what makes rollouts and what judges them. Judging otherwise
-is no reason to roll out again: evaluations are no part of a rollout's source. Such files are
-compared by their meaning; a comment or a blank line changes nothing.
+Docstrings are part of it, since models are shown those of tools. Evaluations are no part of the
+class that they stand in.
 """
 
 import ast
-from types import CodeType
+import copy
+import functools
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
-from holdfast.rollout.code.helpers import drop_helpers
+from msgspec import Struct
 
-MARK = "evaluation_test"
+_EVALUATION = "evaluation_test"
+_LARGEST = 1_000_000
+"""Characters of a file that is parsed: some seconds go by for each ten million."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_WHOLE = (ast.AST, list)
-_Part = str | ast.AST | list[object]
-"""What is to be written: a text as it is, or what has parts itself."""
-_LONGEST_INT = 2_000
-"""Bits."""
-_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What `ast` says of a text that is no Python, or is nested too deeply for it."""
+_Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
+Scope = Mapping[str, Any]
+"""The variables of a module."""
 
 
-def bytecode(subject: object, _around: tuple[type, ...] = ()) -> bytes:
-    """What stands for code without a file, such as a notebook's: of a function what it does and
-    says, of a class its functions, and those of classes in it."""
-    if isinstance(subject, type):
-        if any(subject is each for each in _around):
-            return b""  # It holds itself.
-        around = (*_around, subject)
-        return b"".join(bytecode(member, around) for member in vars(subject).values())
-    code = getattr(subject, "__code__", None)
-    return _digestible(code) if isinstance(code, CodeType) else b""
+class Source(Struct, frozen=True):
+    text: str
+    names: frozenset[str]
+    """Those that it reads, with attributes: `texts.PROMPT`."""
+    imports: Mapping[str, tuple[str, str]]
+    """What it imports itself: the module of each name, and its name there ("": the module)."""
 
 
-def _digestible(value: object) -> bytes:
-    """The same in every process, as a set's own order is not."""
-    if isinstance(value, CodeType):
-        return value.co_code + _digestible((value.co_consts, value.co_names, value.co_varnames))
-    if isinstance(value, tuple):
-        return b"(" + b",".join(map(_digestible, value)) + b")"
-    if isinstance(value, frozenset):
-        return _digestible(tuple(sorted(map(repr, value))))
-    return repr(value).encode("utf-8", "surrogatepass")
+class _File:
+    """What a file, or a notebook's cell, defines."""
+
+    def __init__(self, text: str):
+        self.definitions: dict[tuple[str, int], _Function | ast.ClassDef] = {}
+        """By name and line."""
+        self.statements: list[ast.stmt] = []
+        """Which set variables of the module, or import them."""
+        try:
+            self.tree = ast.parse(text if len(text) <= _LARGEST else "")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self.tree = ast.parse("")
+        self._read(self.tree, is_top=True)
+
+    def _read(self, node: ast.AST, *, is_top: bool) -> None:
+        for inner in ast.iter_child_nodes(node):
+            is_defined = isinstance(inner, _Function | ast.ClassDef)
+            if isinstance(inner, _Function | ast.ClassDef):
+                lines = [inner.lineno, *(each.lineno for each in inner.decorator_list)]
+                self.definitions[inner.name, min(lines)] = inner
+            elif is_top and isinstance(inner, _Assignment | ast.ImportFrom):
+                self.statements.append(inner)
+            if not isinstance(inner, ast.expr):
+                self._read(inner, is_top=is_top and not is_defined)
 
 
-def simple_text(value: object) -> str:
-    """As what partials hold was read when it alone counted: texts, numbers, and what is made of
-    them, the same in every process; else the type."""
-    kind: type = type(value)
-    held: Any = value
-    if issubclass(kind, int) and held.bit_length() > _LONGEST_INT:
-        return hex(held)  # `repr` refuses it.
-    if value is None or issubclass(kind, str | bytes | int | float):
-        return repr(value)
-    if issubclass(kind, list | tuple):
-        return f"[{', '.join(map(simple_text, held))}]"
-    if issubclass(kind, set | frozenset):
-        return f"{{{', '.join(sorted(map(simple_text, held)))}}}"
-    if issubclass(kind, dict):
-        items = (f"{simple_text(key)}: {simple_text(item)}" for key, item in held.items())
-        return f"{{{', '.join(sorted(items))}}}"
-    return kind.__qualname__
+def _file_at(name: str) -> _File:
+    if os.path.isfile(name):
+        linecache.checkcache(name)
+    return _parsed("".join(linecache.getlines(name)))
 
 
-def parse(text: bytes, *, keep: str = "", root: str | None = None) -> ast.AST:
-    """The file without functions that are decorated as evaluations, and without what is imported
-    for these alone; `keep` is the qualified name of one that stays, but for its decorators. With
-    `root`, the name of the code that the file is read for, also without helpers of evaluations (see
-    `helpers`). One that cannot be parsed is its bytes."""
-    try:
-        tree = ast.parse(text)
-    except _UNPARSED:
-        return unparse(text)
-    if MARK.encode() in text:
-        removed = _strip(tree, "", keep)
-        if root is not None:
-            removed += drop_helpers(tree, removed, root)
-        _drop_imports(tree, _used_names(*removed) - _used_names(tree))
-    return tree
+_parsed = functools.lru_cache(maxsize=1024)(_File)
 
 
-def unparse(text: bytes) -> ast.AST:
-    """The file as its bytes, comments and all."""
-    return ast.Constant(text)
+def function_source(function: FunctionType, *, decorated: bool = True) -> Source:
+    """By what it names and says where it has no source, as what `exec` made has none."""
+    code, file = function.__code__, _file_at(function.__code__.co_filename)
+    read, local = _names_of(code)
+    node = file.definitions.get((code.co_name, code.co_firstlineno))
+    nodes: list[ast.AST] = [] if node is None else [_without(node, decorators=not decorated)]
+    if code.co_name == "<lambda>":  # The last of those that are in one another.
+        nodes = [each for each in ast.walk(file.tree) if _is_lambda_of(each, code)][-1:]
+    if not nodes:
+        said = [each for each in code.co_consts if isinstance(each, str | int | float)]
+        return Source(repr((code.co_names, said)), frozenset(read), {})
+    source = _source(nodes, function.__globals__)
+    own = local - read - source.imports.keys()
+    names = {name for name in source.names if name.partition(".")[0] not in own}
+    return Source(source.text, frozenset(names), source.imports)
 
 
-def canonical(tree: ast.AST) -> bytes:
-    """The same in every version of Python, as `ast.dump` is not: what is empty is left out. A long
-    chain of `elif` or `+` is a deep tree, and no reason to recurse as deeply."""
-    parts: list[str] = []
-    waiting: list[_Part] = [tree]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, str):
-            parts.append(part)
-        else:
-            waiting += reversed(_parts(part))
-    return "\0".join(parts).encode("utf-8", "surrogatepass")
+def class_source(kind: type) -> Source:
+    """Of its own definition: those of its bases are theirs."""
+    scope = scope_of(kind)
+    functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+    files = [str(scope.get("__file__", "")), *(each.__code__.co_filename for each in functions)]
+    definitions = _file_at(next(filter(None, files), "")).definitions
+    nodes = [each for each in definitions.values() if _is_class(each, kind.__name__)]
+    if len(nodes) > 1:  # Others of its name, elsewhere in the file.
+        lines = [each.__code__.co_firstlineno for each in functions]
+        nodes = [each for each in nodes if any(_has(each, line) for line in lines)] or nodes
+    if not nodes:
+        return Source(repr([function_source(each).text for each in functions]), frozenset(), {})
+    return _source([_without(each) for each in nodes], scope)
 
 
-def _parts(whole: ast.AST | list[object]) -> "list[_Part]":
-    if isinstance(whole, list):
-        return [*map(_part, whole), "]"]
-    parts: list[_Part] = [type(whole).__name__]
-    for field in whole._fields:
-        found = getattr(whole, field, None)
-        if found is not None and found != []:
-            parts += (field, _part(found))
-    parts.append(")")
-    return parts
+def scope_of(kind: type) -> Scope:
+    return vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
 
 
-def _part(value: object) -> "_Part":
-    return value if isinstance(value, _WHOLE) else repr(value)
+def variable_source(name: str, scope: Scope) -> tuple[Source, Scope]:
+    """Of the statements that set it, and the module in which they stand: it may be imported."""
+    statements = _file_at(str(scope.get("__file__", ""))).statements
+    source = _source([each for each in statements if name in _set_by(each)], scope)
+    module, original = source.imports.get(name, ("", ""))
+    if module in sys.modules:
+        return variable_source(original, vars(sys.modules[module]))
+    return source, scope
 
 
-def _used_names(*nodes: ast.AST) -> set[str]:
-    """The names that are read or called."""
-    return {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
+def _source(nodes: Iterable[ast.AST], scope: Scope) -> Source:
+    inside = [part for node in nodes for part in ast.walk(node)]
+    package = str(scope.get("__package__") or "")
+    imports = {name: place for part in inside for name, place in _imported(part, package)}
+    return Source("\n".join(map(_as_text, inside)), frozenset(_names_in(inside)), imports)
 
 
-def _drop_imports(tree: ast.Module, names: set[str]) -> None:
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            node.names = [
-                alias
-                for alias in node.names
-                if (alias.asname or alias.name.partition(".")[0]) not in names
-            ]
-    tree.body = [node for node in tree.body if getattr(node, "names", True)]
+def _as_text(node: ast.AST) -> str:
+    """Of one node, in the order of `ast.walk`. What is empty is left out: versions of Python differ
+    in that."""
+    fields = [(name, getattr(node, name, None)) for name in node._fields]
+    shown = [f"{name}={_shown(value)}" for name, value in fields if value not in (None, [])]
+    return f"{type(node).__name__}({', '.join(shown)})"
 
 
-def without_evaluations(text: bytes, *, keep: str = "") -> bytes:
-    """As runs were compared when a file alone was their code: the file without functions that are
-    decorated as evaluations; `keep` is the qualified name of one that stays, but for its
-    decorators."""
-    if MARK.encode() not in text:
-        return text
-    try:
-        tree = ast.parse(text)
-        _strip(tree, "", keep)
-        return ast.dump(tree).encode("utf-8", "surrogatepass")
-    except _UNPARSED:
-        return text
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_shown, value))}]"
+    if isinstance(value, ast.AST):
+        return "."
+    return hex(value) if type(value) is int else repr(value)  # `repr` refuses very long numbers.
 
 
-def _strip(scope: ast.Module | ast.ClassDef, prefix: str, keep: str) -> list[ast.AST]:
-    """What was taken out."""
-    kept: list[ast.stmt] = []
-    removed: list[ast.AST] = []
-    for node in scope.body:
-        if isinstance(node, ast.ClassDef):
-            removed += _strip(node, f"{prefix}{node.name}.", keep)
-        elif isinstance(node, _Function) and _is_evaluation(node):
-            if prefix + node.name != keep:
-                removed.append(node)
-                continue
-            removed += node.decorator_list
-            node.decorator_list = []
-        kept.append(node)
-    scope.body = kept
-    return removed
+def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
+    """A name with the attributes that are read of it; what is only set is not read."""
+    inner: set[ast.AST] = set()
+    for node in nodes:
+        if node in inner or not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        base: ast.AST = node
+        attributes: list[str] = []
+        while isinstance(base, ast.Attribute):
+            attributes.insert(0, base.attr)
+            base = base.value
+            inner.add(base)
+        if isinstance(base, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield ".".join([base.id, *attributes])
 
 
-def _is_evaluation(node: _Function) -> bool:
-    for decorator in node.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        if name == MARK:
-            return True
-    return False
+def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """The names that a function, and those in it, read from around it; and their own."""
+    read, local = {*code.co_names, *code.co_freevars}, {*code.co_varnames, *code.co_cellvars}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            also_read, also_local = _names_of(inner)
+            read, local = read | (also_read - local), local | also_local
+    return read, local
+
+
+def _imported(node: ast.AST, package: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.asname or alias.name.partition(".")[0], (alias.name, "")
+    elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+        module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        for alias in node.names:
+            yield alias.asname or alias.name, (module, alias.name)
+
+
+def _set_by(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    inside = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return {each.id for each in inside if isinstance(each.ctx, ast.Store)}
+
+
+def _is_class(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.ClassDef) and node.name == name
+
+
+def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
+    """Whether all instructions are in its body, but for the first ones, which have no width."""
+    if not isinstance(node, ast.Lambda) or node.lineno != code.co_firstlineno:
+        return False
+    body = node.body
+    start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+    places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
+    return bool(places) and all(start <= (a, c) and (b, d) <= end for a, b, c, d in places)  # type: ignore[operator]
+
+
+def _has(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _without(node: "_Function | ast.ClassDef", *, decorators: bool = False) -> ast.AST:
+    """Without its decorators, or without the evaluations in it."""
+    node = copy.copy(node)
+    if decorators:
+        node.decorator_list = []
+    node.body = [each for each in node.body if not _is_evaluation(each)]
+    return node
+
+
+def _is_evaluation(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    called = [each.func if isinstance(each, ast.Call) else each for each in decorators]
+    return _EVALUATION in [getattr(each, "attr", getattr(each, "id", "")) for each in called]

@@ -197,7 +197,7 @@ class _NodeGateway(Working):
             file, name = scorer_place(Path(), args.scorer)
             module = load_module(file)
             function = scorer_in(module, file, name)
-            self.compare("scorer", fingerprinted(function, module=module)[0], job.scorer)
+            self.compare("scorer", fingerprinted(function)[0], job.scorer)
             self.scorer = self.make_scorer(function, file=file, name=name)
 
     def _attach(self, journal: Journal, run: Run) -> None:

@@ -22,7 +22,6 @@ from holdfast.cli.setup.user_code import (
     processor_of,
     rollout_in,
     scorer_in,
-    scorer_module,
     scorer_place,
     split,
 )
@@ -143,10 +142,10 @@ class Working:
         module = load_module(path)
         scorer = scorer_in(module, path, args.scorer)
         rollout = rollout_in(module, path, name, scorer=scorer)
-        self.compare("rollout", fingerprinted(rollout, module=module)[0], self.job.rollout)
+        self.compare("rollout", fingerprinted(rollout)[0], self.job.rollout)
         self.processor = processor_of(rollout, path)
         if scorer is not None:
-            found = fingerprinted(scorer, module=scorer_module(path, args.scorer))[0]
+            found = fingerprinted(scorer)[0]
             self.compare("scorer", found, self.job.scorer)
             file, function = scorer_place(path, args.scorer)
             self.scorer = self.make_scorer(scorer, file=file, name=function)

@@ -103,7 +103,7 @@ def _work(
         processor=processor,
         rollout=(_rollout(args), None),
         scorer=None if scorer is None else make_scorer(args, scorer, file=file, name=name or SCORE),
-        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer, module=load_module(file)),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
     return running.Work(
         plan, lambda journal, run: processor.attach(journal, run, secret=_secret(args)), quiet
