@@ -145,6 +145,19 @@ def test_modules_that_name_each_other_are_read_once(project: Project) -> None:
     ]
 
 
+def test_a_long_chain_of_functions_is_followed_to_its_end(project: Project) -> None:
+    chain = "".join(f"def step{n}(t): return step{n + 1}(t)\n" for n in range(2_000))
+    text = f"async def solve(t): step0(t)\n{chain}def step2000(t): return 1\n"
+    files = {"agent": text}
+    assert project.changed(files, agent=text.replace("return 1\n", "return 2\n")) == ["step2000"]
+
+
+def test_the_name_of_its_module_is_no_part_of_it(project: Project) -> None:
+    text = "import logging\nlog = logging.getLogger(__name__)\ndef solve(t): log.info(t)\n"
+    here, there = (project.load(agent=text, other=text)[name] for name in ("agent", "other"))
+    assert fingerprint_of(here.solve) == fingerprint_of(there.solve)
+
+
 def test_a_local_variable_is_not_the_modules_of_its_name(project: Project) -> None:
     text = "hint = {0}\nasync def solve(hint, *rest):\n    return [hint for _ in rest]\n"
     assert not project.changed({"agent": text.format(1)}, agent=text.format(2))
@@ -220,7 +233,7 @@ class Processor(RolloutProcessor):
     ("make", "name"),
     [
         (closing, "closing.<locals>.solve.held"),
-        (lambda held: closing(closing(held)), "closing.<locals>.solve.held"),
+        (lambda held: closing(closing(held)), "closing.<locals>.solve.held (2)"),
         (defaulting, "defaulting.<locals>.solve.weight"),
         (with_keyword, "with_keyword.<locals>.solve.weight"),
         (wrapping, "told.held"),

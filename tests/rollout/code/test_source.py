@@ -9,7 +9,7 @@ from support.rollout.project import Project
 
 def test_comments_and_layout_are_no_part_of_it(project: Project) -> None:
     before = {"agent": "async def solve(t):\n    'Solves.'\n    return f(1, 'a')\n"}
-    text = "# Hi.\n\nasync def solve(\n    t,\n):\n    'Solves.'  # It does.\n\n    return f(1, \"a\")\n"
+    text = "# Hi.\nasync def solve(\n  t,\n):\n  'Solves.'  # It does.\n\n  return f(1, \"a\")\n"
     assert not project.changed(before, agent=text)
     assert project.changed(before, agent=before["agent"].replace("(1,", "(2,")) == ["solve"]
 

@@ -22,7 +22,7 @@ from holdfast.rollout.code.source import (
     scope_of,
     variable_source,
 )
-from holdfast.rollout.code.values import PlainText, digest_of, is_atom, is_data, is_list, stored
+from holdfast.rollout.code.values import PlainText, digest_of, is_atom, is_data, is_plain, stored
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
@@ -53,7 +53,7 @@ class Parts:
             candidate = stored(candidate)["function"]  # A function as a processor.
         if _is(candidate, FunctionType) and not decorated:
             self._add_function(candidate, function_source(candidate, decorated=False))
-        elif is_atom(candidate) or is_list(candidate):
+        elif is_plain(candidate):
             self._put_values("", {"value": candidate})
         else:
             self._follow(candidate, is_root=True)
@@ -91,7 +91,7 @@ class Parts:
         self._follow(value)
         held = stored(value) if _is_tool(value) else {}
         settings = {name: each for name, each in sorted(held.items()) if is_atom(each)}
-        named = value if _is(value, _NAMED) else type(value)
+        named: Any = value if _is(value, _NAMED) else type(value)
         return f"{named.__qualname__} {identity_of(value)} {settings}"
 
     def _follow(self, value: Any, *, is_root: bool = False) -> None:
@@ -146,7 +146,7 @@ class Parts:
         label, source = self._label(kind.__module__, kind.__qualname__), class_source(kind)
         self.put(label, source.text)
         own = {name: each for name, each in vars(kind).items() if not name.startswith("__")}
-        plain = {name: each for name, each in own.items() if is_atom(each) or is_list(each)}
+        plain = {name: each for name, each in own.items() if is_plain(each)}
         self._put_values(label, plain)
         closure: dict[str, Any] = {}
         for each in vars(kind).values():

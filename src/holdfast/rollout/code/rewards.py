@@ -6,8 +6,10 @@ shows that it does nothing of the kind is the answer no; whatever cannot be read
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
+from types import FunctionType
+
+from holdfast.rollout.code.source import definition_of
 
 _UNREWARDED = frozenset(
     {
@@ -22,11 +24,11 @@ def may_reward(rollout: Callable[..., object]) -> bool:
     """`rollout` takes the trajectory's context first (a method that is bound: after `self`)."""
     if hasattr(rollout, "__wrapped__"):
         return True  # Its decorator may do anything.
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(rollout)))
-        context = next(iter(inspect.signature(rollout).parameters))
-    except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
+    function = getattr(rollout, "__func__", rollout)
+    tree = definition_of(function) if isinstance(function, FunctionType) else None
+    if not isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
         return True
+    context = next(iter(inspect.signature(rollout).parameters), "")
     return any(_may_reward(node) for node in ast.walk(tree)) or not all(
         name in _UNREWARDED for name in _uses(tree, context)
     )

@@ -22,6 +22,7 @@ _EVALUATION = "evaluation_test"
 _LARGEST = 1_000_000
 """Characters of a file that is parsed: some seconds go by for each ten million."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Defined = _Function | ast.Lambda | ast.ClassDef
 _Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
 Scope = Mapping[str, Any]
 """The variables of a module."""
@@ -72,19 +73,25 @@ _parsed = functools.lru_cache(maxsize=1024)(_File)
 
 def function_source(function: FunctionType, *, decorated: bool = True) -> Source:
     """By what it names and says where it has no source, as what `exec` made has none."""
-    code, file = function.__code__, _file_at(function.__code__.co_filename)
+    node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
-    node = file.definitions.get((code.co_name, code.co_firstlineno))
-    nodes: list[ast.AST] = [] if node is None else [_without(node, decorators=not decorated)]
-    if code.co_name == "<lambda>":  # The last of those that are in one another.
-        nodes = [each for each in ast.walk(file.tree) if _is_lambda_of(each, code)][-1:]
-    if not nodes:
+    if node is None:
         said = [each for each in code.co_consts if isinstance(each, str | int | float)]
         return Source(repr((code.co_names, said)), frozenset(read), {})
-    source = _source(nodes, function.__globals__)
+    source = _source([_without(node, decorators=not decorated)], function.__globals__)
     own = local - read - source.imports.keys()
     names = {name for name in source.names if name.partition(".")[0] not in own}
     return Source(source.text, frozenset(names), source.imports)
+
+
+def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
+    """None where it has no source."""
+    code, file = function.__code__, _file_at(function.__code__.co_filename)
+    if code.co_name == "<lambda>":  # The innermost of those that are in one another.
+        found = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
+        return next((each for each in reversed(found) if _is_lambda_of(each, code)), None)
+    node = file.definitions.get((code.co_name, code.co_firstlineno))
+    return node if isinstance(node, _Function) else None
 
 
 def class_source(kind: type) -> Source:
@@ -186,22 +193,22 @@ def _is_class(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.ClassDef) and node.name == name
 
 
-def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
+def _is_lambda_of(node: ast.Lambda, code: CodeType) -> bool:
     """Whether all instructions are in its body, but for the first ones, which have no width."""
-    if not isinstance(node, ast.Lambda) or node.lineno != code.co_firstlineno:
-        return False
     body = node.body
     start, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
     places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
-    return bool(places) and all(start <= (a, c) and (b, d) <= end for a, b, c, d in places)  # type: ignore[operator]
+    return bool(places) and all(start <= (a, c) and (b, d) <= end for a, b, c, d in places)
 
 
 def _has(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _without(node: "_Function | ast.ClassDef", *, decorators: bool = False) -> ast.AST:
+def _without(node: _Defined, *, decorators: bool = False) -> ast.AST:
     """Without its decorators, or without the evaluations in it."""
+    if isinstance(node, ast.Lambda):
+        return node
     node = copy.copy(node)
     if decorators:
         node.decorator_list = []

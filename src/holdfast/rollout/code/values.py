@@ -79,7 +79,7 @@ class PlainText:
     def _composed(self, value: Any, kind: type) -> str:
         for base in _LISTS:
             if issubclass(kind, base):
-                texts = [self._text(each) for each in _stable(base.__iter__(value), base)]
+                texts = [self._text(each) for each in base.__iter__(value)]
                 return digest_of(sorted(texts) if issubclass(base, set | frozenset) else texts)
         if issubclass(kind, dict):
             return f"dict {self._named(dict.items(value))}"
@@ -106,19 +106,12 @@ def digest_of(texts: Iterable[str]) -> str:
     return hashlib.sha256(text).hexdigest()[:12]
 
 
-def _stable(members: Iterable[object], base: type) -> Iterable[object]:
-    """Functions in a set are read in the order of their names."""
-    if not issubclass(base, set | frozenset):
-        return members
-    return sorted(members, key=lambda each: str(getattr(each, "__qualname__", "")))
-
-
 def is_atom(value: object) -> bool:
     return issubclass(type(value), _ATOMS)
 
 
-def is_list(value: object) -> bool:
-    return issubclass(type(value), (*_LISTS, dict))
+def is_plain(value: object) -> bool:
+    return issubclass(type(value), (*_ATOMS, *_LISTS, dict))
 
 
 def is_data(value: object) -> bool:
