@@ -415,3 +415,26 @@ def test_sessions_that_create_a_run_at_the_same_moment_agree(
             await journal.close()
 
     assert asyncio.run(opened()) == name
+
+
+def test_what_an_earlier_test_changed_makes_no_other_run_of_a_later_one(course: Course) -> None:
+    course.write("""
+    seen = {}
+
+    async def turn(t: Rollout):
+        seen[t.task.id] = len(seen)
+        t.add(*t.task.messages)
+        await t.generate()
+
+    @evaluation_test(dataset=ROWS, rollout_processor=turn)
+    def test_first(row):
+        return 1.0
+
+    @evaluation_test(dataset=ROWS, rollout_processor=turn)
+    def test_second(row):
+        return float(bool(seen) or 1)
+    """)
+    course.run().assert_outcomes(passed=2)
+    course.run().assert_outcomes(passed=2)
+    assert course.engine.stats().requests == 8
+    assert len(course.runs()) == 2
