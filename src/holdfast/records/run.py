@@ -178,8 +178,10 @@ def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
     """Which functions and values differ, where both have the same name."""
     codes = [getattr(spec, f"{field}_code", None) for spec in (recorded, now)]
     then, new = (code.parts if isinstance(code, Code) else {} for code in codes)
+    if not then or not new:
+        return ""
     called = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
-    if not then or not new or len(called) > 1:
+    if len(called) > 1:
         return ""
     names = [name for name in (*new, *then) if then.get(name) != new.get(name)]
     return f" (changed: {', '.join(_shortened(names))})" if names else ""

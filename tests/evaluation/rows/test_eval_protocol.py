@@ -48,11 +48,14 @@ def row_reward(row):
 
 @pytest.fixture
 def theirs(course: Course, monkeypatch: pytest.MonkeyPatch) -> Course:
-    package = course.folder / "eval_protocol"
-    package.mkdir()
+    installed = course.folder / "site-packages"
+    package = installed / "eval_protocol"
+    package.mkdir(parents=True)
     for name, text in (("__init__", ""), ("models", MODELS), ("rewards", REWARDS)):
         (package / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(course.folder), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(installed))
     return course
 
 

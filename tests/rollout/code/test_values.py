@@ -16,7 +16,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.rollout.code.values import PlainText, stored
+from holdfast.rollout.code.values import DataText, stored
 from support.rollout.project import Project
 
 
@@ -55,7 +55,7 @@ class Unread(list):
 
 
 def text(value: object, folder: str = "/home/me/agent") -> str:
-    return PlainText(lambda other: f"<{type(other).__qualname__}>", folder=folder).of(value)
+    return DataText(lambda other: f"<{type(other).__qualname__}>", folder=folder).of(value)
 
 
 VALUES = [

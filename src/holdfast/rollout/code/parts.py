@@ -10,22 +10,25 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from holdfast.rollout.code.own_modules import import_own, is_own
 from holdfast.rollout.code.source import (
     Scope,
-    Source,
+    SourceText,
     class_source,
     function_source,
     scope_of,
     variable_source,
 )
-from holdfast.rollout.code.values import PlainText, digest_of, is_atom, is_data, is_plain, stored
+from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, is_plain, stored
 
 _NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 _Kind = TypeVar("_Kind")
+_asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # frozen
+"""Whose identity is being asked for: that may be made of its own methods."""
 
 
 class Parts:
@@ -41,7 +44,7 @@ class Parts:
         self._waiting: list[tuple[Any, bool]] = []
         self._home = str(innermost(home).__module__)
         file = getattr(sys.modules.get(self._home), "__file__", None) or ""
-        self._text = PlainText(self._mark, folder=os.path.dirname(os.path.realpath(file)))
+        self._text = DataText(self._mark, folder=os.path.dirname(os.path.realpath(file)))
 
     @property
     def digest(self) -> str:
@@ -132,7 +135,7 @@ class Parts:
                 if _is(each, FunctionType):
                     self._follow(each)
 
-    def _add_function(self, function: FunctionType, source: Source) -> None:
+    def _add_function(self, function: FunctionType, source: SourceText) -> None:
         label = self._label(str(function.__module__), function.__qualname__)
         self.put(label, source.text)
         self._put_values(label, _defaults(function))
@@ -176,7 +179,7 @@ class Parts:
 
     # --- what is named
 
-    def _add_named(self, label: str, source: Source, scope: Scope, *, closure: Scope) -> None:
+    def _add_named(self, label: str, source: SourceText, scope: Scope, *, closure: Scope) -> None:
         around = {**_imports(source), **closure}
         for name in sorted(source.names):
             head, *rest = name.split(".")
@@ -225,8 +228,13 @@ def identity_of(value: object) -> str:
     """What an object of the user's, or of ours, says of itself; "" where it says nothing."""
     if not _is_readable(type(value)):
         return ""
-    is_property = hasattr(type(value), "identity")
-    identity = getattr(value, "identity", "") if is_property else stored(value).get("identity")
+    asked = _asked.get()
+    if not hasattr(type(value), "identity") or id(value) in asked:
+        identity = stored(value).get("identity")
+    else:
+        token = _asked.set(asked | {id(value)})
+        identity = getattr(value, "identity", "")
+        _asked.reset(token)
     return identity if isinstance(identity, str) else ""
 
 
@@ -250,7 +258,7 @@ def innermost(candidate: Any) -> Any:
     return candidate if _is(candidate, _NAMED) else type(candidate)
 
 
-def _imports(source: Source) -> dict[str, Any]:
+def _imports(source: SourceText) -> dict[str, Any]:
     """What code imports where it runs, by the names that it has there."""
     found: dict[str, Any] = {}
     for name, (module, inside) in source.imports.items():

@@ -28,7 +28,7 @@ Scope = Mapping[str, Any]
 """The variables of a module."""
 
 
-class Source(Struct, frozen=True):
+class SourceText(Struct, frozen=True):
     text: str
     names: frozenset[str]
     """Those that it reads, with attributes: `texts.PROMPT`."""
@@ -71,17 +71,16 @@ def _file_at(name: str) -> _File:
 _parsed = functools.lru_cache(maxsize=1024)(_File)
 
 
-def function_source(function: FunctionType, *, decorated: bool = True) -> Source:
+def function_source(function: FunctionType, *, decorated: bool = True) -> SourceText:
     """By what it names and says where it has no source, as what `exec` made has none."""
     node, code = definition_of(function), function.__code__
     read, local = _names_of(code)
     if node is None:
-        said = [each for each in code.co_consts if isinstance(each, str | int | float)]
-        return Source(repr((code.co_names, said)), frozenset(read), {})
+        return SourceText(_said(code), frozenset(read), {})
     source = _source([_without(node, decorators=not decorated)], function.__globals__)
     own = local - read - source.imports.keys()
     names = {name for name in source.names if name.partition(".")[0] not in own}
-    return Source(source.text, frozenset(names), source.imports)
+    return SourceText(source.text, frozenset(names), source.imports)
 
 
 def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
@@ -94,7 +93,7 @@ def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
     return node if isinstance(node, _Function) else None
 
 
-def class_source(kind: type) -> Source:
+def class_source(kind: type) -> SourceText:
     """Of its own definition: those of its bases are theirs."""
     scope = scope_of(kind)
     functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
@@ -105,7 +104,7 @@ def class_source(kind: type) -> Source:
         lines = [each.__code__.co_firstlineno for each in functions]
         nodes = [each for each in nodes if any(_has(each, line) for line in lines)] or nodes
     if not nodes:
-        return Source(repr([function_source(each).text for each in functions]), frozenset(), {})
+        return SourceText(repr([function_source(each).text for each in functions]), frozenset(), {})
     return _source([_without(each) for each in nodes], scope)
 
 
@@ -113,7 +112,7 @@ def scope_of(kind: type) -> Scope:
     return vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
 
 
-def variable_source(name: str, scope: Scope) -> tuple[Source, Scope]:
+def variable_source(name: str, scope: Scope) -> tuple[SourceText, Scope]:
     """Of the statements that set it, and the module in which they stand: it may be imported."""
     statements = _file_at(str(scope.get("__file__", ""))).statements
     source = _source([each for each in statements if name in _set_by(each)], scope)
@@ -123,11 +122,11 @@ def variable_source(name: str, scope: Scope) -> tuple[Source, Scope]:
     return source, scope
 
 
-def _source(nodes: Iterable[ast.AST], scope: Scope) -> Source:
+def _source(nodes: Iterable[ast.AST], scope: Scope) -> SourceText:
     inside = [part for node in nodes for part in ast.walk(node)]
     package = str(scope.get("__package__") or "")
     imports = {name: place for part in inside for name, place in _imported(part, package)}
-    return Source("\n".join(map(_as_text, inside)), frozenset(_names_in(inside)), imports)
+    return SourceText("\n".join(map(_as_text, inside)), frozenset(_names_in(inside)), imports)
 
 
 def _as_text(node: ast.AST) -> str:
@@ -160,6 +159,13 @@ def _names_in(nodes: list[ast.AST]) -> Iterator[str]:
             inner.add(base)
         if isinstance(base, ast.Name) and isinstance(node.ctx, ast.Load):
             yield ".".join([base.id, *attributes])
+
+
+def _said(code: CodeType) -> str:
+    constants = [_said(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return repr(
+        (code.co_names, [each for each in constants if isinstance(each, str | int | float)])
+    )
 
 
 def _names_of(code: CodeType) -> tuple[set[str], set[str]]:

@@ -30,7 +30,7 @@ class _TooLarge(Exception):
     pass
 
 
-class PlainText:
+class DataText:
     """`other` gives the text of what is not plain. `folder` is where the program lies, on another
     machine elsewhere: paths in it and above it count from there."""
 
