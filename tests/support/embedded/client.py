@@ -16,6 +16,7 @@ from holdfast.embedded.scheduler.generation import Generation, TokenDelta, Token
 
 SECONDS = 60
 NAME = "tiny"
+TOKEN = "the-token-of-the-server"
 
 
 class Asked(Generation):
@@ -56,7 +57,7 @@ def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> Asked:
 @asynccontextmanager
 async def serving(engine: DecodeEngine, *, api_key: str | None = None) -> AsyncIterator["Client"]:
     """The engine behind a real socket, and a client for it."""
-    app = Server(engine, served=NAME, api_key=api_key).application()
+    app = Server(engine, served=NAME, api_key=api_key, token=TOKEN).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
     try:
@@ -77,6 +78,8 @@ class Client:
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        headers.setdefault("Authorization", f"Bearer {TOKEN}")
+        headers.setdefault("Content-Type", "application/json")
         async with self.session.post(path, data=raw, headers=headers) as response:
             return response.status, msgspec.json.decode(await response.read())
 

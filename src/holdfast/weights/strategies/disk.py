@@ -95,7 +95,7 @@ def check_stage(stage: Path, model: Path) -> None:
     try:
         private_folder(stage)
         free = shutil.disk_usage(stage).free
-    except OSError as error:
+    except (OSError, UsageError) as error:
         raise UsageError(f"{stage} cannot be used for weights: {error}") from error
     needed = KEEP_VERSIONS * size_of(model)
     if free < needed:

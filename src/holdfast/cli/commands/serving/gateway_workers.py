@@ -41,6 +41,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
+from holdfast.server_tokens import token_file
 
 LAST_SECONDS = 10.0
 """Beyond grace and drain, for a worker to close its journal and go."""
@@ -66,8 +67,12 @@ class WorkerRole(Struct, frozen=True):
     sock: socket.socket
 
 
-def found_at(url: str) -> str:
-    return f"agents take trajectories at {url}/trajectories"
+def found_at(url: str, at: Address) -> str:
+    """Where agents come to, for people. `at` has the socket."""
+    line = f"agents take trajectories at {url}/trajectories"
+    if at.token is not None or at.sock is None:
+        return line
+    return f"{line} with the token in {token_file(at.sock.getsockname()[1])}"
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
@@ -146,7 +151,7 @@ class _Supervision:
                 tell=notify,
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
-            notify(f"{found_at(url)} ({args.workers} workers)")
+            notify(f"{found_at(url, self._at)} ({args.workers} workers)")
             async with self._in_time(), self._displayed(run):
                 try:
                     ended = await self._supervisor.work()
