@@ -64,7 +64,9 @@ async def serving(engine: DecodeEngine, *, api_key: str | None = None) -> AsyncI
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         timeout = aiohttp.ClientTimeout(total=SECONDS)
-        async with aiohttp.ClientSession(f"http://{host}:{port}", timeout=timeout) as session:
+        url = f"http://{host}:{port}"
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as session:
             yield Client(session)
     finally:
         await runner.cleanup()
@@ -78,8 +80,6 @@ class Client:
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        headers.setdefault("Authorization", f"Bearer {TOKEN}")
-        headers.setdefault("Content-Type", "application/json")
         async with self.session.post(path, data=raw, headers=headers) as response:
             return response.status, msgspec.json.decode(await response.read())
 

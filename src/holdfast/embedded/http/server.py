@@ -158,7 +158,7 @@ class Server:
             self._check_key(request)
             return await handler(request)
         except RequestRefused as refusal:
-            kind = "BadRequestError" if refusal.status == 400 else "PermissionDeniedError"
+            kind = "PermissionDeniedError" if refusal.status == 403 else "BadRequestError"
             return _error_response(EngineRequestRejected(refusal.status, str(refusal), kind=kind))
         except EngineRequestRejected as error:
             return _error_response(error)

@@ -60,6 +60,10 @@ _DONE_ONCE = {
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
+_COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
+"""Of a worker, with the name of the run; everything else comes from its standard input."""
+
+
 class WorkerRole(Struct, frozen=True):
     """The place and the socket of one worker."""
 
@@ -79,7 +83,8 @@ def role_of(args: argparse.Namespace) -> WorkerRole | None:
     """The role of a worker, which gets its supervisor's options; None for any other process."""
     if args.as_worker is None:
         return None
-    arguments = json.loads(args.as_worker)
+    with open(0, "rb", closefd=False) as stdin:
+        arguments = json.loads(stdin.readline())
     vars(args).update(arguments["options"])
     return WorkerRole(WorkerPlace(**arguments["place"]), socket.socket(fileno=arguments["socket"]))
 
@@ -145,7 +150,8 @@ class _Supervision:
         share_passwords()
         async with scratch(for_sockets=True) as folder:
             self._supervisor = WorkerSupervisor(
-                lambda index: self._command(run, str(folder), index, changed),
+                [sys.executable, "-m", "holdfast", *_COMMAND, "--run", run.spec.name],
+                lambda index: self._message(run, str(folder), index, changed),
                 count=args.workers,
                 inherited=[sock.fileno()],
                 tell=notify,
@@ -164,7 +170,9 @@ class _Supervision:
             return _WorkerStopped(self._stopped)
         return None
 
-    def _command(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> list[str]:
+    def _message(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> bytes:
+        """A worker's options: addresses among them may hold passwords, and everybody on this
+        machine can read a command line."""
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
         # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
@@ -178,8 +186,7 @@ class _Supervision:
             "place": {"folder": folder, "index": index, "count": args.workers},
             "socket": sock.fileno(),
         }
-        command = ["gateway", "--tasks", args.tasks, "--run", run.spec.name]
-        return [sys.executable, "-m", "holdfast", *command, "--as-worker", json.dumps(arguments)]
+        return json.dumps(arguments).encode() + b"\n"
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
