@@ -7,15 +7,16 @@ import socket
 
 import pytest
 
-from holdfast.testing import FakeEngine
+from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.gateway.outpost import Agent, Outpost, until
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Say a number."}]}
 
 
 @pytest.fixture
-def engine():
-    with FakeEngine(replies=("one of {n}", "two of {n}", "three of {n}")) as engine:
+def engine(request):
+    replies = ("one of {n}", "two of {n}", "three of {n}")
+    with FakeEngine(replies=replies, faults=getattr(request, "param", ())) as engine:
         yield engine
 
 
@@ -60,12 +61,12 @@ def test_an_answer_that_was_received_is_not_given_again_after_a_restart(outpost,
     assert engine.stats().completions == 4
 
 
+@pytest.mark.parametrize("engine", [(Fault(FaultKind.HOLD, matching="/1.0.0"),)], indirect=True)
 def test_an_answer_that_may_be_lost_is_given_again_after_a_restart(outpost, engine):
     given = taken(outpost)
     first = ask(outpost, given)
     until(lambda: heard(outpost) == 1)
     # The client leaves before the answer: it becomes durable, and nobody has it.
-    engine.hold()
     body = json.dumps(BODY).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
