@@ -10,6 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
+from holdfast.server_tokens import known_token
+
 HERE = Path(__file__).parent
 
 
@@ -71,7 +73,9 @@ class Agent:
             return cls(session, running.url)
         wanted: dict[str, object] = {"wait": 30}
         wanted |= {} if task is None else {"task": task}
-        async with session.post(f"{running.url}/trajectories", json=wanted) as answer:
+        token = {"Authorization": f"Bearer {known_token(running.url)}"}
+        url = f"{running.url}/trajectories"
+        async with session.post(url, json=wanted, headers=token) as answer:
             told = await answer.json()
             return cls(session, running.url, told["key"], told["task"]["id"])
 

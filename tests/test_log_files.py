@@ -34,7 +34,9 @@ def test_a_password_changes_nothing_and_is_nowhere(tmp_path, journal):
 def test_files_are_new_and_belong_to_the_user(tmp_path):
     one, other = (log_files.new_log(tmp_path / "r", "scorer") for _ in range(2))
     assert one != other
-    assert os.stat(one).st_mode & 0o077 == 0
+    log_files.note_elsewhere(tmp_path / "r", host="h", path="/x", role="worker")
+    for path in (one, tmp_path / "r" / log_files.INDEX, tmp_path / "r"):
+        assert os.stat(path).st_mode & 0o077 == 0
 
 
 def test_an_index_outlives_a_line_that_a_kill_has_cut(tmp_path):

@@ -29,6 +29,9 @@ holdfast` costs milliseconds.
 - `cli`: The command line.
 - `testing`: Tools for testing what is built on Holdfast, and Holdfast itself.
 - `addresses`: Addresses and tokens of servers, as every server and client of ours checks them.
+- `private_files`: Folders and files of this user alone, also where everybody may write.
+- `server_tokens`: Tokens of servers that listen for this machine alone.
+- `request_guard`: What every HTTP server of ours asks of a request before anything else.
 - `log_files`: Files into which the processes of a run log, each into its own.
 - `version`: The version that is installed.
 - `lazy_names`: Public names of a package that are imported when they are first used.

@@ -13,7 +13,9 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
+from holdfast.private_files import open_private, private_folder
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.redaction import public_address
 
@@ -34,19 +36,27 @@ def logs_of(run: str, journal: str, *, environment: Mapping[str, str] = os.envir
 
 def new_log(folder: Path, role: str) -> Path:
     """A file of its own for a process that is about to start."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     host = file_name(socket.gethostname())
     path = folder / f"{role}-{started}-{host}-{os.getpid()}-{next(_numbers)}.log"
-    path.touch(mode=0o600, exist_ok=True)
+    open_log(path).close()
     return path
+
+
+def open_log(path: Path, *, anew: bool = False) -> IO[bytes]:
+    """Opens a log to append to it, for its owner alone. A folder that is missing is made for its
+    owner alone. `anew`: what the log held is removed."""
+    os.makedirs(path.parent, 0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | (os.O_TRUNC if anew else 0)
+    return open(open_private(path, flags), "ab", buffering=0)
 
 
 def note_elsewhere(folder: Path, *, host: str, path: str, role: str) -> None:
     """Remembers a log of another machine, so that `holdfast logs` can name it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / INDEX).open("a") as file:
-        file.write(json.dumps({"host": host, "path": path, "role": role}) + "\n")
+    private_folder(folder)
+    with open_log(folder / INDEX) as file:
+        file.write(json.dumps({"host": host, "path": path, "role": role}).encode() + b"\n")
 
 
 def read_index(folder: Path) -> list[dict[str, str]]:

@@ -1,11 +1,25 @@
 """An engine has the weights of one training at a time."""
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from holdfast.records.errors import UsageError
 from holdfast.weights.engine_lock import EngineInUse, hold_engines
+
+
+@contextmanager
+def in_own_tmp(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
+
 
 URL = "http://127.0.0.1:1"
 
@@ -47,3 +61,23 @@ def test_no_password_of_an_address_is_shown() -> None:
     with first, pytest.raises(EngineInUse) as refused, second:
         pass
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_link_in_the_folder_of_locks_empties_no_file(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    with in_own_tmp(tmp_path), hold_engines([URL], run="first"):
+        (lock,) = (tmp_path / f"holdfast-engines-{os.geteuid()}").iterdir()
+    lock.unlink()
+    lock.symlink_to(victim)
+    with in_own_tmp(tmp_path), hold_engines([URL], run="second"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_of_locks_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"holdfast-engines-{os.geteuid()}").mkdir()
+    (tmp_path / f"holdfast-engines-{os.geteuid()}").chmod(0o777)
+    refused = pytest.raises(UsageError, match="others may write")
+    with in_own_tmp(tmp_path), refused, hold_engines([URL], run="first"):
+        pass

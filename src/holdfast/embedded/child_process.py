@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.embedded.arguments import NOTE, STARTING
+from holdfast.log_files import open_log
 from holdfast.records.errors import HoldfastError, UsageError
 
 IDLE_SECONDS = 120.0
@@ -172,7 +173,7 @@ class EmbeddedEngine:
             handle, name = tempfile.mkstemp(prefix="holdfast-serve-", suffix=".log")
             self._log = Path(name)
             return os.fdopen(handle, "wb")
-        return self._log.open("ab")
+        return open_log(self._log)
 
     def _first_line(self, start: "Start") -> str:
         """Its line when it is ready; "" when it ended instead."""

@@ -19,6 +19,7 @@ from holdfast.embedded.arguments import NOTE, STARTING, ServeSettings
 from holdfast.embedded.model import files
 from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import UsageError
+from holdfast.server_tokens import loopback_token, token_file
 
 _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
@@ -80,7 +81,11 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     log = _log_request if settings.log_requests else None
-    server = Server(engine, served=name, api_key=settings.api_key, log=log)
+    port = sock.getsockname()[1]
+    token = loopback_token(port) if settings.api_key is None else ""
+    if not token:
+        token_file(port).unlink(missing_ok=True)  # That of an earlier server, which clients read.
+    server = Server(engine, served=name, api_key=settings.api_key, token=token, log=log)
     runner = web.AppRunner(
         server.application(),
         access_log=None,
@@ -95,6 +100,8 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
             raise _port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
         print(f"serving {name} at http://{_bracket(host)}:{port}", flush=True)  # noqa: T201
+        if token and not settings.progress:
+            _note(f"the token that changes weights is in {token_file(port)}")
         await stop.wait()
         # First the engine, so that requests in flight are answered with what they have.
         await asyncio.to_thread(engine.close)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -47,6 +48,8 @@ from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
+from holdfast.request_guard import RequestRefused, check_request
+from holdfast.server_tokens import loopback_token
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -89,8 +92,8 @@ class Binding(Struct, frozen=True):
 class Gateway:
     """Serves the trajectories that are bound to it; use it as an async context manager.
 
-    At loopback by default. Beyond it a token is required, which opens `/metrics`; agents need none,
-    since each has the key of its trajectory.
+    At loopback by default. Beyond it a token is required, which also opens `/metrics`; agents need
+    none, since each has the key of its trajectory.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Gateway:
         model: str = "",
         limits: GatewayLimits | None = None,
         endpoints: Mapping[str, Endpoint] | None = None,
+        open_endpoints: Mapping[str, Endpoint] | None = None,
         ignore: Iterable[str] = (),
         keys: Keys | None = None,
         on_unbound_key: UnboundKeyHandler | None = None,
@@ -108,7 +112,8 @@ class Gateway:
         holds: CallHolds | None = None,
     ):
         """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
-        `endpoints`: more POST routes, which the token opens. `ignore`: fields to remove from every
+        `endpoints`: more POST routes, which the token opens, also at loopback; `open_endpoints`:
+        those that check by themselves who asks. `ignore`: fields to remove from every
         request (see `strip_fields`). `on_unbound_key`: handles keys that are not bound here.
         `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
         address.check_usable(at.token, at.host)
@@ -126,16 +131,20 @@ class Gateway:
         self._bindings = 0
         self.holds = holds or CallHolds()
         self._metrics = Metrics()
+        self._has_token_routes = bool(endpoints)
         self._listener = Listener(
             self._handle, self._limits, on_disconnect=self._tickets.disconnect
         )
         self._internal_requests = 0
         self._created = int(time.time())
+        self.token = at.token or ""
+        """Opens `endpoints`; made at the start where none was given."""
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
             **{
                 path: (("POST",), self._with_token(endpoint))
                 for path, endpoint in (endpoints or {}).items()
             },
+            **{path: (("POST",), endpoint) for path, endpoint in (open_endpoints or {}).items()},
             **dict.fromkeys(wires, (("POST",), self._call)),
             "/v1/messages/count_tokens": (("POST",), self._count),
             _MODELS: (_READS, self._models),
@@ -154,6 +163,8 @@ class Gateway:
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
         )
+        if self._has_token_routes and not self.token:
+            self.token = loopback_token(port)
         self.url = await address.advertised_url(
             at.host, port, given=at.advertise, secure=at.tls is not None
         )
@@ -223,6 +234,7 @@ class Gateway:
             if self._listener.is_closing:
                 raise RequestRejected(503, "the gateway is closing", code="stopping")
             endpoint = self._endpoint(context)
+            self._check_sender(context)
             self._check_one_key(context)
             if context.key not in self._bound:
                 response = await self._handle_unbound_key(context)
@@ -239,6 +251,16 @@ class Gateway:
                 context.response.status = failure.status
                 raise ConnectionResetError("the response cannot be completed") from error
             return await send_rejection(context, failure)
+
+    def _check_sender(self, context: RequestContext) -> None:
+        if context.is_inside:
+            return
+        names = (urlsplit(self.url).hostname or "",)
+        is_known = self._at.token is not None or self._at.tls is not None
+        try:
+            check_request(context.request, names=None if is_known else names)
+        except RequestRefused as refusal:
+            raise RequestRejected(refusal.status, str(refusal), code="refused") from refusal
 
     def _check_one_key(self, context: RequestContext) -> None:
         """A request belongs to one trajectory. Keys that were not made here do not count."""
@@ -351,7 +373,7 @@ class Gateway:
 
     def _with_token(self, endpoint: Endpoint) -> Endpoint:
         async def serve(context: RequestContext) -> web.StreamResponse:
-            self._check_token(context)
+            self._check_token(context, self.token)
             return await endpoint(context)
 
         return serve
@@ -367,7 +389,7 @@ class Gateway:
         return await context.response.send(msgspec.json.encode(body))
 
     async def _send_metrics(self, context: RequestContext) -> web.StreamResponse:
-        self._check_token(context)
+        self._check_token(context, self._at.token)
         text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
         return await context.response.send(text.encode(), content_type=CONTENT_TYPE)
 
@@ -387,11 +409,15 @@ class Gateway:
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 
-    def _check_token(self, context: RequestContext) -> None:
-        if self._at.token is None:
+    def _check_token(self, context: RequestContext, token: str | None) -> None:
+        if token is None:
             return
+        if not token:
+            raise RequestRejected(503, "the gateway is starting", code="starting")
         key = context.key.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(key, self._at.token.encode()):
+        if not hmac.compare_digest(key, token.encode()):
             raise RequestRejected(
-                401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`"
+                401,
+                "the gateway's token opens this, as `Authorization: Bearer TOKEN`; the gateway "
+                "says at its start where it is",
             )

@@ -18,6 +18,8 @@ from typing import IO
 
 from msgspec import Struct
 
+from holdfast.log_files import open_log
+
 LAST_LINES = 20
 READ_SECONDS = 2.0
 """For what a part wrote before its end to be read; longer takes only who holds its pipe."""
@@ -56,10 +58,9 @@ class ChildProcess:
         return next((line for line in reversed(self._last) if line.strip()), "")
 
     def start(self) -> None:
-        self._part.log.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
             # Before the process: where they cannot be opened, nobody is left behind.
-            logs = [opened.enter_context(self._open_log()) for _ in _STREAMS]
+            logs = [opened.enter_context(open_log(self._part.log)) for _ in _STREAMS]
             self._process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 list(self._part.command),
                 stdin=subprocess.PIPE,
@@ -72,9 +73,6 @@ class ChildProcess:
             pipe = getattr(self._process, name)
             self._readers.append(self._in_thread(name, self._read, name, pipe, log))
         self._in_thread("end", self._wait)
-
-    def _open_log(self) -> IO[bytes]:
-        return self._part.log.open("ab", buffering=0)
 
     def _in_thread(
         self, what: str, work: Callable[..., None], *arguments: object

@@ -240,8 +240,8 @@ class History:
             case Entered():
                 (self._entered.discard if record.left else self._entered.add)(record.path)
             case Called():
+                self.calls_ever += not record.heard
                 self.calls[record.key, record.occurrence] = record
-                self.calls_ever += 1
             case CallRefused():
                 self.refusals[record.attempt, record.key] = record
             case _:

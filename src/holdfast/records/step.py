@@ -334,7 +334,8 @@ class Entered(_Record, frozen=True, tag=18):
 
 
 class Called(_Record, frozen=True, tag=17):
-    """One call of a black-box agent: which generations answered it, and in which form."""
+    """One call of a black-box agent: which generations answered it, and in which form. Written
+    again, with `heard`, when the agent is known to have the answer."""
 
     path: str
     """The first of its generations."""
@@ -361,6 +362,8 @@ class Called(_Record, frozen=True, tag=17):
     instructed: bool = False
     """Whether its first message is a response's `instructions`: a later call that goes on from it
     does not take that over."""
+    heard: int = 0
+    """The last attempt whose agent is known to have received the answer; 0 for none."""
 
 
 class CallRefused(_Record, frozen=True, tag=20):

@@ -71,7 +71,6 @@ class TrainerEngines:
         async with AsyncExitStack() as stack:
             engine: TrainingEngine | None = None
             if not address.urls:
-                self._log.parent.mkdir(parents=True, exist_ok=True)
                 engine = TrainingEngine(
                     version, log=self._log, log_requests=self._log_requests, report=self._report
                 )

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from holdfast.private_files import open_private, private_folder
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import HoldfastError
 
@@ -43,7 +44,7 @@ def _place(url: str) -> str:
 @contextmanager
 def _held(place: str, run: str) -> Iterator[None]:
     try:
-        handle = os.open(_file(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = open_private(_file(place))
     except OSError:
         yield  # Nowhere to note it: a full or read-only temporary folder.
         return
@@ -71,6 +72,5 @@ def _lock(handle: int, place: str) -> None:
 
 
 def _file(place: str) -> Path:
-    folder = Path(tempfile.gettempdir()) / f"holdfast-engines-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = private_folder(Path(tempfile.gettempdir()) / f"holdfast-engines-{os.geteuid()}")
     return folder / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.lock"

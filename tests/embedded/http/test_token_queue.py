@@ -22,7 +22,8 @@ async def _asked_and_not_read(client: Client, engine: DecodeEngine) -> tuple[soc
     body = msgspec.json.encode(
         completion(n=CHOICES, max_tokens=TOKENS, logprobs=20, stream=True, ignore_eos=True)
     )
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     before = engine.statistics.generation_tokens
     held = socket.create_connection((str(base.host), base.port))
     held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

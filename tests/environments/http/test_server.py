@@ -11,6 +11,7 @@ from holdfast.environments.http.environment import EnvironmentEndpoint
 from holdfast.environments.http.server import EnvironmentServer
 from holdfast.environments.serving import main
 from holdfast.records.errors import UsageError
+from holdfast.server_tokens import known_token
 from support.environments.http_servers import WORLDS, ServerProcess, serving
 from support.environments.http_worlds import AsyncLedger, KeptLedger, Ledger
 
@@ -27,6 +28,7 @@ class Client:
 
     async def ask(self, method: str, path: str, body=None, **headers: str):
         """(status, the answer)"""
+        headers.setdefault("Authorization", f"Bearer {known_token(self.url)}")
         options = {"json": body} if not isinstance(body, bytes) else {"data": body}
         if isinstance(body, bytes):
             headers.setdefault("Content-Type", "application/json")

@@ -319,10 +319,11 @@ def test_a_folder_that_is_somebody_elses_is_told_before_the_first_attempt(tmp_pa
         assert engine.stats().completions == 1
 
 
-def test_workers_find_each_other_wherever_the_temporary_folder_is(tmp_path):
+def test_workers_find_each_other_wherever_the_temporary_folder_is(tmp_path, monkeypatch):
     """A socket's address has about a hundred bytes."""
     far = tmp_path / ("f" * 90)
     far.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(far))  # Of the agents, too.
     with FakeEngine(replies=REPLIES) as engine:
         outpost = Outpost(tmp_path / "o", engine, "--workers", 2, "--concurrency", 4)
         try:

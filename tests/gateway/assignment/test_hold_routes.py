@@ -241,6 +241,10 @@ def test_a_held_gateway_ends_all_the_same_when_it_is_told_to(outpost, engine):
     agent.halt()
 
 
+def bearer(counter: Counter) -> dict[str, str]:
+    return {"Authorization": f"Bearer {counter.gateway.token}"}
+
+
 NO_TEXT = b'{"\xff": 1}'
 
 
@@ -252,7 +256,8 @@ def test_a_body_that_is_no_text_is_refused(path, sent):
     async def body():
         outside = HoldRoutes(lambda seconds: CallHolds().hold(seconds), peers=None)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
-            reply = await exchange(counter.port, raw_post(path, sent, binding))
+            headers = {} if path == "/mcp" else bearer(counter)
+            reply = await exchange(counter.port, raw_post(path, sent, binding, **headers))
             assert reply.status == 400, reply.body
 
     asyncio.run(body())
@@ -282,7 +287,9 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
         async with gateway:
             counter = Counter(gateway, Play(Oracle()))
             async with counter.attempt() as (_, binding):
-                hold = await begun(counter.port, raw_post("/hold", {"seconds": 600}))
+                hold = await begun(
+                    counter.port, raw_post("/hold", {"seconds": 600}, **bearer(counter))
+                )
                 call = await begun(counter.port, raw_post(CHAT, HELLO, binding))
                 while gateway._listener.in_flight < 2:
                     await asyncio.sleep(0.005)
@@ -326,8 +333,9 @@ def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog)
         holds = CallHolds()
         peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
         outside = HoldRoutes(holds.hold, peers=peers)
-        async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
-            reply = await exchange(counter.port, raw_post("/hold", {"seconds": 60}, binding))
+        async with opened(endpoints=outside.endpoints()) as (counter, _, _):
+            raw = raw_post("/hold", {"seconds": 60}, **bearer(counter))
+            reply = await exchange(counter.port, raw)
             assert (reply.status, reply.json["workers"]) == (200, 1)
             assert holds.gauges["holding"]
         holds.close()

@@ -68,6 +68,10 @@ class Worker:
         )
 
     @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.gateway.token}"}
+
+    @property
     def port(self) -> int:
         return int(self.gateway.url.rpartition(":")[2])
 
@@ -128,7 +132,7 @@ async def waiting(workers) -> None:
 def test_a_request_for_a_trajectory_is_answered_when_one_opens(tmp_path, count, wanted):
     async def body():
         async with workers(tmp_path, count) as found:
-            raw = post("/trajectories", {**wanted, "wait": 30})
+            raw = post("/trajectories", {**wanted, "wait": 30}, **found[0].bearer)
             reply = asyncio.create_task(exchange(found[0].port, raw))
             with stopped_clock():
                 await waiting(found)
@@ -170,9 +174,8 @@ async def key_of_a_gateway_that_died(play: Play) -> str:
 def test_a_waiting_request_is_answered_when_nothing_is_assigned_any_more(tmp_path):
     async def body():
         async with workers(tmp_path, 2) as found:
-            reply = asyncio.create_task(
-                exchange(found[0].port, post("/trajectories", {"task": "t", "wait": 30}))
-            )
+            raw = post("/trajectories", {"task": "t", "wait": 30}, **found[0].bearer)
+            reply = asyncio.create_task(exchange(found[0].port, raw))
             with stopped_clock():
                 await waiting(found)
                 await found[0].pending.close(RUN_OVER)

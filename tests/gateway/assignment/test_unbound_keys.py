@@ -254,7 +254,7 @@ def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["secret"]
     path.chmod(0o644)
-    with pytest.raises(UsageError, match="nobody but its owner"):
+    with pytest.raises(UsageError, match="others can read"):
         load_or_create_secret(path)
     path.chmod(0o600)
     path.write_bytes(b"short")

@@ -7,6 +7,8 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,7 @@ from support.gateway.outpost import (
     TURNS,
     Agent,
     Outpost,
+    holding,
     is_running,
     posted,
     until,
@@ -259,3 +262,19 @@ def test_the_older_of_two_attempts_is_refused_at_every_worker(outpost, engine):
         except urllib.error.HTTPError as error:
             found = error.code
         assert found == status
+
+
+def test_a_worker_has_no_password_in_its_command_line(tmp_path):
+    with FakeEngine(replies=REPLIES) as engine:
+        secret = engine.url.replace("://", "://me:pass-of-the-engine@")
+        place = SimpleNamespace(url=secret, model=engine.model)
+        outpost = Outpost(tmp_path, place, "--workers", 2, "--concurrency", 2)
+        outpost.start()
+        try:
+            until(lambda: len(holding(outpost)) == 2)
+            lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in outpost.workers]
+            assert len(lines) == 2
+            assert all("gateway" in line for line in lines)
+            assert "pass-of-the-engine" not in "".join(lines)
+        finally:
+            outpost.close()

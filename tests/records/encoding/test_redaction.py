@@ -102,3 +102,18 @@ def test_of_a_server_s_address_only_the_password_is_taken_out() -> None:
     assert redact("--journal postgresql://me@db/x") == "--journal postgresql://me@db/x"
     assert redact("postgres://me:pw0rd@db/x") == "postgres://me:[redacted]@db/x"
     assert redact("postgresql://:pw0rd@db/x") == "postgresql://:[redacted]@db/x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token=abcdef123",
+        "{'api_key': 'abcdefghij'}",
+        "Authorization: Bearer abcdefghij]",
+        "password=[redacted]abcdef]",
+        "https://me:secret@host/x?token=abcdef123&x=1",
+    ],
+)
+def test_what_is_redacted_stays_as_it_is(text):
+    once = redact(text)
+    assert redact(redact(once)) == once

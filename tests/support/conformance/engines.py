@@ -26,6 +26,7 @@ from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.message import user
+from holdfast.server_tokens import known_token
 from holdfast.testing import FakeEngine
 from holdfast.testing.fake_engine.options import Dialect, Seeds
 from support.conformance.vllm_server import VllmServer
@@ -291,7 +292,10 @@ class RealVllm(VllmServer):
 
 def post(url: str, body: object = None) -> bytes:
     data = b"" if body is None else msgspec.json.encode(body)
-    return _asked(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
+    headers = {"Content-Type": "application/json"}
+    if (token := known_token(url)) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return _asked(urllib.request.Request(url, data, headers))
 
 
 def metrics(url: str, *names: str) -> int:

@@ -16,6 +16,7 @@ from holdfast.embedded.scheduler.generation import Generation, TokenDelta, Token
 
 SECONDS = 60
 NAME = "tiny"
+TOKEN = "the-token-of-the-server"
 
 
 class Asked(Generation):
@@ -56,14 +57,16 @@ def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> Asked:
 @asynccontextmanager
 async def serving(engine: DecodeEngine, *, api_key: str | None = None) -> AsyncIterator["Client"]:
     """The engine behind a real socket, and a client for it."""
-    app = Server(engine, served=NAME, api_key=api_key).application()
+    app = Server(engine, served=NAME, api_key=api_key, token=TOKEN).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         timeout = aiohttp.ClientTimeout(total=SECONDS)
-        async with aiohttp.ClientSession(f"http://{host}:{port}", timeout=timeout) as session:
+        url = f"http://{host}:{port}"
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as session:
             yield Client(session)
     finally:
         await runner.cleanup()

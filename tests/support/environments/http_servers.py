@@ -9,6 +9,8 @@ from pathlib import Path
 
 from holdfast.environments.http.environment import HttpEnvironment
 from holdfast.environments.http.server import EnvironmentServer
+from holdfast.private_files import write_private
+from holdfast.server_tokens import known_token, token_file
 from support.environments.http_worlds import Ledger
 
 WORLDS = Path(__file__).parent / "http_worlds.py"
@@ -96,7 +98,11 @@ class Line:
     @asynccontextmanager
     async def open(self):
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        port = server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        # Clients look for the token at the port that they know.
+        if (token := known_token(f"http://127.0.0.1:{self._target[1]}")) is not None:
+            write_private(token_file(port), token.encode())
         try:
             yield self
         finally:

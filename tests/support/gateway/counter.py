@@ -79,7 +79,9 @@ async def opened(
 
 def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
     """As it goes over the socket; the connection is closed after it."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: gateway", "Connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
+    if body or method == "POST":
+        headers.setdefault("Content_Type", "application/json")
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body or method == "POST":
         lines.append(f"Content-Length: {len(body)}")

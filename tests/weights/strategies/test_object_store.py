@@ -1,6 +1,7 @@
 """Weights through Ray's object store: put once, fetched once by each node, read by its engines."""
 
 import asyncio
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def test_all_engines_of_a_node_are_fed_by_one_receiver(tmp_path: Path) -> None:
     async def body(engines: Any) -> None:
         versions = [version_at(tmp_path / "out", step) for step in (1, 2, 3)]
         way = ObjectStoreStrategy(run="r", stage=tmp_path / "shm")
+        stage = tmp_path / "shm" / f"holdfast-{os.geteuid()}-r"
         async with synced(engines, way) as it:
             assert len(way._receivers) == 1
             await it.sync.publish_first(versions[0])
@@ -47,9 +49,9 @@ def test_all_engines_of_a_node_are_fed_by_one_receiver(tmp_path: Path) -> None:
                 assert names == ["step-1", "step-2"]
                 assert mislabelled(completion, it.prompt(number), SEED, versions) == []
             await it.sync.publish(versions[2])
-            kept = sorted(path.name for path in (tmp_path / "shm" / "holdfast-r").iterdir())
+            kept = sorted(path.name for path in stage.iterdir())
             assert kept == ["step-2", "step-3"]
-        assert not (tmp_path / "shm" / "holdfast-r").exists()
+        assert not stage.exists()
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
@@ -77,3 +79,11 @@ def test_a_receiver_makes_whole_folders_of_buckets_wherever_they_are_cut(tmp_pat
     receiver.append(b"what is there already is left alone")
     receiver.finish("step-1")
     assert (tmp_path / "step-1" / "a").read_bytes() == b"aaaaa"
+
+
+def test_a_receiver_takes_no_folder_that_others_may_change(tmp_path: Path) -> None:
+    stage = tmp_path / "holdfast-r"
+    (stage / "step-1").mkdir(parents=True)
+    stage.chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        NodeReceiver(str(stage)).begin("step-1", {})

@@ -294,8 +294,13 @@ async def _metrics(port: int, supervisor: "Supervisor", out: Path) -> AsyncItera
     from holdfast.pipeline.status import read_status
     from holdfast.pipeline.watch import families
     from holdfast.prometheus import CONTENT_TYPE, render
+    from holdfast.request_guard import RequestRefused, check_request
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.Response:
+        try:
+            check_request(request, names=())
+        except RequestRefused as refusal:
+            return web.Response(status=refusal.status, text=str(refusal))
         found = families(read_status(out / PARTS), supervisor.restarts)
         body = render([("", found)], prefix="holdfast_pipeline_")
         return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})

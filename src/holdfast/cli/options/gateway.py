@@ -17,7 +17,8 @@ _LISTENING = (
     Option("port", "any that is free", Whole(0, 65535), 0, "N"),
     Option(
         "token-env",
-        "the variable with the token that takers of trajectories send; needed beyond loopback",
+        "the variable with the token that takers of trajectories send; needed beyond loopback "
+        "(a token in a file that the command names)",
         metavar="NAME",
     ),
     Option("tls-cert", "serve https: the certificate, PEM", metavar="FILE"),

@@ -1,6 +1,7 @@
 """Where the gateway's log goes: a line for each request, with its trajectory and no secret."""
 
 import logging
+import os
 import sys
 import time
 
@@ -17,11 +18,12 @@ def log_to(where: str | None, *, worker: int | None) -> None:
     """`-` is standard error. Several workers may share a file: each line is one write."""
     if where is None:
         return
-    handler: logging.Handler
     try:
-        handler = logging.StreamHandler(sys.stderr) if where == "-" else logging.FileHandler(where)
+        # The file is the one that the user names, so a link is followed.
+        file = sys.stderr if where == "-" else open(where, "a", opener=_for_its_owner)  # noqa: SIM115
     except OSError as error:
         raise UsageError(f"--log {where}: {error.strerror}") from error
+    handler = logging.StreamHandler(file)
     who = "" if worker is None else f"worker={worker} "
     form = f"%(asctime)s.%(msecs)03dZ level=%(levelname)s {who}%(message)s"
     formatter = _Redacting(form, datefmt="%Y-%m-%dT%H:%M:%S")
@@ -31,6 +33,10 @@ def log_to(where: str | None, *, worker: int | None) -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _utc(seconds: float | None) -> time.struct_time:

@@ -65,7 +65,8 @@ def bytes_text(number: float) -> str:
 def notify(message: str) -> None:
     """A line for people, on standard error."""
     with reader_may_leave():
-        print(f"holdfast: {one_line(redact(message))}", file=sys.stderr, flush=True)
+        line = one_line(visible(redact(message)))
+        print(f"holdfast: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager

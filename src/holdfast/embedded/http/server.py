@@ -34,9 +34,11 @@ from holdfast.engine_api.responses import (
     model_list,
 )
 from holdfast.policy.off_loop import off_loop
+from holdfast.request_guard import RequestRefused, check_request
 
 MAX_BODY_BYTES = 64 << 20
 _OPEN_PATHS = ("/health",)
+_SAMPLING_PATHS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Parser = Callable[..., ParsedRequest]
 
@@ -50,13 +52,17 @@ class Server:
         *,
         served: str,
         api_key: str | None = None,
+        token: str = "",
         log: Callable[[str], object] | None = None,
     ):
-        """`log` is called with the id of each request that is taken."""
+        """Every request needs the `api_key`. Without one, whoever reaches the server may sample,
+        and `token` opens what changes the engine. `log` is called with the id of each request that
+        is taken."""
         self._engine = engine
         self._log = log
         self._served = served
         self._api_key = api_key
+        self._token = token
         self._dispatcher = TokenDispatcher(asyncio.get_running_loop())
         self._created = int(time.time())
 
@@ -146,10 +152,14 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Keys, and every error in OpenAI's shape."""
+        """Who asks, and every error in OpenAI's shape."""
         try:
+            check_request(request, names=() if self._api_key is None else None)
             self._check_key(request)
             return await handler(request)
+        except RequestRefused as refusal:
+            kind = "PermissionDeniedError" if refusal.status == 403 else "BadRequestError"
+            return _error_response(EngineRequestRejected(refusal.status, str(refusal), kind=kind))
         except EngineRequestRejected as error:
             return _error_response(error)
         except web.HTTPRequestEntityTooLarge:
@@ -162,11 +172,24 @@ class Server:
             return _error_response(EngineRequestRejected(error.status, error.reason, kind=kind))
 
     def _check_key(self, request: web.Request) -> None:
-        if self._api_key is None or request.path in _OPEN_PATHS:
+        if request.path in _OPEN_PATHS:
             return
+        is_harmless = request.method in ("GET", "HEAD") or request.path in _SAMPLING_PATHS
+        if self._api_key is None and is_harmless:
+            return
+        key = self._api_key or self._token
         header = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(header, f"Bearer {self._api_key}".encode()):
-            raise EngineRequestRejected(401, "Unauthorized", kind="AuthenticationError")
+        if not key or not hmac.compare_digest(header, f"Bearer {key}".encode()):
+            raise EngineRequestRejected(401, self._unauthorized, kind="AuthenticationError")
+
+    @property
+    def _unauthorized(self) -> str:
+        if self._api_key is not None:
+            return "Unauthorized"
+        return (
+            "Unauthorized: this changes the engine, and wants the server's token, which is in "
+            "the file that the server named at its start"
+        )
 
 
 async def _whole(response: EngineResponse, queue: TokenQueue) -> web.Response:

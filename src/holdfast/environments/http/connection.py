@@ -17,6 +17,7 @@ from holdfast.environments.http.protocol import JSON, MAX_RESPONSE_BYTES, ErrorR
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide_credentials, redact
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, UsageError
+from holdfast.server_tokens import known_token
 
 TRIES = 5
 _PAUSES = RetryPolicy(base=0.5, cap=10.0)
@@ -43,8 +44,7 @@ class HttpConnection:
         self.url = _address(url)
         hide_credentials(self.url)
         self.safe_url = redact(self.url)
-        token = check_token(token)
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._token = check_token(token)
         self._client: aiohttp.ClientSession | None = None
 
     async def request(
@@ -87,8 +87,10 @@ class HttpConnection:
     async def _try(self, method: str, path: str, data: bytes | None) -> bytes:
         if self._client is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-            self._client = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+            self._client = aiohttp.ClientSession(timeout=timeout)
         headers = {} if data is None else {"Content-Type": JSON}
+        if (token := self._token or known_token(self.url)) is not None:
+            headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._client.request(
                 method, self.url + path, data=data, headers=headers, allow_redirects=False

@@ -1,7 +1,8 @@
 """EnvironmentServer: serves any environment over HTTP, with one session per trajectory.
 
 docs/http-environments.md describes the protocol. Everything has a limit: sessions, their idle time,
-bodies, and the time of each call. The server listens on 127.0.0.1; any other address needs a token.
+bodies, and the time of each call. The server listens on 127.0.0.1, with a token that it makes by
+itself; for any other address it has to be given one.
 """
 
 import asyncio
@@ -14,7 +15,6 @@ from aiohttp import web
 
 from holdfast.addresses import is_loopback
 from holdfast.environments.http.protocol import (
-    JSON,
     MAX_BODY_BYTES,
     BeginRequest,
     Description,
@@ -26,7 +26,9 @@ from holdfast.environments.http.protocol import (
 from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import as_exception, failure_of
+from holdfast.request_guard import RequestRefused, check_request
 from holdfast.rollout.episodes.environment import Environment
+from holdfast.server_tokens import loopback_token
 
 MAX_SESSIONS = 256
 IDLE_SECONDS = 3600.0
@@ -76,7 +78,8 @@ class EnvironmentServer:
             raise UsageError("max_sessions, idle and max_body have to be more than 0")
         self._make = make
         self._host, self._port = host, port
-        self._token = check_token(token)
+        self._given_token = check_token(token)
+        self._token = ""
         self._max_sessions, self._idle, self._max_body = max_sessions, idle, max_body
         self.description: Description = _describe(make, example)
         self.url = ""
@@ -108,6 +111,7 @@ class EnvironmentServer:
             ) from error
         self._runner = runner
         host, port = runner.addresses[0][:2]
+        self._token = self._given_token or loopback_token(port)
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -173,10 +177,13 @@ class EnvironmentServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Checks the token, and gives every error the same shape."""
+        """Checks who asks, and gives every error the same shape."""
         try:
+            check_request(request, names=() if self._given_token is None else None)
             self._authorize(request)
             return await handler(request)
+        except RequestRefused as refusal:
+            return _response(error_reply(refusal.status, "Refused", str(refusal)))
         except EnvironmentRequestRejected as rejected:
             return _response(rejected.reply)
         except web.HTTPRequestEntityTooLarge:
@@ -186,13 +193,8 @@ class EnvironmentServer:
             return _response(error_reply(error.status, "BadRequest", error.reason))
 
     def _authorize(self, request: web.Request) -> None:
-        if self._token is None:
-            # A page in a browser on this machine could reach it under a host name of its own.
-            if not is_loopback(request.url.host or ""):
-                raise _rejected(403, "Forbidden", "without a token, ask for 127.0.0.1")
-            return
         sent = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(sent, f"Bearer {self._token}".encode()):
+        if not self._token or not hmac.compare_digest(sent, f"Bearer {self._token}".encode()):
             raise _rejected(401, "Unauthorized", "the token is missing or wrong")
 
     # --- sessions
@@ -256,9 +258,6 @@ def _describe(make: Make, example: object) -> Description:
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
-    if request.content_type != JSON:
-        # A page in a browser may send any other type to this machine without a preflight request.
-        raise _rejected(415, "BadRequest", f"the body has to be {JSON}")
     body = await request.read()
     try:
         return msgspec.json.decode(body, type=kind)

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import subprocess
 import tempfile
 import threading
@@ -22,13 +21,13 @@ import time
 from collections.abc import Iterable
 
 from holdfast.environments.workspace.sandbox.processes import kill_all
-from holdfast.records.errors import EnvironmentBroken, UsageError
+from holdfast.private_files import open_private, private_folder
+from holdfast.records.errors import EnvironmentBroken
 
 LOCK = ".lock"
 IN_USE = b"in use"
 """The content of the lock of a claimed folder; empty while a process only removes the folder."""
 TRIES, PAUSE_SECONDS = 500, 0.02
-_ELSEWHERE = "set TMPDIR to another folder (or, of workspaces, name another `root`)"
 _is_room_lock = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
 """Other programs may have .lock files there, too."""
 _log = logging.getLogger("holdfast.environments")
@@ -42,7 +41,6 @@ class Room:
     def __init__(self, root: str):
         self._numbers = itertools.count(1)
         self._process = os.getpid()
-        _make_private(root)
         _remove_abandoned(root)
         while True:
             self.path = os.path.join(root, secrets.token_hex(6))
@@ -89,8 +87,7 @@ class FolderClaim:
 
     def take(self) -> str:
         """An empty folder at the first free name. Blocks."""
-        root = _resolve(self._root)
-        _make_private(root)
+        root = private_folder(self._root)
         for name in self._names:
             path = os.path.join(root, name)
             if (held := _hold_unless_in_use(path + LOCK)) is not None and _empty(path, held):
@@ -99,7 +96,7 @@ class FolderClaim:
                 place = os.path.join(path, f"{1:06d}")
                 os.makedirs(place, 0o700)
                 return place
-        raise EnvironmentBroken(f"no folder can be had in {root}: {_ELSEWHERE}")
+        raise EnvironmentBroken(f"no folder can be had in {root}: set TMPDIR to another folder")
 
     def give_up(self) -> None:
         """Kills what runs in it and removes it. Does nothing if it was not taken."""
@@ -135,7 +132,7 @@ def _empty(path: str, held: int) -> bool:
 def new_place(root: str | None) -> str:
     """A new, empty folder. Blocks."""
     root = root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
-    root = _resolve(root)
+    root = str(private_folder(root))
     with _lock:
         room = _rooms.get(root)
         if room is None or not room.is_ours:
@@ -165,30 +162,6 @@ def remove(path: str) -> None:
     if os.path.lexists(path):
         reason = done.stderr.decode("utf-8", "replace")[-300:].strip()
         raise EnvironmentBroken(f"the workspace {path} cannot be removed: {reason}")
-
-
-def _resolve(root: str) -> str:
-    """The real path of the root, which is created if needed. A link of another user is not
-    followed: in /tmp, anyone could create one to a folder of the user's."""
-    path = os.path.abspath(root)
-    try:
-        os.makedirs(path, 0o700, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"{root} is no folder: {_ELSEWHERE}") from error
-    # After it exists: nobody can replace a folder by a link now.
-    found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        raise UsageError(f"{root} is a link of somebody else's: {_ELSEWHERE}")
-    return os.path.realpath(path)
-
-
-def _make_private(root: str) -> None:
-    os.makedirs(root, 0o700, exist_ok=True)
-    found = os.stat(root)
-    if found.st_uid != os.geteuid():
-        raise UsageError(f"{root} belongs to somebody else: {_ELSEWHERE}")
-    if stat.S_IMODE(found.st_mode) & 0o022:
-        raise UsageError(f"others may write to {root}: {_ELSEWHERE}")
 
 
 def _remove_abandoned(root: str) -> None:
@@ -224,7 +197,7 @@ FILES = "files"
 
 def _hold(path: str) -> int | None:
     """The lock's file descriptor; None if another process has it, or removed it just now."""
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = open_private(path)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.stat(path).st_ino == os.fstat(held).st_ino:

@@ -10,6 +10,7 @@ with the address of a tracing service in FW_TRACING_GATEWAY_BASE_URL needs the g
 """
 
 import asyncio
+import hashlib
 import os
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,7 +84,9 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     def make_gateway(self) -> Gateway:
         if not self._is_eval_protocol:
             return super().make_gateway()
-        return self._make_gateway(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._handle_log))
+        return self._make_gateway(
+            open_endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._handle_log)
+        )
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -168,8 +171,10 @@ def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     row = row_from(t.task)
     session = t.session
     params = completion_params_of(session.speaker.policy.model, session.context.spec.sampling)
-    # Of this attempt alone: late logs of an earlier one have no effect.
-    name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}".replace("/", "_")
+    # Of this attempt alone: late logs of an earlier one have no effect. Nobody can guess it: who
+    # logs to it was told it.
+    secret = hashlib.sha256(binding.key.encode()).hexdigest()[:16]
+    name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}.{secret}".replace("/", "_")
     return InitRequest(
         completion_params={**row.input_metadata.completion_params, **params},
         messages=[message.dump_for_chat_completion_request() for message in row.messages],  # type: ignore[misc]

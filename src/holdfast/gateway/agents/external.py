@@ -66,6 +66,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self._session: Session | None = None
         self.url = ""
         """Where agents find it, once it is set up."""
+        self.token = ""
+        """What opens `/trajectories`, once it is set up."""
 
     def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
         """Where to look up what became of the attempts of earlier processes, and what signed their
@@ -112,7 +114,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             await self._peers.start()
         await super().setup()
         await self._outside.obey_earlier_orders()
-        self.url = self._running.url
+        self.url, self.token = self._running.url, self._running.token
 
     async def acleanup(self) -> None:
         await self._queue.close(STOPPING if self._is_stopping else RUN_OVER)

@@ -37,6 +37,7 @@ from holdfast.gateway.agents.workspace_policy import (
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
+from holdfast.private_files import private_folder
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.encoding.file_name import file_name
 from holdfast.records.encoding.redaction import hide_variables
@@ -177,7 +178,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             return None
         name = f"{file_name(t.key.task)}-{t.key.sample}"
         folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         (folder / TASK_FILE).write_bytes(msgspec.json.encode(t.task))
         return folder
 

@@ -10,6 +10,7 @@
 - `call`: one call: its identity, its request, and the connections that wait for its answer.
 - `stream`: an answer while it is sampled.
 - `answer`: a recorded call as the answer that its agent gets.
+- `heard`: which answers the agent of an attempt is known to have received.
 - `rejections`: the calls of an attempt that were rejected, or could not be answered.
 - `tool_calls`: the tools that an agent calls through the gateway, each call a durable step.
 - `attempt_status`: what the journal says of an attempt that is not open here.

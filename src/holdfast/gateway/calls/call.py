@@ -58,12 +58,15 @@ class CallSubscription:
         call: AgentCall,
         *,
         on_leave: Callable[[], None],
+        on_delivered: Callable[[CallId], None],
         on_answer: Callable[[Answer], Awaitable[None]],
         on_rejected: Callable[[RequestRejected], Awaitable[None]],
     ):
-        """`on_answer`, `on_rejected`: awaited before the connection gets either."""
+        """`on_delivered`: called when the connection has the whole answer; `on_answer`,
+        `on_rejected`: awaited before the connection gets either."""
         self._call = call
         self._on_leave = on_leave
+        self._on_delivered = on_delivered
         self._on_answer = on_answer
         self.on_rejected = on_rejected
         self._received = 0
@@ -100,12 +103,14 @@ class CallSubscription:
     def leave(self, *, delivered: bool | None) -> None:
         """None: nobody knows. A repetition is then taken for one."""
         self._call.subscribers -= 1
-        self._call.delivered = self._call.delivered or bool(delivered)
+        if delivered:
+            self.mark_delivered()
         self._on_leave()
 
     def mark_delivered(self) -> None:
         """An answer that was taken for lost did arrive."""
         self._call.delivered = True
+        self._on_delivered(self._call.id)
 
 
 class PendingCall(Struct, frozen=True, eq=False):

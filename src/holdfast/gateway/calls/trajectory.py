@@ -21,6 +21,7 @@ from holdfast.gateway.calls import digest, unsupported
 from holdfast.gateway.calls.answer import build_answer
 from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
 from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
+from holdfast.gateway.calls.heard import HeardAnswers, heard_occurrences
 from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
 from holdfast.gateway.calls.prefix_tree import (
     Conversation,
@@ -80,6 +81,9 @@ class AgentTrajectory:
         self._images = RecordedImages(session.history, session.task)
         self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
         self._named: dict[str, AgentCall] = {}
+        self._heard = HeardAnswers(session)
+        self._heard_before: dict[bytes, int] = {}
+        """By key, of an agent that outlived its gateway: how many answers it had then."""
         # Calls at once are not recorded in the order of their numbers, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
@@ -149,13 +153,14 @@ class AgentTrajectory:
             older = key
             if self._has_past and not (tools.in_order and isinstance(sampling.json, bool)):
                 older = digest.older_key_of(request, conversation, sampling)
-            call_id, live = self._call_id(key, older), LiveAnswer()
+            call_id, live = self._call_id(key, older, again=again), LiveAnswer()
             call = self._begin(PendingCall(request, wire, digests, sampling, tools, call_id, live))
         if name:
             self._named[name] = call
         return CallSubscription(
             call,
             on_leave=self.touch,
+            on_delivered=self._heard.add,
             on_answer=partial(self.rejected_calls.resolve, body=body),
             on_rejected=partial(self.record_rejection, wire=wire, body=body),
         )
@@ -168,12 +173,15 @@ class AgentTrajectory:
         self._calls[pending.id.key].append(call)
         return call
 
-    def _call_id(self, key: bytes, older: bytes) -> CallId:
+    def _call_id(self, key: bytes, older: bytes, *, again: bool) -> CallId:
         calls = self._calls[key]
-        before = len(calls)
+        heard, heard_older = (self._heard_before.get(each, 0) for each in (key, older))
+        # Who says that it repeats its last request has not heard the answer after all.
+        first = max(0, heard - (again and not calls))
+        before = len(calls) + first
         if older != key:
-            before = sum(call.id.older[0] == older for call in calls)
-        return CallId(key, len(calls), (older, before))
+            before = heard_older + sum(call.id.older[0] == older for call in calls)
+        return CallId(key, len(calls) + first, (older, before))
 
     def _repeated(self, key: bytes, *, again: bool) -> AgentCall | None:
         """A call whose answer no connection waits for or received; with `again`, else the last.
@@ -247,7 +255,9 @@ class AgentTrajectory:
         steps = await self._steps(pending, turns, speaker, opening)
         called = pending.record(steps, opening)
         await session.log.append(
-            *(generate_step.without_drafted(session, step) for step in steps), called
+            *(generate_step.without_drafted(session, step) for step in steps),
+            called,
+            *self._heard.take_records(),
         )
         for step in steps:
             self._keep(step.path)
@@ -351,6 +361,7 @@ class AgentTrajectory:
         """The agent of the last attempt lives, and will not repeat answered calls."""
         self.session.log.continue_attempt()
         self.tools.go_on()
+        self._heard_before = heard_occurrences(self.session.history)
         for path in steps_of_last_attempt(self.session.history):
             self._keep(path)
 
@@ -416,6 +427,7 @@ class AgentTrajectory:
             await asyncio.wait(jobs)
         for job in jobs:
             _ = job.cancelled() or job.exception()
+        await self._heard.aclose()
         await self.tools.aclose()
 
 

@@ -8,16 +8,14 @@ outlives the gateway before it.
 """
 
 import base64
-import contextlib
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.private_files import stored_secret
 from holdfast.records.errors import UsageError
 
 PREFIX = "hf-"
@@ -63,27 +61,16 @@ class Keys:
 def load_or_create_secret(path: Path) -> bytes:
     """The secret in the file; a missing file is made, readable to its owner only. Processes that do
     so at once get the same secret."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        if not path.exists():
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(SECRET_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(new, path)
-        found, mode = path.read_bytes(), path.stat().st_mode
+        secret = stored_secret(path, secrets.token_bytes(SECRET_BYTES))
     except OSError as error:
         raise UsageError(f"the file of the keys' secret, {path}: {error.strerror}") from error
-    finally:
-        new.unlink(missing_ok=True)
-    if len(found) != SECRET_BYTES or stat.S_IMODE(mode) & 0o077:
+    if len(secret) != SECRET_BYTES:
         raise UsageError(
-            f"{path} is no secret of a gateway: that has {SECRET_BYTES} bytes that nobody but its "
-            "owner can read; remove it, and agents with older keys have to come anew"
+            f"{path} is no secret of a gateway: that has {SECRET_BYTES} bytes; remove it, and "
+            "agents with older keys have to come anew"
         )
-    return found
+    return secret
 
 
 def _text(raw: bytes) -> str:

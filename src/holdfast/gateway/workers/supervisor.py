@@ -38,16 +38,19 @@ class WorkerSupervisor:
 
     def __init__(
         self,
-        command: Callable[[int], Sequence[str]],
+        command: Sequence[str],
+        message: Callable[[int], bytes],
         *,
         count: int,
         inherited: Sequence[int],
         tell: Callable[[str], None],
         grace: float,
     ):
-        """`command`: that of each worker, which watches its standard input; `grace`: seconds that
-        all of them have after `stop`; `tell` prints a line for the user."""
+        """`command`: that of each worker; `message`: what it reads from its standard input, which
+        it watches from then on; `grace`: seconds that all of them have after `stop`; `tell` prints
+        a line for the user."""
         self._command = command
+        self._message = message
         self._count = count
         self._inherited = tuple(inherited)
         self._report = tell
@@ -118,7 +121,7 @@ class WorkerSupervisor:
 
     async def _run(self, index: int) -> int:
         process = await asyncio.create_subprocess_exec(
-            *_tied(self._command(index)),
+            *_tied(self._command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             pass_fds=self._inherited,
@@ -126,6 +129,8 @@ class WorkerSupervisor:
             start_new_session=True,
         )
         self._processes[index] = process
+        assert process.stdin is not None, "it is a pipe"
+        process.stdin.write(self._message(index))
         try:
             return await process.wait()
         except asyncio.CancelledError:
@@ -135,7 +140,6 @@ class WorkerSupervisor:
             raise
         finally:
             del self._processes[index]
-            assert process.stdin is not None, "it is a pipe"
             process.stdin.close()
 
 

@@ -3,9 +3,7 @@
 A file is durable when it was synced, its name when the folder was that it is in.
 """
 
-import errno
 import os
-import stat
 from pathlib import Path
 
 
@@ -18,14 +16,6 @@ def make_folders(folder: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync_folder(each.parent)
-
-
-def make_private_folder(folder: Path) -> None:
-    """Makes it for this user alone; `OSError` where it is a link or somebody else's."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(errno.EPERM, "it is no folder of this user alone", str(folder))
 
 
 def sync_folder(folder: Path) -> None:

@@ -28,6 +28,7 @@ from msgspec import Struct
 from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, sync_folder
 from holdfast.journal.files.wal import beside
+from holdfast.private_files import open_private
 
 SUFFIX = "-witness"
 _NEW = f"{SUFFIX}-new"
@@ -117,7 +118,7 @@ def remove_unfinished(journal: Path) -> None:
 
 def _open(path: Path, like: Path | None) -> int:
     """With room for all slots; see `Witness`."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    file = open_private(path)
     try:
         if os.fstat(file).st_size < SLOTS * SLOT_BYTES:
             if like is not None:

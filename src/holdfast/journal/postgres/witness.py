@@ -15,8 +15,9 @@ import os
 import time
 from pathlib import Path
 
-from holdfast.journal.files.folders import make_private_folder
 from holdfast.journal.files.witness import Witness, notes
+from holdfast.private_files import private_folder
+from holdfast.records.errors import UsageError
 
 KEPT_DAYS = 90
 """A writer's row on the server outlives its last batch by so much."""
@@ -29,9 +30,9 @@ def open_witness(identity: str, writer: str) -> Witness | None:
     """A writer's side; None where nothing can be noted."""
     path = _path(identity)
     try:
-        make_private_folder(path.parent)
+        private_folder(path.parent)
         return Witness(path, int(writer, 16))
-    except (OSError, RuntimeError) as error:  # The latter: this user has no home.
+    except (OSError, RuntimeError, UsageError) as error:  # RuntimeError: this user has no home.
         _log.debug("no witness of commits is kept: %s", error)
         return None
 

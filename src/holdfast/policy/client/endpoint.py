@@ -51,6 +51,7 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.server_tokens import known_token
 
 CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
@@ -241,6 +242,10 @@ class Endpoint:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PROBE_CONNECT_SECONDS)
         data = None if body is None else _encoder.encode(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
+        is_ours = self.described.owned_by == "holdfast"
+        if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
+            # A `holdfast serve` of this user, which has no key of its own.
+            headers["Authorization"] = f"Bearer {token}"
         async with (
             aiohttp.ClientSession(headers=self._headers(), timeout=timeout) as session,
             session.request(

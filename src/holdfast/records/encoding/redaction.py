@@ -26,7 +26,9 @@ _CREDENTIALS = (
     re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
     re.compile(
         r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
-        r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"
+        r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))"
+        # What is redacted already is taken whole, with its bracket.
+        r"(?:(?:\[redacted\][^\s\"',;)}\]]*)+|[^\s\"',;)}\]]{6,})"
     ),
     # Of a server's address the password alone: who works there, and where, is what to type again.
     re.compile(r"(?i)(\bpostgres(?:ql)?://[^/:@\s\"',;]*:)[^/\s\"',;]+(?=@)"),

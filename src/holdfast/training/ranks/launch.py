@@ -17,7 +17,7 @@ from pathlib import Path
 from torch.distributed import FileStore, fsdp  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from holdfast.log_files import tail
+from holdfast.log_files import open_log, tail
 from holdfast.records.errors import UsageError
 from holdfast.training.ranks.group import JoinedRanks, RankDied, RankGroup
 from holdfast.training.ranks.place import TorchrunPlace, torchrun_place
@@ -99,7 +99,6 @@ def join_torchrun(place: TorchrunPlace, device: str) -> JoinedRanks:
 
 @contextmanager
 def _started(size: int, device: str, logs: Path) -> Iterator[RankGroup]:
-    logs.mkdir(parents=True, exist_ok=True)
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="holdfast-ranks-") as folder:
         store = Path(folder) / "store"
@@ -131,7 +130,7 @@ class _Processes:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         for rank, log in self._logs.items():
             command = [sys.executable, "-m", FOLLOWER, str(store), str(rank), str(size), kind]
-            with log.open("wb") as output:
+            with open_log(log, anew=True) as output:
                 self._running[rank] = subprocess.Popen(  # noqa: S603 - our own module
                     command,
                     stdin=subprocess.DEVNULL,

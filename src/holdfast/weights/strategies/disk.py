@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from holdfast import crashpoint
+from holdfast.private_files import private_folder
 from holdfast.records.errors import UsageError
 from holdfast.weights.replica import DEV_MODE, UPDATE_SECONDS, EngineKind, Replica
 from holdfast.weights.strategies.strategy import Offer, WeightStrategy
@@ -92,9 +93,9 @@ class DiskStrategy(WeightStrategy):
 def check_stage(stage: Path, model: Path) -> None:
     """Raises `UsageError` for a folder that is too small for two versions, or cannot be made."""
     try:
-        stage.mkdir(parents=True, exist_ok=True)
+        private_folder(stage)
         free = shutil.disk_usage(stage).free
-    except OSError as error:
+    except (OSError, UsageError) as error:
         raise UsageError(f"{stage} cannot be used for weights: {error}") from error
     needed = KEEP_VERSIONS * size_of(model)
     if free < needed:
@@ -106,7 +107,7 @@ def check_stage(stage: Path, model: Path) -> None:
 
 def stage_folder(version: WeightFolder, stage: Path) -> None:
     """Makes a copy of the version, whole or not at all; older ones but the last are removed."""
-    stage.mkdir(parents=True, exist_ok=True)
+    private_folder(stage)
     final, aside = stage / version.name, stage / f"{ASIDE}{version.name}"
     if not final.exists():
         shutil.rmtree(aside, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast.private_files import private_folder
 from holdfast.weights.replica import Replica
 from holdfast.weights.strategies.disk import ASIDE, KEEP_VERSIONS, DiskStrategy
 from holdfast.weights.strategies.strategy import Offer
@@ -37,9 +38,10 @@ class NodeReceiver:
         """`files`: names and sizes, in the order of the bytes."""
         aside, final = self._stage / f"{ASIDE}{version}", self._stage / version
         self._writer = None
+        private_folder(self._stage)
         if not final.exists():
             shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+            aside.mkdir()
             self._writer = _FolderWriter(aside, files)
 
     def append(self, bucket: Any) -> None:
@@ -92,7 +94,7 @@ class ObjectStoreStrategy(DiskStrategy):
 
     def __init__(self, *, run: str, is_tied: bool = False, stage: Path = STAGE):
         super().__init__(is_tied=is_tied)
-        self._place = stage / f"holdfast-{run}"
+        self._place = stage / f"holdfast-{os.geteuid()}-{run}"
         self._receivers: dict[str, Any] = {}
         self._nodes: dict[Replica, str] = {}
 

@@ -160,7 +160,7 @@ def test_https_is_served_beyond_loopback_to_those_who_know_the_token(tmp_path, w
         url = f"https://localhost:{outpost.port}"
 
         def post(path: str, body: object, bearer: str) -> tuple[int, dict]:
-            headers = {"Authorization": f"Bearer {bearer}"}
+            headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
             request = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
             try:
                 with urllib.request.urlopen(request, context=trusted) as answer:

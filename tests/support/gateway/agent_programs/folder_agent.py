@@ -24,7 +24,10 @@ def asked(messages: list[dict]) -> dict:
     request = urllib.request.Request(
         f"{os.environ['OPENAI_BASE_URL']}/chat/completions",
         json.dumps(body).encode(),
-        {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"},
+        {
+            "Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}",
+            "Content-Type": "application/json",
+        },
     )
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)["choices"][0]["message"]

@@ -40,6 +40,7 @@ from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import load_or_create_secret
 from holdfast.journal.journal import Journal
+from holdfast.private_files import write_private
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import fingerprinted
@@ -138,17 +139,8 @@ class GatewayDriver(Driver):
             "host": member.place.host, "url": report.url, "token": token,
         }  # fmt: skip
         path = log_files.logs_of(run.spec.name, self._args.journal) / "gateways.json"
-        _write_private(path, list(self._listed.values()))
+        write_private(path, json.dumps(list(self._listed.values()), indent=1).encode())
         notify(f"agents take trajectories at {report.url}/trajectories (its token is in {path})")
-
-
-def _write_private(path: Path, value: object) -> None:
-    """Whole or not at all, and for its owner alone."""
-    new = path.with_suffix(f".{os.getpid()}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(value, file, indent=1)
-    os.replace(new, path)
 
 
 def _advertised_host(args: argparse.Namespace, place: Place) -> str:

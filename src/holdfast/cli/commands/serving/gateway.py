@@ -28,6 +28,7 @@ from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY, is_server
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprinted
+from holdfast.server_tokens import loopback_token
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
@@ -39,7 +40,7 @@ class _AnnouncingProcessor(ExternalRolloutProcessor):
 
     async def setup(self) -> None:
         await super().setup()
-        notify(gateway_workers.found_at(self.url))
+        notify(gateway_workers.found_at(self.url, self._address))
 
 
 class _WorkerProcessor(ExternalRolloutProcessor):
@@ -62,6 +63,8 @@ def gateway(args: argparse.Namespace) -> int:
     tls = _tls(args)
     with address.listen(args.host, args.port) if role is None else role.sock as sock:
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
+        if token is None:
+            loopback_token(sock.getsockname()[1])  # It is there before anybody is answered.
         kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         processor = kind(
             at,

@@ -41,6 +41,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
+from holdfast.server_tokens import token_file
 
 LAST_SECONDS = 10.0
 """Beyond grace and drain, for a worker to close its journal and go."""
@@ -59,6 +60,10 @@ _DONE_ONCE = {
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
+_COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
+"""Of a worker, with the name of the run; everything else comes from its standard input."""
+
+
 class WorkerRole(Struct, frozen=True):
     """The place and the socket of one worker."""
 
@@ -66,15 +71,20 @@ class WorkerRole(Struct, frozen=True):
     sock: socket.socket
 
 
-def found_at(url: str) -> str:
-    return f"agents take trajectories at {url}/trajectories"
+def found_at(url: str, at: Address) -> str:
+    """Where agents come to, for people. `at` has the socket."""
+    line = f"agents take trajectories at {url}/trajectories"
+    if at.token is not None or at.sock is None:
+        return line
+    return f"{line} with the token in {token_file(at.sock.getsockname()[1])}"
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
     """The role of a worker, which gets its supervisor's options; None for any other process."""
     if args.as_worker is None:
         return None
-    arguments = json.loads(args.as_worker)
+    with open(0, "rb", closefd=False) as stdin:
+        arguments = json.loads(stdin.readline())
     vars(args).update(arguments["options"])
     return WorkerRole(WorkerPlace(**arguments["place"]), socket.socket(fileno=arguments["socket"]))
 
@@ -140,13 +150,14 @@ class _Supervision:
         share_passwords()
         async with scratch(for_sockets=True) as folder:
             self._supervisor = WorkerSupervisor(
-                lambda index: self._command(run, str(folder), index, changed),
+                [sys.executable, "-m", "holdfast", *_COMMAND, "--run", run.spec.name],
+                lambda index: self._message(run, str(folder), index, changed),
                 count=args.workers,
                 inherited=[sock.fileno()],
                 tell=notify,
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
-            notify(f"{found_at(url)} ({args.workers} workers)")
+            notify(f"{found_at(url, self._at)} ({args.workers} workers)")
             async with self._in_time(), self._displayed(run):
                 try:
                     ended = await self._supervisor.work()
@@ -159,7 +170,9 @@ class _Supervision:
             return _WorkerStopped(self._stopped)
         return None
 
-    def _command(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> list[str]:
+    def _message(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> bytes:
+        """A worker's options: addresses among them may hold passwords, and everybody on this
+        machine can read a command line."""
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
         # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
@@ -173,8 +186,7 @@ class _Supervision:
             "place": {"folder": folder, "index": index, "count": args.workers},
             "socket": sock.fileno(),
         }
-        command = ["gateway", "--tasks", args.tasks, "--run", run.spec.name]
-        return [sys.executable, "-m", "holdfast", *command, "--as-worker", json.dumps(arguments)]
+        return json.dumps(arguments).encode() + b"\n"
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:

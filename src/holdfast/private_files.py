@@ -1,0 +1,94 @@
+"""Folders and files of this user alone, also in places where everybody may write, such as /tmp.
+
+The rule: a folder that is made here has mode 0700, and one that is there already belongs to the
+user, is no link of somebody else's, and is writable to nobody else. A file in it has mode 0600, and
+is never opened through a link.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from holdfast.records.errors import UsageError
+
+_ELSEWHERE = "name another folder (for temporary files, set TMPDIR to it)"
+
+
+def private_folder(path: Path | str) -> Path:
+    """The real path of the folder, which is made if it is missing, with those above it. Raises
+    `UsageError` for one that another user can change, and `OSError`."""
+    # Without the slash at its end, by which a link would be followed.
+    folder = os.path.abspath(path)
+    try:
+        _make(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is no folder: {_ELSEWHERE}") from error
+    # Looked at once it is there: in a shared folder, nobody else can replace it now.
+    if os.path.islink(folder) and os.lstat(folder).st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{folder} is a link of somebody else's: {_ELSEWHERE}")
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        raise UsageError(f"{folder} belongs to somebody else: {_ELSEWHERE}")
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        raise UsageError(f"others may write to {folder}: chmod go-w, or {_ELSEWHERE}")
+    return Path(os.path.realpath(folder))
+
+
+def open_private(path: Path | str, flags: int = os.O_RDWR) -> int:
+    """A descriptor of the file, which is made if it is missing. Raises `OSError`, also for a
+    link."""
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes the file whole or not at all."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        _write_new(new, content)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def stored_secret(path: Path, fresh: bytes) -> bytes:
+    """The content of the file; `fresh` becomes it if the file is missing. Processes that do so at
+    once get the same. Raises `UsageError` for a file that others can read, and `OSError`."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    if not os.path.lexists(path):
+        try:
+            _write_new(new, fresh)
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+    return read_private(path)
+
+
+def read_private(path: Path) -> bytes:
+    """Raises `UsageError` for a file that others can read, and `OSError`."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise UsageError(f"others can read the secret {path}: remove it, and another is made")
+        return file.read()
+
+
+def _make(folder: str) -> None:
+    missing = []
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    if not os.path.isdir(missing[0] if missing else folder):
+        raise NotADirectoryError(folder)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with open(open_private(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

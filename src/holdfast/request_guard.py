@@ -1,0 +1,66 @@
+"""What every HTTP server of ours asks of a request before anything else: that no web page sent it.
+
+Every page in a browser of this machine reaches its loopback servers. So a request is refused
+
+- whose `Origin` is another than the server's, or that the browser calls cross-site;
+- whose `Host` is no name of this machine, where the server has no token of its user's: a page whose
+  own name leads here (DNS rebinding) has the origin of the server;
+- whose body is not JSON: a page may send any other type without asking first;
+- that has more than one of the headers that decide who sent it, and to whom.
+
+Which port `Host` names does not matter, since tunnels and containers change it.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from holdfast.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+JSON = "application/json"
+_SINGLE = ("Host", "Origin", "Authorization", "X-Api-Key", "Content-Type")
+_OWN_SITES = ("same-origin", "none")
+"""`none`: the user typed the address."""
+
+
+class RequestRefused(Exception):
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+def check_request(request: "web.BaseRequest", *, names: Collection[str] | None) -> None:
+    """Raises `RequestRefused`. `names`: by which the server is asked for, beside the loopback ones;
+    None where every name will do."""
+    for header in _SINGLE:
+        if len(request.headers.getall(header, ())) > 1:
+            raise RequestRefused(400, f"the request has more than one header {header}")
+    _check_origin(request)
+    if names is not None:
+        _check_host(request.headers.get("Host", ""), names)
+    if request.can_read_body and request.content_type != JSON:
+        raise RequestRefused(415, f"send the body with the header `Content-Type: {JSON}`")
+
+
+def _check_origin(request: "web.BaseRequest") -> None:
+    headers = request.headers
+    origin = headers.get("Origin")
+    is_own = origin is None or urlsplit(origin).netloc == headers.get("Host")
+    if not is_own or headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+        raise RequestRefused(403, "this server takes no requests from web pages of another origin")
+
+
+def _check_host(host: str, names: Collection[str]) -> None:
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        name = host
+    if name and not is_loopback(name) and name not in names:
+        raise RequestRefused(
+            403,
+            f"{name[:100]!r} is no name of this machine: a server without a token of your own is "
+            "asked for as 127.0.0.1 or localhost; give it a token, and any name will do",
+        )
