@@ -56,6 +56,7 @@ def assert_same(training: Training, undisturbed: Training) -> None:
     assert training.metrics() == undisturbed.metrics()
     assert training.final() == undisturbed.final()
     assert training.sampled() == undisturbed.sampled()
+    training.check_versions()
     assert sorted(training.ledger()[0]) == sorted(undisturbed.ledger()[0])
     assert training.ledger()[1] == undisturbed.ledger()[1]
     assert {end for _, end, _, _ in training.ledger()[0]} == {"trained"}
@@ -188,6 +189,45 @@ def test_steps_after_the_last_checkpoint_are_trained_again_from_recorded_rollout
     undisturbed, tmp_path
 ):
     kill_and_resume(undisturbed, tmp_path, "train.published:1", options=("--checkpoint-every", "2"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", ["2", "3"])
+def test_a_kill_while_a_step_after_an_unsaved_one_rolls_out_changes_nothing(
+    undisturbed, tmp_path, every
+):
+    options = ("--checkpoint-every", every)
+    kill_and_resume(
+        undisturbed, tmp_path, "engine.finished:8", "engine.finished:3", options=options
+    )
+
+
+@pytest.mark.timeout(600)
+def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    training = Training(tmp_path)
+    witness = Witness(training)
+    for point in ("engine.finished:8", "engine.finished:3"):
+        code, _, err = training.train(crash=point)
+        assert code == SIGKILLED, err
+        witness.look()
+        witness.lose_folder()
+    code, _, err = training.train()
+    assert code == 0, err
+    witness.look()
+    assert_same(training, undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_that_is_damaged_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    training = Training(tmp_path)
+    code, _, err = training.train(crash="engine.finished:14")
+    assert code == SIGKILLED, err
+    newest = training.out / "checkpoints" / "step-00000002"
+    (newest / "weights.safetensors").write_bytes(b"damaged")
+    code, out, err = training.train()
+    assert code == 0, err
+    assert "step-00000001, is used" in out
+    assert_same(training, undisturbed)
 
 
 @pytest.mark.timeout(600)

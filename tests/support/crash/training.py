@@ -129,6 +129,18 @@ class Training:
             for key, turns in self.turns().items()
         }
 
+    def check_versions(self) -> None:
+        """Each trajectory was sampled with the version of the step that trained it: the one that
+        the step before it had made."""
+        groups, versions = self.ledger()
+        made = {step: name for _, name, step, _ in versions}
+        steps = {task: step for task, _, step, _ in groups}
+        for key, turns in self.turns().items():
+            run, task = key.split("/")[:2]
+            if run == RUN:
+                sampled = {span.version for turn in turns for span in turn.versions}
+                assert sampled == {made[steps[task] - 1]}, key
+
     def requests(self) -> list[str]:
         """What its engines were asked for, so far; not the probes of their weights."""
         log = self.out / "engine.log"
@@ -154,6 +166,11 @@ class Witness:
             # With the seconds that each took: another sampling would have taken others.
             assert self._turns[key][: len(turns)] == turns
         self._asked = len(asked)
+
+    def lose_folder(self) -> None:
+        """The training's folder is gone, and the engine's log with it."""
+        shutil.rmtree(self._training.out)
+        self._asked = 0
 
 
 def engines_of(pid: int) -> list[int]:

@@ -20,6 +20,12 @@ class WeightVersion(Struct, frozen=True):
     """Of the weights."""
 
 
+def newest_of(versions: Iterable[WeightVersion]) -> WeightVersion | None:
+    """That of the last step, whatever was published last: steps may have been trained again. Of
+    several of one step, the one that was published last."""
+    return max(versions, key=lambda version: (version.step, version.ordinal), default=None)
+
+
 def staleness(
     spans: Iterable[VersionSpan], versions: Sequence[WeightVersion], *, now: int
 ) -> int | None:
