@@ -5,7 +5,9 @@ these are the bits of a training that does one thing after the other.
 """
 
 import random
+import shutil
 import signal
+import subprocess
 import time
 from importlib.util import find_spec
 
@@ -16,6 +18,7 @@ from support.crash.agent_rollout import SILENT
 from support.crash.pipeline import (
     AGENT,
     ENGINE,
+    HELD,
     PARTS,
     ROLLOUTER,
     SCORED,
@@ -58,6 +61,51 @@ def test_a_kill_of_each_part_changes_nothing_and_leaves_no_process(undisturbed, 
     assert pipeline.parts_left() == []
     code, _, err = pipeline.train()
     assert code == 0, err
+    assert_same(pipeline, undisturbed)
+
+
+def hold_last_step(pipeline: Pipeline) -> "subprocess.Popen[str]":
+    """A pipeline that saves its last step alone, whose rollouts are in the middle of it."""
+    (pipeline.folder / "hold").touch()
+    process = pipeline.start(*SAVED_LAST)
+    read_until(process, "step 2     held out")
+    while not any("@2/" in key and turns for key, turns in pipeline.turns().items()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    return process
+
+
+SAVED_LAST = ("--checkpoint-every", "3")
+
+
+@pytest.mark.timeout(900)
+def test_rollouts_go_on_with_the_weights_that_they_began_with_while_steps_are_trained_again(
+    undisturbed, tmp_path
+):
+    """The trainer dies with steps that no checkpoint has; the engine and the rollouter live."""
+    pipeline = Pipeline(tmp_path, rollout=HELD)
+    process = hold_last_step(pipeline)
+    assert pipeline.kill(TRAINER, process)
+    read_until(process, "step 1 ")
+    (pipeline.folder / "hold").unlink()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert_same(pipeline, undisturbed)
+
+
+@pytest.mark.timeout(900)
+def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    """Everything dies: the engine begins with the model as it was before all training."""
+    pipeline = Pipeline(tmp_path, rollout=HELD)
+    process = hold_last_step(pipeline)
+    assert pipeline.kill(SUPERVISOR, process)
+    process.communicate()
+    assert pipeline.parts_left() == []
+    shutil.rmtree(pipeline.out)
+    (pipeline.folder / "hold").unlink()
+    code, out, err = pipeline.train(*SAVED_LAST)
+    assert code == 0, err
+    assert "was trained up to step 2" in out
     assert_same(pipeline, undisturbed)
 
 

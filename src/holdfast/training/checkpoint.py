@@ -44,6 +44,8 @@ class TrainerState(Struct, frozen=True):
     """The name of the weights as engines know them."""
     digest: str
     """Of these weights."""
+    folder: int = 1
+    """The number that the run gave to the folder."""
     skipped_updates: int = 0
 
 

@@ -15,6 +15,7 @@ ENGINE, ROLLOUTER, TRAINER, SUPERVISOR = "engine", "rollouter", "trainer", "supe
 GATEWAY, SCORER = "gateway", "scorer"
 """The gateway is in the rollouter: it is there to be killed while an agent is behind it."""
 AGENT = Path(__file__).with_name("agent_rollout.py")
+HELD = Path(__file__).with_name("held_rollout.py")
 SCORED = ("--scorer", f"{ROLLOUT}:score", "--score-workers", "1")
 """Options of a pipeline that scores in a process of its own, and the agent's tasks in full."""
 PARTS = (ENGINE, ROLLOUTER, TRAINER, SUPERVISOR, GATEWAY, SCORER)

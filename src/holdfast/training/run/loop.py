@@ -57,6 +57,8 @@ class Restored(Struct, frozen=True):
     """What is to be said of checkpoints that were passed over."""
     train_on: str = ""
     """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+    folder: int = 1
+    """The number of the folder that the checkpoint was made in (`TrainingRecord`)."""
 
 
 class NothingTrainable(NotTrainable):
@@ -121,6 +123,7 @@ class TrainingState:
     def __init__(self, trainer: Trainer, settings: TrainingSettings, *, folder: Path, run: str):
         self.trainer = trainer
         self.version: WeightFolder | None = None
+        self.folder_number = 1
         self.in_use: Callable[[], set[str]] = set
         """Names of versions whose files an engine may still read."""
         self._settings = settings
@@ -155,7 +158,7 @@ class TrainingState:
         _set_random_state(saved.tensors["random"])
         used = f"step-{state.step:08d}"
         notes = tuple(f"{problem}; the one before it, {used}, is used" for problem in problems)
-        return Restored(state.step, notes, _train_on(state, self._folder))
+        return Restored(state.step, notes, _train_on(state, self._folder), state.folder)
 
     def _weights(self) -> dict[str, Tensor]:
         step = self.trainer.step_number
@@ -180,6 +183,7 @@ class TrainingState:
             settings=self._settings.identity,
             version=self.version.name,
             digest=self.version.digest,
+            folder=self.folder_number,
             skipped_updates=self.trainer.skipped_updates,
         )
         tensors = {

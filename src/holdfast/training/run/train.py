@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct, json, structs
+from msgspec import Struct, structs
 
 from holdfast.embedded.model.files import model_folder
 from holdfast.engine.arguments import sampling_from, settings_from
@@ -65,6 +65,7 @@ from holdfast.training.run.loop import (
     Engines,
     Evaluate,
     Recorded,
+    Restored,
     TrainingLoop,
     TrainingState,
     in_thread,
@@ -76,6 +77,7 @@ from holdfast.training.run.metrics import (
 )
 from holdfast.training.run.open_training import (
     adopt_code,
+    begin_record,
     open_again,
     open_training,
     retry_failed,
@@ -86,7 +88,11 @@ from holdfast.training.run.ranks import join_ranks, until_death
 from holdfast.training.run.result import TrainingReport, report_of
 from holdfast.training.run.serving import MODEL, TrainingEngines
 from holdfast.training.run.trackers import check_tracker, open_tracker
-from holdfast.training.settings import TrainingSettings, training_settings_from
+from holdfast.training.settings import (
+    TrainingRecord,
+    TrainingSettings,
+    training_settings_from,
+)
 from holdfast.training.trainer import Trainer
 
 Tasks = object
@@ -290,6 +296,7 @@ class _Training:
         self._settings = settings
         self._journal: Journal
         self._renewing: asyncio.Task[None]
+        self._record: TrainingRecord
         self._open_journal = open_journal
         self._folder = folder
         self._model = model
@@ -336,14 +343,26 @@ class _Training:
                 journal, spec, restored, settings=self._settings, folder=self._folder
             )
             async with self._subscribed(run) as consumer:
-                await rewind(journal, consumer, restored, folder=self._folder, report=self._report)
+                newest = newest_of(await journal.versions(run))
+                trained = newest.step if newest else 0
+                await self._begin_record(state, run, restored, trained)
+                if newest is not None:  # Engines may have it, or be started with it.
+                    state.in_use = lambda: {newest.name}
+                await rewind(
+                    journal,
+                    consumer,
+                    restored,
+                    trained=trained,
+                    folder=self._folder,
+                    report=self._report,
+                )
                 consumer = await adopt_code(journal, consumer, spec, report=self._report)
                 await open_again(journal, run, steps=self._settings.trainer.steps)
                 metrics = TrainingMetrics(self._folder, report=self._report)
                 metrics.rewind(restored.step)
                 metrics.follow(open_trackers(run, metrics.lines()))
                 try:
-                    stopped = await self._train(state, consumer, metrics, held_out)
+                    stopped = await self._train(state, consumer, metrics, held_out, trained)
                     assert state.version is not None, "it has a name before it is trained"
                     return report_of(
                         spec.name,
@@ -361,12 +380,11 @@ class _Training:
         consumer: Consumer,
         metrics: TrainingMetrics,
         held_out: Sequence[Task],
+        trained: int,
     ) -> str:
-        """Why it stopped early; "" when it did not."""
+        """Why it stopped early; "" when it did not. `trained`: the last step that the run has a
+        version of."""
         done = state.trainer.step_number
-        before = newest_of(await self._journal.versions(consumer.run))
-        if before is not None:  # Engines may have it, or be started with it.
-            state.in_use = lambda: {before.name}
         await state.name_weights(self._journal, consumer)
         is_evaluated = not held_out or "eval_reward" in metrics.lines().get(done, {})
         if done >= self._settings.trainer.steps and is_evaluated:
@@ -379,7 +397,7 @@ class _Training:
             self._settings,
             journal=self._journal,
             consumer=consumer,
-            trained_before=0 if before is None else before.step,
+            trained_before=trained,
             recorded=self._recorded(held_out) if held_out else None,
             metrics=metrics,
             progress=self._progress,
@@ -424,6 +442,30 @@ class _Training:
         name = self._plan.spec.name
         return TrainingState(trainer, settings, folder=self._folder, run=name)
 
+    async def _begin_record(
+        self, state: TrainingState, run: Run, restored: Restored, trained: int
+    ) -> None:
+        self._record = await begin_record(
+            self._journal,
+            run,
+            restored,
+            settings=self._settings,
+            trained=trained,
+            folder=self._folder,
+        )
+        state.folder_number = self._record.folder
+        await self._write_record(run)
+
+    async def _write_record(self, run: Run) -> None:
+        command = self._plan.spec.command
+        await self._journal.annotate_run(run, command=command, training=self._record.text)
+
+    async def _catch_up(self, run: Run) -> None:
+        """What the run had been trained on before is trained again."""
+        if self._record.is_catching_up:
+            self._record = structs.replace(self._record, is_catching_up=False)
+            await self._write_record(run)
+
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
         """The second trainer of a run is refused, also while this one's engine starts."""
@@ -433,8 +475,6 @@ class _Training:
         renewing = keep_renewing(self._journal, consumer)
         self._renewing = asyncio.create_task(renewing, name="the trainer's lease")
         try:
-            command, training = self._plan.spec.command, json.encode(self._settings.identity)
-            await self._journal.annotate_run(run, command=command, training=training.decode())
             yield consumer
         finally:
             self._renewing.cancel()
@@ -450,6 +490,7 @@ class _Training:
         assert state.version is not None, "weights have a name before they are served"
         async with self._engines.serve(state.version) as (connection, publish, sync):
             state.in_use = sync.in_use
+            await self._catch_up(work.run)
             work.loop.use(Engines(publish, self._evaluation(connection, held_out)))
             rolling = asyncio.create_task(self._roll_out(work.run, connection), name="rollouts")
             try:
@@ -469,6 +510,7 @@ class _Training:
         try:
             if is_over := _succeeded(work.training):
                 await self._journal.seal(work.run)
+                await self._catch_up(work.run)
             elif self._stop.requested:
                 await _until_saved(work.loop, work.training)
         finally:
