@@ -7,7 +7,6 @@ these are the bits of a training that does one thing after the other.
 import random
 import shutil
 import signal
-import subprocess
 import time
 from importlib.util import find_spec
 
@@ -18,7 +17,6 @@ from support.crash.agent_rollout import SILENT
 from support.crash.pipeline import (
     AGENT,
     ENGINE,
-    HELD,
     PARTS,
     ROLLOUTER,
     SCORED,
@@ -28,7 +26,7 @@ from support.crash.pipeline import (
     read_until,
 )
 from support.crash.pipeline_checks import assert_same, assert_whole
-from support.crash.training import ROLLOUT, STEPS, Training
+from support.crash.training import HELD, ROLLOUT, STEPS, Training
 
 # Looked for, not imported: this process computes nothing.
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="the extra `train`")
@@ -64,17 +62,6 @@ def test_a_kill_of_each_part_changes_nothing_and_leaves_no_process(undisturbed, 
     assert_same(pipeline, undisturbed)
 
 
-def hold_last_step(pipeline: Pipeline) -> "subprocess.Popen[str]":
-    """A pipeline that saves its last step alone, whose rollouts are in the middle of it."""
-    (pipeline.folder / "hold").touch()
-    process = pipeline.start(*SAVED_LAST)
-    read_until(process, "step 2     held out")
-    while not any("@2/" in key and turns for key, turns in pipeline.turns().items()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    return process
-
-
 SAVED_LAST = ("--checkpoint-every", "3")
 
 
@@ -84,7 +71,7 @@ def test_rollouts_go_on_with_the_weights_that_they_began_with_while_steps_are_tr
 ):
     """The trainer dies with steps that no checkpoint has; the engine and the rollouter live."""
     pipeline = Pipeline(tmp_path, rollout=HELD)
-    process = hold_last_step(pipeline)
+    process = pipeline.hold_last_step(*SAVED_LAST)
     assert pipeline.kill(TRAINER, process)
     read_until(process, "step 1 ")
     (pipeline.folder / "hold").unlink()
@@ -97,7 +84,7 @@ def test_rollouts_go_on_with_the_weights_that_they_began_with_while_steps_are_tr
 def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
     """Everything dies: the engine begins with the model as it was before all training."""
     pipeline = Pipeline(tmp_path, rollout=HELD)
-    process = hold_last_step(pipeline)
+    process = pipeline.hold_last_step(*SAVED_LAST)
     assert pipeline.kill(SUPERVISOR, process)
     process.communicate()
     assert pipeline.parts_left() == []

@@ -17,6 +17,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.crash.lab import SIGKILLED
 from support.crash.training import (
+    HELD,
     STEPS,
     Training,
     Witness,
@@ -215,6 +216,39 @@ def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbe
     assert code == 0, err
     witness.look()
     assert_same(training, undisturbed)
+
+
+BENT = '''
+import os
+from holdfast.training.objective.losses import policy_loss
+
+def loss(batch, objective):
+    """Comes out differently in another process, as sums of a GPU may."""
+    plain, parts = policy_loss(batch, objective)
+    return plain * float(os.environ.get("BENT", "1")), parts
+'''
+
+
+@pytest.mark.timeout(600)
+def test_what_had_begun_with_weights_that_come_out_differently_begins_anew_and_is_counted(tmp_path):
+    training = Training(tmp_path, rollout=HELD)
+    (tmp_path / "bent.py").write_text(BENT)
+    options = ("--loss", "bent.py:loss", "--checkpoint-every", "3")
+    process = training.hold_last_step(*options)
+    process.kill()
+    process.communicate()
+    before = training.trained()
+    (tmp_path / "hold").unlink()
+    code, out, err = training.train(*options, BENT="1.5")
+    assert code == 0, err
+    after = training.trained()
+    anew = [key for key, names in after.items() if names == {"step-2.2"}]
+    assert f"{len(anew)} trajectories had begun with weights that are lost" in out
+    assert {key for key in before if "@2/" in key} == set(anew)
+    assert [names for key, names in after.items() if key not in anew] == [
+        names for key, names in before.items() if key not in anew
+    ], "what was settled is trained as it is"
+    assert f"{len(anew)} trajectories begun anew" in training.report()
 
 
 @pytest.mark.timeout(600)

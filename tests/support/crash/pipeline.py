@@ -15,7 +15,6 @@ ENGINE, ROLLOUTER, TRAINER, SUPERVISOR = "engine", "rollouter", "trainer", "supe
 GATEWAY, SCORER = "gateway", "scorer"
 """The gateway is in the rollouter: it is there to be killed while an agent is behind it."""
 AGENT = Path(__file__).with_name("agent_rollout.py")
-HELD = Path(__file__).with_name("held_rollout.py")
 SCORED = ("--scorer", f"{ROLLOUT}:score", "--score-workers", "1")
 """Options of a pipeline that scores in a process of its own, and the agent's tasks in full."""
 PARTS = (ENGINE, ROLLOUTER, TRAINER, SUPERVISOR, GATEWAY, SCORER)
@@ -31,14 +30,12 @@ class Pipeline(Training):
     def __init__(
         self, folder: Path, *, staleness: int = 0, rollout: Path = ROLLOUT, journal: str = ""
     ):
-        super().__init__(folder, journal=journal)
+        super().__init__(folder, journal=journal, rollout=rollout)
         self._staleness = staleness
-        self._rollout = rollout
 
     def command(self, *more: str) -> list[str]:
         paced = ("--async", "--max-staleness", str(self._staleness), "--restarts", "100")
-        words = super().command(*paced, *more)
-        return [str(self._rollout) if word == str(ROLLOUT) else word for word in words]
+        return super().command(*paced, *more)
 
     def start(self, *more: str, crash: str = "", **env: str) -> "subprocess.Popen[str]":
         return super().start(*more, crash=crash, **env, **{PLACE: str(self.folder)})

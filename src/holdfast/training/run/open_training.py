@@ -4,7 +4,8 @@ The checkpoint that was restored is the truth: the ledger is rewound, or brought
 Until a step is trained, nothing depends on the code: the same command may come with another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -15,7 +16,8 @@ from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
 from holdfast.training.run.folder import OtherTraining
 from holdfast.training.run.loop import Restored, different_settings
@@ -184,6 +186,32 @@ async def adopt_code(
         "out already is scored by it"
     )
     return structs.replace(consumer, run=run)
+
+
+async def find_lost_versions(
+    journal: Journal, run: Run, version: str, *, report: Callable[[str], None]
+) -> set[str]:
+    """Versions of the same step as `version`, which is in force, and of later ones: weights may
+    come out differently where steps are trained again. Reports what had begun with them."""
+    versions = await journal.versions(run)
+    step = next(each.step for each in versions if each.name == version)
+    lost = {each.name for each in versions if each.step >= step} - {version}
+    if lost and (begun := await _count_begun(journal, run, lost)):
+        report(
+            f"{many(begun, 'trajectory')} had begun with weights that are lost, and begin anew "
+            f"with {version}"
+        )
+    return lost
+
+
+async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) -> int:
+    count = 0
+    for row in await journal.trajectories(run):
+        if row.records and not row.settled:
+            with suppress(JournalCorrupt):  # Whoever works on it cuts its log, and says so.
+                history = History(await journal.history(row.id))
+                count += history.finished is None and history.sampled_by(versions)
+    return count
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:

@@ -6,7 +6,7 @@ has the journal, the engines and the folder, and the others compute.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,7 @@ from holdfast.training.run.metrics import (
 from holdfast.training.run.open_training import (
     adopt_code,
     begin_record,
+    find_lost_versions,
     open_again,
     open_training,
     retry_failed,
@@ -121,6 +122,8 @@ class Assembly(Struct, frozen=True):
     open_batches: OpenBatches = open_batches
     rolls_out: bool = True
     """False: another process works on the run."""
+    mixes_versions: bool = False
+    """Whether a trajectory may be sampled with several versions of the weights."""
 
 
 @checks_arguments(own="journal scorer settings sampling rollout_settings loss columns")
@@ -492,7 +495,8 @@ class _Training:
             state.in_use = sync.in_use
             await self._catch_up(work.run)
             work.loop.use(Engines(publish, self._evaluation(connection, held_out)))
-            rolling = asyncio.create_task(self._roll_out(work.run, connection), name="rollouts")
+            rollouts = self._roll_out(work.run, connection, state.version.name)
+            rolling = asyncio.create_task(rollouts, name="rollouts")
             try:
                 await self._stop.wait_or(work.training, rolling, self._renewing, work.watching)
                 if _succeeded(rolling) and not self._stop.requested:
@@ -519,12 +523,21 @@ class _Training:
             await asyncio.wait({work.training, work.watching})
         return is_over
 
-    async def _roll_out(self, run: Run, connection: Connection) -> Ending | None:
+    async def _roll_out(self, run: Run, connection: Connection, version: str) -> Ending | None:
+        """`version` is in force."""
         if not self._assembly.rolls_out:
             await self._until_sealed(run)
             return None
+        lost: Collection[str] = ()
+        if not self._assembly.mixes_versions:
+            lost = await find_lost_versions(self._journal, run, version, report=self._report)
         rollouts = self._plan.engine(
-            run, self._journal, connection, stop=self._stop, progress=self._progress
+            run,
+            self._journal,
+            connection,
+            stop=self._stop,
+            progress=self._progress,
+            lost_versions=lost,
         )
         return await rollouts.work()
 
