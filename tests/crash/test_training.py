@@ -278,6 +278,28 @@ def test_a_lost_folder_is_made_again_from_the_recorded_rollouts(undisturbed, tmp
 
 
 @pytest.mark.timeout(600)
+def test_a_folder_whose_steps_another_one_has_trained_as_well_is_refused(undisturbed, tmp_path):
+    """However far the other one is; what is trained again needs no engine."""
+    shutil.copytree(undisturbed.folder, tmp_path, dirs_exist_ok=True)
+    first, second = Training(tmp_path), Training(tmp_path)
+    second.out = tmp_path / "second"
+    code, out, err = second.train()
+    assert code == 0, err
+    assert f"was trained up to step {STEPS}" in out
+    assert not (second.out / "engine.log").exists()
+    assert second.final() == undisturbed.final()
+    for more in ((), ("--steps", str(STEPS + 1))):
+        code, _, err = first.train(*more)
+        assert (code, "another folder took run 'first' over" in err) == (Exit.CHANGED, True), err
+    code, _, err = second.train()
+    assert code == 0, err
+    shutil.copytree(second.out, tmp_path / "third")
+    second.out = tmp_path / "third"
+    code, _, err = second.train()
+    assert code == 0, f"a copy of the folder is as good as the folder: {err}"
+
+
+@pytest.mark.timeout(600)
 def test_an_engine_that_is_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
     training = Training(tmp_path)
     process = training.start()

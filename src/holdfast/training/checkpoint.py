@@ -139,7 +139,7 @@ def _write(aside: Path, checkpoint: Checkpoint) -> None:
         save_file(
             {key: t.contiguous() for key, t in tensors.items()}, aside / f"{name}.safetensors"
         )
-    (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state))
+    (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state, order="deterministic"))
     manifest = {}
     for path in sorted(aside.iterdir()):
         _sync(path)
