@@ -19,6 +19,7 @@ from holdfast.journal.rules import two_scorers
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import OtherTraining
 from holdfast.training.run.loop import Restored, different_settings
 from holdfast.training.settings import TrainingRecord, TrainingSettings, training_of
@@ -98,8 +99,8 @@ async def begin_record(
 
 async def open_again(journal: Journal, run: Run, *, steps: int) -> None:
     """A training that had ended, and is to have more steps, takes tasks again."""
-    versions = await journal.versions(run)
-    if (await journal.progress(run)).sealed and versions and versions[-1].step < steps:
+    newest = newest_of(await journal.versions(run))
+    if (await journal.progress(run)).sealed and newest is not None and newest.step < steps:
         await journal.unseal(run)
 
 
