@@ -316,7 +316,7 @@ class History:
 
     def sampled_by(self, versions: Collection[str]) -> bool:
         """Whether a token that is state was sampled with one of these versions of the weights."""
-        parts = (*self.generations, *self.drafts.values())
+        parts: list[Generated | Drafted] = [*self.generations, *self.drafts.values()]
         return any(span.version in versions for part in parts for span in part.versions)
 
     @property
