@@ -139,6 +139,31 @@ def test_a_kill_at_every_phase_of_a_step_changes_nothing(undisturbed, tmp_path, 
     kill_and_resume(undisturbed, tmp_path, point)
 
 
+UNSAVED = (
+    *("train.batch:3", "train.stepped:2", "weights.written:2", "train.published:2"),
+    *("engine.admitted:8", "engine.finished:8", "after:40", "before:60"),
+)
+"""Kills of a training that saves its last step alone."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["folder", "lost folder"])
+@pytest.mark.parametrize("point", UNSAVED)
+def test_a_kill_before_steps_are_saved_changes_nothing(undisturbed, tmp_path, point, is_lost):
+    training = Training(tmp_path)
+    witness, options = Witness(training), ("--checkpoint-every", "3")
+    code, _, err = training.train(*options, crash=point)
+    assert code == SIGKILLED, f"{point}: {err}"
+    witness.look()
+    if is_lost:
+        witness.lose_folder()
+    code, _, err = training.train(*options)
+    assert code == 0, err
+    witness.look()
+    assert_same(training, undisturbed)
+
+
 KILLS, CPU_SECONDS, OF_AN_ENGINE = 20, 0.8, 0.25
 
 
