@@ -5,6 +5,7 @@ these are the bits of a training that does one thing after the other.
 """
 
 import random
+import shutil
 import signal
 import time
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ from support.crash.pipeline import (
     read_until,
 )
 from support.crash.pipeline_checks import assert_same, assert_whole
-from support.crash.training import ROLLOUT, STEPS, Training
+from support.crash.training import HELD, ROLLOUT, STEPS, Training
 
 # Looked for, not imported: this process computes nothing.
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="the extra `train`")
@@ -58,6 +59,40 @@ def test_a_kill_of_each_part_changes_nothing_and_leaves_no_process(undisturbed, 
     assert pipeline.parts_left() == []
     code, _, err = pipeline.train()
     assert code == 0, err
+    assert_same(pipeline, undisturbed)
+
+
+SAVED_LAST = ("--checkpoint-every", "3")
+
+
+@pytest.mark.timeout(900)
+def test_rollouts_go_on_with_the_weights_that_they_began_with_while_steps_are_trained_again(
+    undisturbed, tmp_path
+):
+    """The trainer dies with steps that no checkpoint has; the engine and the rollouter live."""
+    pipeline = Pipeline(tmp_path, rollout=HELD)
+    process = pipeline.hold_last_step(*SAVED_LAST)
+    assert pipeline.kill(TRAINER, process)
+    read_until(process, "step 1 ")
+    (pipeline.folder / "hold").unlink()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert_same(pipeline, undisturbed)
+
+
+@pytest.mark.timeout(900)
+def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    """Everything dies: the engine begins with the model as it was before all training."""
+    pipeline = Pipeline(tmp_path, rollout=HELD)
+    process = pipeline.hold_last_step(*SAVED_LAST)
+    assert pipeline.kill(SUPERVISOR, process)
+    process.communicate()
+    assert pipeline.parts_left() == []
+    shutil.rmtree(pipeline.out)
+    (pipeline.folder / "hold").unlink()
+    code, out, err = pipeline.train(*SAVED_LAST)
+    assert code == 0, err
+    assert "was trained up to step 2" in out
     assert_same(pipeline, undisturbed)
 
 

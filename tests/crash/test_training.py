@@ -17,6 +17,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.crash.lab import SIGKILLED
 from support.crash.training import (
+    HELD,
     STEPS,
     Training,
     Witness,
@@ -56,6 +57,7 @@ def assert_same(training: Training, undisturbed: Training) -> None:
     assert training.metrics() == undisturbed.metrics()
     assert training.final() == undisturbed.final()
     assert training.sampled() == undisturbed.sampled()
+    training.check_versions()
     assert sorted(training.ledger()[0]) == sorted(undisturbed.ledger()[0])
     assert training.ledger()[1] == undisturbed.ledger()[1]
     assert {end for _, end, _, _ in training.ledger()[0]} == {"trained"}
@@ -137,6 +139,31 @@ def test_a_kill_at_every_phase_of_a_step_changes_nothing(undisturbed, tmp_path, 
     kill_and_resume(undisturbed, tmp_path, point)
 
 
+UNSAVED = (
+    *("train.batch:3", "train.stepped:2", "weights.written:2", "train.published:2"),
+    *("engine.admitted:8", "engine.finished:8", "after:40", "before:60"),
+)
+"""Kills of a training that saves its last step alone."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["folder", "lost folder"])
+@pytest.mark.parametrize("point", UNSAVED)
+def test_a_kill_before_steps_are_saved_changes_nothing(undisturbed, tmp_path, point, is_lost):
+    training = Training(tmp_path)
+    witness, options = Witness(training), ("--checkpoint-every", "3")
+    code, _, err = training.train(*options, crash=point)
+    assert code == SIGKILLED, f"{point}: {err}"
+    witness.look()
+    if is_lost:
+        witness.lose_folder()
+    code, _, err = training.train(*options)
+    assert code == 0, err
+    witness.look()
+    assert_same(training, undisturbed)
+
+
 KILLS, CPU_SECONDS, OF_AN_ENGINE = 20, 0.8, 0.25
 
 
@@ -191,6 +218,78 @@ def test_steps_after_the_last_checkpoint_are_trained_again_from_recorded_rollout
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", ["2", "3"])
+def test_a_kill_while_a_step_after_an_unsaved_one_rolls_out_changes_nothing(
+    undisturbed, tmp_path, every
+):
+    options = ("--checkpoint-every", every)
+    kill_and_resume(
+        undisturbed, tmp_path, "engine.finished:8", "engine.finished:3", options=options
+    )
+
+
+@pytest.mark.timeout(600)
+def test_a_folder_that_is_lost_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    training = Training(tmp_path)
+    witness = Witness(training)
+    for point in ("engine.finished:8", "engine.finished:3"):
+        code, _, err = training.train(crash=point)
+        assert code == SIGKILLED, err
+        witness.look()
+        witness.lose_folder()
+    code, _, err = training.train()
+    assert code == 0, err
+    witness.look()
+    assert_same(training, undisturbed)
+
+
+BENT = '''
+import os
+from holdfast.training.objective.losses import policy_loss
+
+def loss(batch, objective):
+    """Comes out differently in another process, as sums of a GPU may."""
+    plain, parts = policy_loss(batch, objective)
+    return plain * float(os.environ.get("BENT", "1")), parts
+'''
+
+
+@pytest.mark.timeout(600)
+def test_what_had_begun_with_weights_that_come_out_differently_begins_anew_and_is_counted(tmp_path):
+    training = Training(tmp_path, rollout=HELD)
+    (tmp_path / "bent.py").write_text(BENT)
+    options = ("--loss", "bent.py:loss", "--checkpoint-every", "3")
+    process = training.hold_last_step(*options)
+    process.kill()
+    process.communicate()
+    before = training.trained()
+    (tmp_path / "hold").unlink()
+    code, out, err = training.train(*options, BENT="1.5")
+    assert code == 0, err
+    after = training.trained()
+    anew = [key for key, names in after.items() if names == {"step-2.2"}]
+    assert f"{len(anew)} trajectories had begun with weights that are lost" in out
+    assert {key for key in before if "@2/" in key} == set(anew)
+    assert [names for key, names in after.items() if key not in anew] == [
+        names for key, names in before.items() if key not in anew
+    ], "what was settled is trained as it is"
+    assert f"{len(anew)} trajectories begun anew" in training.report()
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_that_is_damaged_while_a_step_rolls_out_changes_nothing(undisturbed, tmp_path):
+    training = Training(tmp_path)
+    code, _, err = training.train(crash="engine.finished:14")
+    assert code == SIGKILLED, err
+    newest = training.out / "checkpoints" / "step-00000002"
+    (newest / "weights.safetensors").write_bytes(b"damaged")
+    code, out, err = training.train()
+    assert code == 0, err
+    assert "step-00000001, is used" in out
+    assert_same(training, undisturbed)
+
+
+@pytest.mark.timeout(600)
 def test_a_lost_folder_is_made_again_from_the_recorded_rollouts(undisturbed, tmp_path):
     training = Training(tmp_path)
     for file in undisturbed.folder.glob("journal.db*"):
@@ -201,6 +300,28 @@ def test_a_lost_folder_is_made_again_from_the_recorded_rollouts(undisturbed, tmp
     assert f"was trained up to step {STEPS}" in out
     assert training.turns() == turns
     assert_same(training, undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_a_folder_whose_steps_another_one_has_trained_as_well_is_refused(undisturbed, tmp_path):
+    """However far the other one is; what is trained again needs no engine."""
+    shutil.copytree(undisturbed.folder, tmp_path, dirs_exist_ok=True)
+    first, second = Training(tmp_path), Training(tmp_path)
+    second.out = tmp_path / "second"
+    code, out, err = second.train()
+    assert code == 0, err
+    assert f"was trained up to step {STEPS}" in out
+    assert not (second.out / "engine.log").exists()
+    assert second.final() == undisturbed.final()
+    for more in ((), ("--steps", str(STEPS + 1))):
+        code, _, err = first.train(*more)
+        assert (code, "another folder took run 'first' over" in err) == (Exit.CHANGED, True), err
+    code, _, err = second.train()
+    assert code == 0, err
+    shutil.copytree(second.out, tmp_path / "third")
+    second.out = tmp_path / "third"
+    code, _, err = second.train()
+    assert code == 0, f"a copy of the folder is as good as the folder: {err}"
 
 
 @pytest.mark.timeout(600)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.run_plan import NO_CODE, plan_run
@@ -17,6 +18,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.testing import FakeEngine
+from holdfast.training.settings import TrainingRecord
 from support.records import make_tasks
 
 
@@ -30,10 +32,16 @@ def a_plan():
     return plan_run("run", tasks=make_tasks("a"), processor=as_processor(solve), rollout=NO_CODE)
 
 
-async def rolled_out(journal, engine: FakeEngine, body) -> object:
-    """What `body(run, task, stop)` returns, beside a rollouter."""
+CATCHING_UP = TrainingRecord({}, is_catching_up=True)
+
+
+async def rolled_out(journal, engine: FakeEngine, body, *, training=None) -> object:
+    """What `body(run, task, stop)` returns, beside a rollouter. `training`: what the run says of
+    its own."""
     plan = a_plan()
     run = await journal.create_run(plan.spec, (), sealed=False)
+    if training is not None:
+        await journal.annotate_run(run, training=training.text)
     await journal.admit(run, plan.tasks)
     policy = EnginePolicy(engine.url, engine.model)
     try:
@@ -77,6 +85,55 @@ def test_nothing_is_sampled_by_weights_that_nobody_published(tmp_path):
 
     engine_version = "step-0"
     with FakeEngine(replies=["yes"], version=engine_version, dialect="sglang") as engine:
+        asyncio.run(main(engine))
+
+
+def test_nothing_is_begun_while_the_trainer_trains_steps_again(tmp_path):
+    """An engine may have weights of one of these steps by then, under a name that the run knows."""
+
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+
+        async def body(run, working, stop, lines):
+            for step in range(3):
+                await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
+            await asyncio.sleep(0.3)
+            assert not working.done()
+            assert engine.calls() == []
+            caught_up = structs.replace(CATCHING_UP, is_catching_up=False)
+            await journal.annotate_run(run, training=caught_up.text)
+            await journal.seal(run)
+            assert (await working).fatal is None
+            assert (await journal.progress(run)).is_over
+
+        try:
+            await rolled_out(journal, engine, body, training=CATCHING_UP)
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="step-0", dialect="sglang") as engine:
+        asyncio.run(main(engine))
+
+
+def test_a_run_that_is_over_needs_no_weights(tmp_path):
+    """Its steps were all trained again, so that no engine was given any."""
+
+    async def main(engine):
+        journal = open_journal(str(tmp_path / "journal.db"))
+        try:
+            plan = a_plan()
+            run = await journal.create_run(plan.spec, ())
+            policy = EnginePolicy(engine.url, engine.model)
+            connection = Connection(policy, ByteRenderer())
+            rollouter = Rollouter(plan, journal=journal, connection=connection, stop=Stop())
+            await policy.check()
+            assert (await rollouter.work(run)).stopped == ""
+            assert engine.calls() == []
+            await policy.aclose()
+        finally:
+            await journal.close()
+
+    with FakeEngine(replies=["yes"], version="unpublished", dialect="sglang") as engine:
         asyncio.run(main(engine))
 
 

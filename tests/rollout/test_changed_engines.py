@@ -138,7 +138,7 @@ class Blind(ByteRenderer):
 async def performed(play: Play, renderer: ByteRenderer) -> None:
     session = await play.session()
     session.speaker = msgspec.structs.replace(session.speaker, renderer=renderer)
-    await session.log.restart_if_interrupted()
+    await session.log.begin_anew_if_needed()
     await offering(Rollout(session))
 
 

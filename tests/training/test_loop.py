@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import Cause, NotTrainable
 from holdfast.training.run.batches import NothingValid
-from holdfast.training.run.loop import NothingTrainable, TrainingLoop
+from holdfast.training.run.loop import Engines, NothingTrainable, TrainingLoop
 from holdfast.training.run.metrics import TrainingMetrics
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.weights import WeightFolder
@@ -26,31 +26,45 @@ class Unusable:
     def __init__(self, error):
         self.error = error
 
-    async def of_step(self, step):
+    async def of_step(self, step, roll_out):
         raise self.error
 
     async def close(self):
         pass
 
 
+class Incomplete(Unusable):
+    """One whose batches have to be rolled out, and then cannot be."""
+
+    async def of_step(self, step, roll_out):
+        await roll_out()
+        raise self.error
+
+
+async def loop_over(batches, tmp_path, *, trained_before=0, lines):
+    journal = MemoryJournal()
+    run = await journal.create_run(spec(), (), sealed=False)
+    version = WeightFolder("step-1", tmp_path / "step-1", "digest")
+    return TrainingLoop(
+        SimpleNamespace(version=version, trainer=SimpleNamespace(step_number=1)),
+        batches,
+        TrainingSettings(),
+        journal=journal,
+        consumer=await consuming(journal, run),
+        trained_before=trained_before,
+        recorded=None,
+        metrics=TrainingMetrics(tmp_path, report=print),
+        progress=TrainingProgress(),
+        report=lines.append,
+    )
+
+
 def ended(tmp_path, error, *, done):
     """How a training ends whose batches are a failure after `done` steps."""
 
     async def work():
-        journal = MemoryJournal()
-        run = await journal.create_run(spec(), (), sealed=False)
-        loop = TrainingLoop(
-            SimpleNamespace(version=WeightFolder("step-1", tmp_path / "step-1", "digest")),
-            Unusable(error),
-            TrainingSettings(),
-            journal=journal,
-            consumer=await consuming(journal, run),
-            publish=None,
-            evaluate=None,
-            metrics=TrainingMetrics(tmp_path, report=print),
-            progress=TrainingProgress(),
-            report=print,
-        )
+        loop = await loop_over(Unusable(error), tmp_path, lines=[])
+        loop.use(Engines(publish=None, evaluate=None))
         await loop.work(done)
 
     with pytest.raises(type(error)) as caught:
@@ -78,3 +92,31 @@ def test_rollouts_that_cannot_be_trained_are_said_to_stay_so(tmp_path):
 )
 def test_to_try_again_is_advised_where_it_can_help(tmp_path, by, done, said):
     ended(tmp_path, NothingValid("failed", by=by), done=done).match(said)
+
+
+@pytest.mark.parametrize(
+    ("source", "trained_before", "is_wanted", "lines"),
+    [
+        pytest.param(Unusable, 1, True, 0, id="nothing was trained later"),
+        pytest.param(Unusable, 2, False, 0, id="a step is trained again"),
+        pytest.param(Incomplete, 2, True, 1, id="a step cannot be trained again without rollouts"),
+    ],
+)
+def test_engines_are_wanted_when_what_was_trained_before_is_trained_again(
+    tmp_path, source, trained_before, is_wanted, lines
+):
+    reported = []
+
+    async def body():
+        batches = source(NothingValid("failed"))
+        loop = await loop_over(batches, tmp_path, trained_before=trained_before, lines=reported)
+        working = asyncio.create_task(loop.work(1))
+        await asyncio.wait({working, loop.wants_engines}, return_when=asyncio.FIRST_COMPLETED)
+        assert loop.wants_engines.done() == is_wanted
+        assert working.done() == (not is_wanted), "it waits for the engines"
+        loop.use(Engines(publish=None, evaluate=None))
+        with pytest.raises(NothingValid):
+            await working
+
+    asyncio.run(body())
+    assert len(reported) == lines

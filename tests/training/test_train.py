@@ -225,7 +225,7 @@ def begun(tmp_path, monkeypatch):
         def __init__(self, *arguments, **options):
             raise HoldfastError("no engine")
 
-    monkeypatch.setattr("holdfast.training.run.train.TrainingEngine", NoEngine)
+    monkeypatch.setattr("holdfast.training.run.serving.TrainingEngine", NoEngine)
     journal = MemoryJournal()
     attempt(tmp_path / "out", journal=journal).match("no engine")
     return journal
@@ -300,19 +300,19 @@ def test_a_checkpoint_whose_steps_were_given_back_since_is_not_trained_on_them_t
         consumer = await consuming(journal, run, name="trainer")
         for step in (1, 2):  # A checkpoint of two steps, and a kill before its commit.
             await journal.next_batch(consumer, step, groups=1)
-        if given_back:  # By another folder, which trained one step.
+        if given_back:  # By an older journal, with which one step was trained again.
             await journal.rewind(consumer, 0)
             await journal.next_batch(consumer, 1, groups=1)
             await journal.commit(consumer, 1)
         await journal.unsubscribe(consumer)
         consumer = await consuming(journal, run, name="trainer")
         restored = Restored(restored_step, ())
-        await rewind(journal, consumer, restored, folder=tmp_path, report=lines.append)
+        await rewind(journal, consumer, restored, trained=1, folder=tmp_path, report=lines.append)
         return {entry.step for entry in await journal.ledger(run, "trainer")}
 
     assert asyncio.run(go_on(2, given_back=False)) == {1, 2, None}
     assert asyncio.run(go_on(1, given_back=True)) == {1, None}
-    with pytest.raises(OtherTraining, match=r"is at step 1 by now.*what step 2 was trained on"):
+    with pytest.raises(OtherTraining, match=r"is at step 1 in this.*what step 2 was trained on"):
         asyncio.run(go_on(2, given_back=True))
     assert lines == []
 
@@ -430,7 +430,7 @@ def test_a_trainer_keeps_its_lease_while_its_engine_starts(tmp_path, monkeypatch
             pass
 
     journal = CountedJournal()
-    monkeypatch.setattr("holdfast.training.run.train.TrainingEngine", SlowEngine)
+    monkeypatch.setattr("holdfast.training.run.serving.TrainingEngine", SlowEngine)
     lease = {"lease_seconds": 0.3}
     attempt(tmp_path, journal=journal, rollout_settings=lease).match("no engine")
 

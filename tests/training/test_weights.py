@@ -1,6 +1,9 @@
 """Versions of the weights: a name never stands for other bytes, and a folder is what is trained."""
 
 import asyncio
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -47,6 +50,44 @@ def test_a_digest_is_of_names_shapes_types_and_bytes():
     ]
     assert weights.digest_of(one) == weights.digest_of(same)
     assert len({weights.digest_of(found) for found in [one, *others]}) == 5
+
+
+PUBLISH = """
+import hashlib, sys
+from pathlib import Path
+from holdfast.training.run import weights
+from holdfast.training.run.loop import TrainingState
+from holdfast.training.run.train import TINY
+from holdfast.training.settings import Lora, TrainingSettings
+from holdfast.training.trainer import Trainer
+
+out = Path(sys.argv[1])
+settings = TrainingSettings(lora=Lora(rank=2))
+trainer = Trainer(TINY, settings.trainer, lora=settings.lora)
+state = TrainingState(trainer, settings, folder=out, run="first")
+path = weights.write_folder(out / "weights", "step-0", trainer.network)
+state.version = weights.WeightFolder("step-0", path, weights.digest_of(trainer.weights()))
+state.save()
+for file in sorted(path for path in out.rglob("*") if path.is_file()):
+    print(file.relative_to(out), hashlib.sha256(file.read_bytes()).hexdigest())
+"""
+
+
+def test_what_is_published_and_saved_has_the_same_bytes_in_every_process(tmp_path):
+    """With an adapter, of which peft keeps sets."""
+
+    def publish(seed):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        words = (sys.executable, "-c", PUBLISH, str(tmp_path / seed))
+        return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+
+    first, second = [process.communicate()[0] for process in [publish("0"), publish("5")]]
+    names = {line.split()[0] for line in first.splitlines()}
+    assert names >= {
+        "weights/step-0/adapter/adapter_config.json",
+        "checkpoints/step-00000000/state.json",
+    }
+    assert second == first
 
 
 def logits_of(network, ids=(5, 6, 7, 8)):

@@ -113,7 +113,7 @@ class TrajectoryRunner:
             session = Session(self._context, lease, own(task), history, continues=rewound)
             rewound = False
             try:
-                await session.log.restart_if_interrupted()
+                await session.log.begin_anew_if_needed()
                 outcome = await self._outcome(session)
                 await _record_outcome(session, outcome, settled=self._settles)
             except FATAL:

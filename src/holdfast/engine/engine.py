@@ -7,7 +7,7 @@ no task is left, every append that was begun is durable or refused, and the leas
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import Struct, structs
 
@@ -94,12 +94,14 @@ class Engine:
         progress: Progress | None = None,
         stop: Stop | None = None,
         reopen_failed: bool = False,
+        lost_versions: Collection[str] = (),
         command: RecordedCommand | None = None,
         on_settled: "Callable[[TrajectoryKey, History], None] | None" = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
     ):
         """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
-        for a scoring that comes later (`late_scoring`)."""
+        for a scoring that comes later (`late_scoring`). What had begun with one of `lost_versions`
+        begins anew."""
         assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
         self._journal = journal
@@ -144,6 +146,7 @@ class Engine:
             clock=self._clock,
             worker=str(this_process()),
             on_divergence=self._settings.on_divergence,
+            lost_versions=frozenset(lost_versions),
             partial_tokens=self._settings.partial_tokens,
             stop=self.stop.event,
             on_record=self._recorded,

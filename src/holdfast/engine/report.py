@@ -18,7 +18,7 @@ from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure, fold_traceback, shortened
 from holdfast.records.group import valid_members
-from holdfast.records.history import CAME_BACK_DIFFERENT, History
+from holdfast.records.history import CAME_BACK_DIFFERENT, WEIGHTS_LOST, History
 from holdfast.records.run import Run
 from holdfast.records.step import Scored
 from holdfast.records.trajectory import Status
@@ -90,6 +90,8 @@ class RunReport(Struct):
     """Tool calls that were reported to the model as interrupted."""
     worlds_changed: int = 0
     """How often an environment came back other than it was."""
+    weights_lost: int = 0
+    """How often a trajectory began anew, since its weights came out differently after a restart."""
     closes_failed: int = 0
     """Environments that could not be closed; what was done in them stands."""
     refused_calls: int = 0
@@ -210,6 +212,7 @@ def _add(
     report.seams += history.seams
     report.interrupted_calls += len(history.interrupted_calls)
     report.worlds_changed += sum(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
+    report.weights_lost += sum(fork.reason == WEIGHTS_LOST for fork in history.forks)
     report.closes_failed += len(history.close_failures)
     report.refused_calls += len(history.refusals)
     report.unanswered_calls += len(history.unanswered_calls)
@@ -322,6 +325,7 @@ def as_text(
         (report.seams, "reply", " gone on with"),
         (report.interrupted_calls, "tool call", " interrupted"),
         (report.worlds_changed, "environment", " that came back different"),
+        (report.weights_lost, "trajectory", " begun anew, their weights lost"),
         (report.closes_failed, "environment", " not closed"),
         (report.refused_calls, "agent call", " refused"),
         (report.unanswered_calls, "agent call", " never answered"),

@@ -11,7 +11,7 @@ The command line, `holdfast.run` and evaluations all go the same way:
     report = await build(journal, run)
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import Struct, field, structs
 
@@ -112,6 +112,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         stop: Stop | None = None,
         settles: bool = True,
         reopen_failed: bool = False,
+        lost_versions: Collection[str] = (),
         on_settled: Callable[[TrajectoryKey, History], None] | None = None,
         on_joined: Callable[[Worker], Awaitable[None]] | None = None,
     ) -> Engine:
@@ -128,6 +129,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             progress=progress,
             stop=stop,
             reopen_failed=reopen_failed,
+            lost_versions=lost_versions,
             command=self.spec.command,
             on_settled=on_settled,
             on_joined=on_joined,

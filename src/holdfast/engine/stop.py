@@ -45,7 +45,7 @@ class Stop:
     def requested(self) -> bool:
         return self.event.is_set()
 
-    async def wait_or(self, *tasks: "asyncio.Task[Any]") -> None:
+    async def wait_or(self, *tasks: "asyncio.Future[Any]") -> None:
         """Returns when a stop is requested, or one of the tasks is done, whichever comes first."""
         stopped = asyncio.create_task(self.event.wait(), name="stop")
         try:

@@ -30,7 +30,9 @@ from holdfast.training.run.batches import (
     WAIT_SECONDS,
     Batches,
     Refused,
+    RollOut,
     StepBatch,
+    already_rolling,
     load_group,
 )
 from holdfast.training.settings import TrainingSettings
@@ -86,10 +88,10 @@ class PacedBatches(Batches):
         self._loaded: dict[str, TrainingGroup] = {}
         self._admission: asyncio.Task[None] | None = None
 
-    async def of_step(self, step: int) -> StepBatch | None:
+    async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         self._lags, self._ages, self._stuck_since = {}, [], None
         before = (self._idle, self._unused, self._too_old)
-        batch = await super().of_step(step)
+        batch = await super().of_step(step, roll_out)
         is_last = step >= self._training.trainer.steps
         if batch is not None and self._pipeline.max_staleness and not is_last:
             self._ahead = asyncio.create_task(self._look_ahead(step + 1), name="the next batch")
@@ -116,7 +118,9 @@ class PacedBatches(Batches):
 
     # --- waiting
 
-    async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
+    async def _whole_batch(
+        self, step: int, roll_out: RollOut
+    ) -> list[tuple[TrajectoryRow, ...]] | None:
         """The first groups in the order of tasks that are neither trained nor dismissed."""
         began, looked = self._clock(), 0.0
         if (ahead := await self._take_ahead(step)) is not None:
@@ -143,6 +147,8 @@ class PacedBatches(Batches):
                     return sorted(batch.groups, key=lambda m: m[0].ordinal) or None
                 tried = key  # Some had too few valid members: they are gone at the next look.
                 continue
+            if self._stuck_since is None:  # Else there is enough without the stragglers.
+                await roll_out()
             await changes.wait(seen, timeout=self._patience())
             await asyncio.sleep(max(0.0, looked + LOOK_SECONDS - self._clock()))
 

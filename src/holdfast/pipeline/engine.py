@@ -16,6 +16,7 @@ from holdfast.journal import open_journal
 from holdfast.pipeline.restarts import Restarts, how_ended, last_cause
 from holdfast.pipeline.settings import RestartPolicy
 from holdfast.records.errors import HoldfastError
+from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import ENGINE_LOG, WEIGHTS
 
 UNPUBLISHED = "unpublished"
@@ -34,10 +35,8 @@ async def newest_version(address: str, run: str, *, folder: Path) -> Served | No
         versions = [] if found is None else await journal.versions(found)
     finally:
         await journal.close()
-    for version in reversed(versions):
-        if (path := folder / WEIGHTS / version.name).is_dir():
-            return path, version.name
-    return None
+    newest = newest_of(v for v in versions if (folder / WEIGHTS / v.name).is_dir())
+    return None if newest is None else (folder / WEIGHTS / newest.name, newest.name)
 
 
 class SupervisedEngine:

@@ -1,4 +1,4 @@
-"""How many versions the tokens of a group are behind the weights that are trained with them."""
+"""How many steps the tokens of a group are behind the weights that are trained with them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from holdfast.training.batch import TrainingGroup
 
 
 class Lag(Struct, frozen=True):
-    """In versions, of the newest and of the oldest sampled token."""
+    """In steps, of the newest and of the oldest sampled token."""
 
     newest: int
     oldest: int
@@ -51,7 +51,7 @@ class PublishedVersions:
 
     def _behind(self, name: str, now: WeightVersion) -> int | None:
         version = self._known.get(name)
-        return None if version is None else max(0, now.ordinal - version.ordinal)
+        return None if version is None else max(0, now.step - version.step)
 
 
 def widest(lags: Iterable[Lag | None]) -> Lag | None:

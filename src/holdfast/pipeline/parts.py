@@ -68,7 +68,8 @@ def assembly(
             report=report,
         )
 
-    return Assembly(open_batches=open_batches, rolls_out=rolls_out)
+    mixes = pipeline.max_staleness > 0
+    return Assembly(open_batches=open_batches, rolls_out=rolls_out, mixes_versions=mixes)
 
 
 def status_path(folder: Path, part: str) -> Path:

@@ -1,7 +1,9 @@
 """Rollouter: the engine over a stream that others fill. It works, and ends when that is sealed.
 
 It samples nothing by weights that the run does not know: an engine that was started anew may hold
-the model as it was before all training, and is waited for until it has a published version.
+the model as it was before all training, and is waited for until it has a published version. Nor
+does it begin while the trainer trains steps again after a restore: an engine may have weights of
+one of these steps, and what is admitted belongs to a later one.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
+from holdfast.training.settings import training_of
 
 LOOK_SECONDS = 1.0
 """Between two requests to each engine for its version."""
@@ -53,8 +56,8 @@ class Rollouter:
     async def work(self, run: Run) -> Ending:
         """Returns when the stream has ended or a stop was requested; what is in flight is durable
         then, up to its last whole step."""
-        await self._until_published(run)
-        await self._check_versions()
+        if await self._until_published(run):
+            await self._check_versions()
         rollouts = self._plan.engine(
             run,
             self._journal,
@@ -69,7 +72,7 @@ class Rollouter:
         """Raises `UsageError` for engines that do not say which weights sampled a token: when they
         change is another process's to know."""
         policy = self._connection.policy
-        if not isinstance(policy, EnginePolicy) or self._stop.requested:
+        if not isinstance(policy, EnginePolicy):
             return
         request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
         spans = (await policy.sample(request)).versions
@@ -80,12 +83,13 @@ class Rollouter:
                 "and train in one process (holdfast.pipeline.train_async)"
             )
 
-    async def _until_published(self, run: Run) -> None:
+    async def _until_published(self, run: Run) -> bool:
+        """False where nothing is to be sampled: the run is over, or to be stopped."""
         policy = self._connection.policy
         if not isinstance(policy, EnginePolicy):
-            return
+            return True
         reported = False
-        while not self._stop.requested:
+        while not self._stop.requested and not (await self._journal.progress(run)).is_over:
             known = {version.name for version in await self._journal.versions(run)}
             served = await asyncio.gather(*(e.version() for e in policy.endpoints))
             for endpoint, version in zip(policy.endpoints, served, strict=True):
@@ -95,13 +99,19 @@ class Rollouter:
                         "own needs an engine that does; leave out --only and --async, or use "
                         "SGLang or `holdfast serve`"
                     )
-            if known.issuperset(served):
-                return
+            if known.issuperset(served) and not await self._is_catching_up(run):
+                return True
             if not reported:
                 reported = True
                 self._report("waiting until the engines have weights that the trainer published")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.event.wait(), LOOK_SECONDS)
+        return False
+
+    async def _is_catching_up(self, run: Run) -> bool:
+        found = await self._journal.find_run(run.spec.name)
+        training = None if found is None else training_of(found)
+        return training is not None and training.is_catching_up
 
 
 async def _never_says(endpoint: Endpoint) -> bool:

@@ -7,7 +7,7 @@ many workers they were written.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct, structs
 
@@ -72,6 +72,8 @@ class EpisodeLog:
 
 CAME_BACK_DIFFERENT = "the environment came back different"
 """The reason of a fork where replayed actions gave other observations than the recorded ones."""
+WEIGHTS_LOST = "the weights that it began with are lost"
+"""The reason of a fork where a training came to other weights when it trained steps again."""
 
 
 class History:
@@ -311,6 +313,11 @@ class History:
         if not self._settled or not self.status.is_outcome or self.finished is None:
             return None
         return self.scored.reward if self.scored else self.finished.reward
+
+    def sampled_by(self, versions: Collection[str]) -> bool:
+        """Whether a token that is state was sampled with one of these versions of the weights."""
+        parts: list[Generated | Drafted] = [*self.generations, *self.drafts.values()]
+        return any(span.version in versions for part in parts for span in part.versions)
 
     @property
     def generations(self) -> list[Generated]:

@@ -44,6 +44,8 @@ class TrainerState(Struct, frozen=True):
     """The name of the weights as engines know them."""
     digest: str
     """Of these weights."""
+    folder: int = 1
+    """The number that the run gave to the folder."""
     skipped_updates: int = 0
 
 
@@ -137,7 +139,7 @@ def _write(aside: Path, checkpoint: Checkpoint) -> None:
         save_file(
             {key: t.contiguous() for key, t in tensors.items()}, aside / f"{name}.safetensors"
         )
-    (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state))
+    (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state, order="deterministic"))
     manifest = {}
     for path in sorted(aside.iterdir()):
         _sync(path)

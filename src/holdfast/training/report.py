@@ -15,7 +15,7 @@ from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryR
 from holdfast.records.group import Dismissal
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.samples.version import WeightVersion, staleness
+from holdfast.records.samples.version import WeightVersion, newest_of, staleness
 
 HELD_OUT = ".held-out."
 """Between the name of a training and the version of its evaluation, in that run's name."""
@@ -66,7 +66,7 @@ class TrainingCollector:
             name: {entry.ordinal: entry for entry in entries} for name, entries in ledgers.items()
         }
         self._by_name = {version.name: version for version in versions}
-        self._made_by = {version.step: version.ordinal for version in versions}
+        self._made = {version.step for version in versions}
         self._rewards: dict[str, dict[int, list[float]]] = {name: {} for name in ledgers}
         self._staleness: dict[str, Counter[int]] = {name: Counter() for name in ledgers}
 
@@ -83,11 +83,10 @@ class TrainingCollector:
                 self._add_staleness(name, entry.step, history)
 
     def _add_staleness(self, name: str, step: int, history: History) -> None:
-        now = self._made_by.get(step - 1)
         spans = [span for generated in history.generations for span in generated.versions]
         named = {span.version: self._by_name.get(span.version) for span in spans}
         known = [version for version in named.values() if version is not None]
-        behind = None if now is None else staleness(spans, known, now=now)
+        behind = staleness(spans, known, now=step - 1) if step - 1 in self._made else None
         if behind is not None:
             self._staleness[name][behind] += 1
 
@@ -100,6 +99,7 @@ class TrainingCollector:
         steps = max(trained, default=0)
         dismissed = [entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED]
         found = sorted(self._rewards[name].items())
+        newest = newest_of(self._versions)
         return ConsumerReport(
             consumer=name,
             sealed=self._sealed,
@@ -107,7 +107,7 @@ class TrainingCollector:
             groups={str(end): ends[end] for end in GroupEnd},
             dismissed=dict(sorted(Counter(dismissed).items())),
             versions=len(self._versions),
-            newest=self._versions[-1].name if self._versions else "",
+            newest="" if newest is None else newest.name,
             staleness=dict(sorted(self._staleness[name].items())),
             rewards=[(step, statistics.fmean(r)) for step, r in found if r and step <= steps],
             held_out=self._held_out,

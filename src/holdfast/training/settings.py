@@ -12,6 +12,7 @@ from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import check_fields, check_names
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
+from holdfast.records.run import Run
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Objective, objective_named
 
@@ -232,6 +233,30 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         values["reference"] = str(self.reference) if self.reference else ""
         # As a checkpoint gives it back: a tuple is a list there.
         return json.decode(json.encode(values), type=dict[str, object])
+
+
+class TrainingRecord(Struct, frozen=True):
+    """What a run says of its training. Written when a process begins to train it, and when that
+    has caught up."""
+
+    settings: dict[str, object]
+    """The identity of those that it is trained with."""
+    folder: int = 1
+    """The number of the folder that it is trained in. One without checkpoints that takes a trained
+    run over has the next."""
+    is_catching_up: bool = False
+    """Steps that were trained before are trained again, from recorded rollouts. Nothing is sampled
+    until the engines have the version that comes out."""
+
+    @property
+    def text(self) -> str:
+        return json.encode(self, order="deterministic").decode()
+
+
+def training_of(run: Run) -> TrainingRecord | None:
+    """None before anybody has trained the run."""
+    text = run.spec.training
+    return json.decode(text, type=TrainingRecord) if text else None
 
 
 def training_settings_from(

@@ -30,14 +30,12 @@ class Pipeline(Training):
     def __init__(
         self, folder: Path, *, staleness: int = 0, rollout: Path = ROLLOUT, journal: str = ""
     ):
-        super().__init__(folder, journal=journal)
+        super().__init__(folder, journal=journal, rollout=rollout)
         self._staleness = staleness
-        self._rollout = rollout
 
     def command(self, *more: str) -> list[str]:
         paced = ("--async", "--max-staleness", str(self._staleness), "--restarts", "100")
-        words = super().command(*paced, *more)
-        return [str(self._rollout) if word == str(ROLLOUT) else word for word in words]
+        return super().command(*paced, *more)
 
     def start(self, *more: str, crash: str = "", **env: str) -> "subprocess.Popen[str]":
         return super().start(*more, crash=crash, **env, **{PLACE: str(self.folder)})

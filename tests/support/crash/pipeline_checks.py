@@ -9,6 +9,7 @@ def assert_same(pipeline: Pipeline, undisturbed: Pipeline) -> None:
     assert pipeline.final() == undisturbed.final()
     assert pipeline.sampled() == undisturbed.sampled()
     assert pipeline.ledger() == undisturbed.ledger()
+    pipeline.check_versions()
     assert_whole(pipeline)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.journal import open_journal
+from holdfast.records.history import History
 from holdfast.records.step import Generated
 from holdfast.training.run.metrics import read
 from support.crash.freezing import freeze
@@ -22,6 +23,7 @@ STEPS, GROUPS, SAMPLES = 3, 2, 2
 CLOCKS = ("seconds", "trainer_seconds")
 RUN = "first"
 ROLLOUT = Path(__file__).parent / "short_rollout.py"
+HELD = Path(__file__).with_name("held_rollout.py")
 WAITED = re.compile(r"(loading the model|step \d+ of|evaluating after).*, \d+ s")
 """What a training says of itself once a minute, where nobody looks at a terminal."""
 
@@ -29,12 +31,13 @@ WAITED = re.compile(r"(loading the model|step \d+ of|evaluating after).*, \d+ s"
 class Training:
     """`holdfast train` in `folder`, with the tiny model on the embedded engine."""
 
-    def __init__(self, folder: Path, *, journal: str = ""):
+    def __init__(self, folder: Path, *, journal: str = "", rollout: Path = ROLLOUT):
         """`journal`: a URL; else it is a file in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.out = folder / "out"
         self.url = journal
+        self._rollout = rollout
         self.journal = journal or folder / "journal.db"
         rows = (EXAMPLES / "arithmetic.jsonl").read_text().splitlines()
         (folder / "train.jsonl").write_text("\n".join(rows[:5]))
@@ -42,7 +45,7 @@ class Training:
 
     def command(self, *more: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "holdfast", "train", str(ROLLOUT)),
+            *(sys.executable, "-m", "holdfast", "train", str(self._rollout)),
             *("--tasks", "train.jsonl", "--eval-tasks", "held_out.jsonl", "--eval-every", "2"),
             *("--run", RUN, "--out", str(self.out), "--journal", str(self.journal)),
             *("--steps", str(STEPS), "--groups", str(GROUPS), "--samples", str(SAMPLES)),
@@ -129,6 +132,55 @@ class Training:
             for key, turns in self.turns().items()
         }
 
+    def check_versions(self) -> None:
+        """Each trajectory was sampled with the version of the step that trained it: the one that
+        the step before it had made."""
+        groups, versions = self.ledger()
+        made = {step: name for _, name, step, _ in versions}
+        steps = {task: step for task, _, step, _ in groups}
+        for key, names in self.trained().items():
+            assert names == {made[steps[key.split("/")[1]] - 1]}, key
+
+    def trained(self) -> dict[str, set[str]]:
+        """The versions that sampled what there is of each trajectory of the training."""
+        return asyncio.run(self._trained())
+
+    async def _trained(self) -> dict[str, set[str]]:
+        async with open_journal(str(self.journal)) as journal:
+            run = await journal.find_run(RUN)
+            assert run is not None
+            return {
+                str(row.key): {
+                    span.version for turn in History(records).generations for span in turn.versions
+                }
+                async for row, records in journal.histories(run)
+            }
+
+    def report(self) -> str:
+        """What `holdfast report` prints."""
+        words = (sys.executable, "-m", "holdfast", "report", RUN, "--journal", str(self.journal))
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    def hold_last_step(self, *more: str) -> "subprocess.Popen[str]":
+        """Returns when one group of its last step is in the middle of its rollouts, which wait
+        there while there is a file `hold`, and all else is settled. For the rollout `HELD`."""
+        (self.folder / "hold").touch()
+        process = self.start(*more)
+        while not (Path(self.journal).exists() and asyncio.run(self._is_held())):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        return process
+
+    async def _is_held(self) -> bool:
+        async with open_journal(str(self.journal)) as journal:
+            if (run := await journal.find_run(RUN)) is None:
+                return False
+            rows = await journal.trajectories(run)
+            held = [row for row in rows if row.key.task.endswith("@2")]
+            turns = [History(await journal.history(row.id)).generations for row in held]
+            settled = sum(row.settled for row in rows)
+            return len(held) == SAMPLES == len(rows) - settled and all(turns)
+
     def requests(self) -> list[str]:
         """What its engines were asked for, so far; not the probes of their weights."""
         log = self.out / "engine.log"
@@ -154,6 +206,11 @@ class Witness:
             # With the seconds that each took: another sampling would have taken others.
             assert self._turns[key][: len(turns)] == turns
         self._asked = len(asked)
+
+    def lose_folder(self) -> None:
+        """The training's folder is gone, and the engine's log with it."""
+        shutil.rmtree(self._training.out)
+        self._asked = 0
 
 
 def engines_of(pid: int) -> list[int]:

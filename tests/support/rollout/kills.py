@@ -28,7 +28,7 @@ async def ended(rollout, records: list[Record] | None = None, **options) -> Ende
     if records:
         await play.journal.append(lease, records)
     session = await play.session(**options)
-    await session.log.restart_if_interrupted()
+    await session.log.begin_anew_if_needed()
     try:
         found = await rollout(Rollout(session))
         await session.log.cut_untaken()

@@ -144,7 +144,7 @@ class Play:
 
     async def perform(self, rollout, **options) -> object:
         session = await self.session(**options)
-        await session.log.restart_if_interrupted()
+        await session.log.begin_anew_if_needed()
         try:
             return await rollout(Rollout(session))
         finally:

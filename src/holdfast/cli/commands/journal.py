@@ -18,7 +18,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Cut, GroupEnd, LedgerEntry
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.samples.version import WeightVersion
+from holdfast.records.samples.version import WeightVersion, newest_of
 
 MAX_NAMED = 16
 """Groups that are named in one line; `--json` has all."""
@@ -131,8 +131,7 @@ async def ledger(args: argparse.Namespace) -> int:
         print(f"{visible_name(consumer)}: {_summary(entries)}")
         for line in _table(entries):
             print(f"  {line}")
-    if versions:
-        newest = versions[-1]
+    if (newest := newest_of(versions)) is not None:
         print(
             f"{many(len(versions), 'weight version')}, the newest {visible_name(newest.name)} "
             f"(step {newest.step})"

@@ -25,6 +25,7 @@ from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
 
 if TYPE_CHECKING:
@@ -175,10 +176,10 @@ async def is_over(args: argparse.Namespace) -> bool:
         return False
     async with to_read(args.journal) as journal:
         run = await journal.find_run(args.run)
-        versions = [] if run is None else await journal.versions(run)
-        if not versions or not (await (await pool_of(journal, args.run)).stats()).is_over:
+        newest = None if run is None else newest_of(await journal.versions(run))
+        if newest is None or not (await (await pool_of(journal, args.run)).stats()).is_over:
             return False
-    return bool(versions[-1].step >= args.steps)
+    return bool(newest.step >= args.steps)
 
 
 async def supervise(args: argparse.Namespace, *, model: Path) -> int:

@@ -20,18 +20,24 @@ class WeightVersion(Struct, frozen=True):
     """Of the weights."""
 
 
+def newest_of(versions: Iterable[WeightVersion]) -> WeightVersion | None:
+    """That of the last step, whatever was published last: steps may have been trained again. Of
+    several of one step, the one that was published last."""
+    return max(versions, key=lambda version: (version.step, version.ordinal), default=None)
+
+
 def staleness(
     spans: Iterable[VersionSpan], versions: Sequence[WeightVersion], *, now: int
 ) -> int | None:
-    """How many versions the oldest of `spans` is behind the version with ordinal `now`.
+    """How many steps the oldest of `spans` is behind the weights that step `now` has made.
 
     None if a span's version is unknown, or none of the run's.
     """
-    ordinals = {version.name: version.ordinal for version in versions}
+    steps = {version.name: version.step for version in versions}
     oldest = now
     for span in spans:
-        ordinal = ordinals.get(span.version)
-        if ordinal is None or span.source is VersionSource.UNKNOWN:
+        step = steps.get(span.version)
+        if step is None or span.source is VersionSource.UNKNOWN:
             return None
-        oldest = min(oldest, ordinal)
+        oldest = min(oldest, step)
     return now - oldest

@@ -33,6 +33,9 @@ class RunContext(Struct, frozen=True):
     worker: str
     """The name of this process, for the records of its attempts."""
     on_divergence: OnDivergence = OnDivergence.FORK
+    lost_versions: frozenset[str] = frozenset()
+    """Versions of the weights that no engine has any more, in a run whose trajectories have one
+    each: one that had begun with such a version begins anew."""
     partial_tokens: int = 0
     """After how many tokens an unfinished generation is made durable; 0: only when whole."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from holdfast.journal.journal import Lease
 from holdfast.records.errors import Diverged, JournalError, Rewound
-from holdfast.records.history import History
+from holdfast.records.history import WEIGHTS_LOST, History
 from holdfast.records.step import (
     AttemptStarted,
     Contract,
@@ -194,15 +194,20 @@ class StepLog:
         )
         return self._state.fail(Rewound(f"{reason}: {details}" if details else reason))
 
-    async def restart_if_interrupted(self) -> None:
-        """A call under the `restart` contract in which the process died makes the whole trajectory
-        history: it may have changed anything."""
+    async def begin_anew_if_needed(self) -> None:
+        """Makes the whole trajectory history where it cannot go on from what is recorded."""
+        if reason := self._why_anew():
+            await self.append(Forked("0", reason, "", self._context.clock.now()))
+
+    def _why_anew(self) -> str:
+        """A call under the `restart` contract in which the process died may have changed anything;
+        and a trajectory has one version of the weights, where these may be lost."""
         for path in self.history.unfinished:
             step = self.history.steps[path]
             if isinstance(step, ToolIntent) and step.contract is Contract.RESTART:
-                reason = f"tool {step.name!r} was interrupted and its contract is to start anew"
-                await self.append(Forked("0", reason, "", self._context.clock.now()))
-                return
+                return f"tool {step.name!r} was interrupted and its contract is to start anew"
+        lost = self._context.lost_versions
+        return WEIGHTS_LOST if lost and self.history.sampled_by(lost) else ""
 
     def keep_cancelled(self, scope: str) -> None:
         """Branches under `scope` were cancelled: how far they came on replay is a matter of

@@ -350,9 +350,20 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
     )
     try:
         # The optimizer has float32 copies; a float32 adapter would be multiplied in float32.
-        return get_peft_model(module, config, autocast_adapter_dtype=False)
+        adapted = get_peft_model(module, config, autocast_adapter_dtype=False)
     except ValueError as error:
         raise _no_targets(lora.targets, names) from error
+    for chosen in adapted.peft_config.values():
+        _sort_sets(chosen)
+    return adapted
+
+
+def _sort_sets(config: Any) -> None:
+    """peft writes a set in the order of its hashes, which is another one in each process: what is
+    published would have other bytes for the same content."""
+    for name, value in vars(config).items():
+        if isinstance(value, set | frozenset):
+            setattr(config, name, sorted(value))
 
 
 def _no_targets(wrong: Sequence[str], names: Iterable[str]) -> UsageError:

@@ -6,7 +6,8 @@
 - `ways_on`: what is advised where a training cannot go on as it is
 - `batches`: tasks are admitted, and whole batches of settled groups come back
 - `weights`: a version of the weights as a folder, and its way into the engine
-- `serving`: the embedded engine, which serves the weights in force whenever it starts
+- `serving`: the engines, at addresses or embedded; the latter serves the weights in force whenever
+  it starts
 - `evaluation`: held-out tasks, as a run of its own
 - `progress`: what a training is doing right now
 - `metrics`: the numbers of each step, on the terminal, in a file and in trackers

@@ -6,7 +6,7 @@ comes to the same batches as one that was never stopped.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -81,10 +81,18 @@ class StepBatch(Struct, frozen=True):
         return [r for group in groups for r in group.rewards if r is not None]
 
 
+RollOut = Callable[[], Awaitable[None]]
+"""Called before rollouts are waited for."""
+
+
+async def already_rolling() -> None:
+    """For a source beside which rollouts go on from its beginning."""
+
+
 class BatchSource(Protocol):
     """Where a training gets its batches from."""
 
-    async def of_step(self, step: int) -> StepBatch | None:
+    async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         """Waits until there is a whole batch for `step`; None when the stream of groups has ended
         before it."""
         ...
@@ -119,14 +127,14 @@ class Batches:
         self._dynamic = dynamic
         self._max_draws = max_draws
 
-    async def of_step(self, step: int) -> StepBatch | None:
+    async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         """Waits until there is a whole batch for `step`. With `dynamic`, uninformative groups are
         dismissed and replaced, up to the bound; then the step gets what there is."""
         dismissed: list[TrainingGroup] = []
         counted = [0, 0]
         loaded: dict[str, TrainingGroup] = {}
         while True:
-            rows = await self._whole_batch(step)
+            rows = await self._whole_batch(step, roll_out)
             if rows is None:
                 break
             for members in rows:
@@ -168,7 +176,9 @@ class Batches:
             tasks = [group.task for group, why in refused if why is reason]
             await self._journal.dismiss(self._consumer, tasks, reason=reason)
 
-    async def _whole_batch(self, step: int) -> list[tuple[TrajectoryRow, ...]] | None:
+    async def _whole_batch(
+        self, step: int, roll_out: RollOut
+    ) -> list[tuple[TrajectoryRow, ...]] | None:
         """In the order of tasks: what was settled first is a matter of timing. None at the end of
         the stream."""
         wait, drawn = 0.0, 0
@@ -183,6 +193,7 @@ class Batches:
                     f"run {self._consumer.run.spec.name!r} is sealed, and has nothing for step "
                     f"{step}: give another --run"
                 )
+            await roll_out()
             if progress.settled == progress.planned:
                 drawn += batch.missing
                 if drawn > self._groups * (1 + FUTILE_DRAWS):

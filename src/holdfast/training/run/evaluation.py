@@ -10,6 +10,7 @@ from holdfast.engine.run_plan import RunPlan
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History
+from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
 from holdfast.training.report import HELD_OUT
 from holdfast.training.run.progress import TrainingProgress
@@ -36,22 +37,12 @@ async def evaluate(
     """The mean reward on `tasks` with the weights `version` after `step`; an evaluation that was
     interrupted goes on. None for one that fails, or that takes longer than `deadline` seconds,
     which is reported: training goes on."""
-    sampling = plan.spec.sampling
-    if max_tokens is not None:
-        sampling = structs.replace(sampling, max_tokens=max_tokens)
     settings = structs.replace(
         plan.settings,
         run_deadline=deadline or plan.settings.run_deadline,
         max_tokens_total=None,  # Of the training's own rollouts.
     )
-    spec = structs.replace(
-        plan.spec,
-        sampling=sampling,
-        name=f"{plan.spec.name}{HELD_OUT}{version}",
-        command=None,  # That is the training's.
-        samples=samples,
-        tasks=tasks_digest(tasks),
-    )
+    spec = _spec(plan, tasks, version, samples=samples, max_tokens=max_tokens)
     try:
         # Before anything is trained, code may be another than at the first start.
         run = await open_run(journal, spec, tasks, accept_changes=step == 0)
@@ -64,12 +55,50 @@ async def evaluate(
             raise ending.fatal
         if ending.stopped:
             raise EvaluationStopped(ending.stopped)
-        rewards = [History(records).reward async for _, records in journal.histories(run)]
+        reward = await _mean_reward(journal, run)
     except HoldfastError as error:
         report(f"the evaluation after step {step} failed, and training goes on: {error}")
         return None
-    valid = [reward for reward in rewards if reward is not None]
-    if not valid:
+    if reward is None:
         report(f"the evaluation after step {step} has no rewards, and training goes on")
+    return reward
+
+
+async def recorded_reward(
+    plan: RunPlan,
+    tasks: Sequence[Task],
+    version: str,
+    *,
+    journal: Journal,
+    samples: int,
+    max_tokens: int | None = None,
+) -> float | None:
+    """What `evaluate` came to with `version`, if all of it is recorded: no engine is asked."""
+    spec = _spec(plan, tasks, version, samples=samples, max_tokens=max_tokens)
+    run = await journal.find_run(spec.name)
+    if run is None or run.spec.differences(spec) or not (await journal.progress(run)).is_over:
         return None
-    return sum(valid) / len(valid)
+    return await _mean_reward(journal, run)
+
+
+def _spec(
+    plan: RunPlan, tasks: Sequence[Task], version: str, *, samples: int, max_tokens: int | None
+) -> RunSpec:
+    sampling = plan.spec.sampling
+    if max_tokens is not None:
+        sampling = structs.replace(sampling, max_tokens=max_tokens)
+    return structs.replace(
+        plan.spec,
+        sampling=sampling,
+        name=f"{plan.spec.name}{HELD_OUT}{version}",
+        command=None,  # That is the training's.
+        samples=samples,
+        tasks=tasks_digest(tasks),
+    )
+
+
+async def _mean_reward(journal: Journal, run: Run) -> float | None:
+    """None where nothing has a reward."""
+    rewards = [History(records).reward async for _, records in journal.histories(run)]
+    valid = [reward for reward in rewards if reward is not None]
+    return sum(valid) / len(valid) if valid else None

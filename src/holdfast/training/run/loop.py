@@ -4,6 +4,9 @@ Exactly once (I6): the ledger reserves a batch for a step, the step is trained, 
 it, and then the ledger commits it. After a restart the newest whole checkpoint is the truth, and
 the ledger is rewound to it: later steps are trained again from recorded rollouts, and nothing is
 generated again.
+
+A step's trajectories are sampled with the step's version. So the engines are wanted when every step
+that the run has a version of is trained again, and not before: nothing is sampled until then.
 """
 
 import asyncio
@@ -35,6 +38,15 @@ Result = TypeVar("Result")
 Publish = Callable[[WeightFolder], Awaitable[None]]
 Evaluate = Callable[[int, str], Awaitable[float | None]]
 """On held-out tasks, after a step, with a version; None where it failed, which was reported."""
+Recorded = Callable[[str], Awaitable[float | None]]
+"""What a version's evaluation came to, if the journal has all of it."""
+
+
+class Engines(Struct, frozen=True):
+    """What a training asks of the engines that serve its weights."""
+
+    publish: Publish
+    evaluate: Evaluate
 
 
 class Restored(Struct, frozen=True):
@@ -45,6 +57,8 @@ class Restored(Struct, frozen=True):
     """What is to be said of checkpoints that were passed over."""
     train_on: str = ""
     """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+    folder: int = 1
+    """The number of the folder that the checkpoint was made in (`TrainingRecord`)."""
 
 
 class NothingTrainable(NotTrainable):
@@ -109,6 +123,7 @@ class TrainingState:
     def __init__(self, trainer: Trainer, settings: TrainingSettings, *, folder: Path, run: str):
         self.trainer = trainer
         self.version: WeightFolder | None = None
+        self.folder_number = 1
         self.in_use: Callable[[], set[str]] = set
         """Names of versions whose files an engine may still read."""
         self._settings = settings
@@ -143,7 +158,7 @@ class TrainingState:
         _set_random_state(saved.tensors["random"])
         used = f"step-{state.step:08d}"
         notes = tuple(f"{problem}; the one before it, {used}, is used" for problem in problems)
-        return Restored(state.step, notes, _train_on(state, self._folder))
+        return Restored(state.step, notes, _train_on(state, self._folder), state.folder)
 
     def _weights(self) -> dict[str, Tensor]:
         step = self.trainer.step_number
@@ -168,6 +183,7 @@ class TrainingState:
             settings=self._settings.identity,
             version=self.version.name,
             digest=self.version.digest,
+            folder=self.folder_number,
             skipped_updates=self.trainer.skipped_updates,
         )
         tensors = {
@@ -226,7 +242,8 @@ def _text(value: object) -> str:
 
 
 class TrainingLoop:
-    """Trains until the last step. The engine works on the run beside it."""
+    """Trains until the last step. The engine works on the run beside it, from the moment on at
+    which `wants_engines` is set and they were given (`use`)."""
 
     def __init__(
         self,
@@ -236,22 +253,27 @@ class TrainingLoop:
         *,
         journal: Journal,
         consumer: Consumer,
-        publish: Publish,
-        evaluate: Evaluate | None,
+        trained_before: int,
+        recorded: Recorded | None,
         metrics: TrainingMetrics,
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
+        """`trained_before`: the last step that the run has a version of. `recorded`: None where
+        nothing is evaluated."""
         self._state = state
         self._batches = batches
         self._settings = settings
         self._journal = journal
         self._consumer = consumer
-        self._publish = publish
-        self._evaluate = evaluate
+        self._trained_before = min(trained_before, settings.trainer.steps)
+        self._recorded = recorded
         self._metrics = metrics
         self._progress = progress
         self._report = report
+        self._engines: asyncio.Future[Engines] = asyncio.get_running_loop().create_future()
+        self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the newest version is to be served, and rollouts are to go on."""
         self.is_stepping = False
         """Whether a step is under way whose checkpoint is not safe yet."""
 
@@ -262,9 +284,21 @@ class TrainingLoop:
         finally:
             await self._batches.close()
 
+    def use(self, engines: Engines) -> None:
+        """They serve the newest version."""
+        self._engines.set_result(engines)
+
+    async def _served(self) -> Engines:
+        """Waits until the engines serve the newest version."""
+        if not self.wants_engines.done():
+            self.wants_engines.set_result(None)
+        return await asyncio.shield(self._engines)
+
     async def _work(self, done: int) -> None:
         await self._evaluate_again(done)
         for step in range(done + 1, self._settings.trainer.steps + 1):
+            if step > self._trained_before:
+                await self._served()
             began = time.monotonic()
             await self._show_rollouts(step)
             batch = await self._batch_of(step)
@@ -287,7 +321,8 @@ class TrainingLoop:
                 crashpoint.reach("train.committed")
             self.is_stepping = False
             await self._journal.renew(self._consumer)  # Engines may be another trainer's by now.
-            await self._publish(version)
+            if self._engines.done():
+                await self._engines.result().publish(version)
             crashpoint.reach("train.published")
             self._report(step_line(step, numbers))
             await self._evaluate_due(step)
@@ -296,7 +331,7 @@ class TrainingLoop:
         """Raises what the source raises, with a way on that leads somewhere: records stay as they
         are, and the code of a training can change until a step is trained."""
         try:
-            return await self._batches.of_step(step)
+            return await self._batches.of_step(step, self._roll_out)
         except NotTrainable as error:
             why = f"{error}; what is recorded so is never trained, whatever the code is now"
             if step > 1:
@@ -315,6 +350,16 @@ class TrainingLoop:
                     f"correct it, and {self._train_on()}"
                 )
             raise NothingValid(f"{error}; {way_on}", by=error.by) from error
+
+    async def _roll_out(self) -> None:
+        """A batch waits for rollouts."""
+        if not self.wants_engines.done():
+            self._report(
+                f"records of steps that were trained before are gone, and step "
+                f"{self._state.trainer.step_number + 1} needs rollouts again: rollouts of later "
+                "steps go on with the same weights"
+            )
+        await self._served()
 
     def _train_on(self) -> str:
         assert self._state.version is not None, "the engines serve it"
@@ -341,10 +386,15 @@ class TrainingLoop:
             await self._evaluate_due(step)
 
     async def _evaluate_due(self, step: int) -> None:
-        if self._evaluate is None or not self._is_due(step, self._settings.eval_every):
+        """What is not recorded of the evaluation of a step that is trained again was not evaluated
+        before either: engines may have a later version."""
+        if self._recorded is None or not self._is_due(step, self._settings.eval_every):
             return
-        assert self._state.version is not None, "the engines serve it"
-        reward = await self._evaluate(step, self._state.version.name)
+        assert self._state.version is not None, "weights have a name before they are evaluated"
+        reward = await self._recorded(self._state.version.name)
+        if reward is None and step >= self._trained_before:
+            engines = await self._served()
+            reward = await engines.evaluate(step, self._state.version.name)
         if reward is not None:
             self._metrics.write(step, {"eval_reward": reward})
             self._report(f"step {step:<4}  held out {reward:.3f}")

@@ -4,10 +4,11 @@ The checkpoint that was restored is the truth: the ledger is rewound, or brought
 Until a step is trained, nothing depends on the code: the same command may come with another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
-from msgspec import json, structs
+from msgspec import structs
 
 from holdfast.engine.open_run import TRAINER, RunChanged, find_left_unscored, is_trained
 from holdfast.engine.report import many
@@ -15,11 +16,13 @@ from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import two_scorers
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import OtherTraining
 from holdfast.training.run.loop import Restored, different_settings
-from holdfast.training.settings import TrainingSettings
+from holdfast.training.settings import TrainingRecord, TrainingSettings, training_of
 
 
 async def open_training(
@@ -58,8 +61,8 @@ async def open_training(
 
 def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> None:
     """A folder without checkpoints does not say with what the run was trained; the run does."""
-    recorded = json.decode(run.spec.training) if run.spec.training else settings.identity
-    if changed := different_settings(recorded, settings):
+    recorded = training_of(run)
+    if recorded and (changed := different_settings(recorded.settings, settings)):
         raise OtherTraining(
             f"run {run.spec.name!r} was trained with other settings: {', '.join(changed)}; go on "
             f"with the same (in {folder}, its steps are trained again from the recorded rollouts), "
@@ -67,10 +70,37 @@ def _check_settings(run: Run, settings: TrainingSettings, *, folder: Path) -> No
         )
 
 
+async def begin_record(
+    journal: Journal,
+    run: Run,
+    restored: Restored,
+    *,
+    settings: TrainingSettings,
+    trained: int,
+    folder: Path,
+) -> TrainingRecord:
+    """What the run is to say of its training now; `trained`: the last step that it has a version
+    of. Raises `OtherTraining` for a folder after which another one took the run over."""
+    found = await journal.find_run(run.spec.name)
+    before = training_of(found or run)
+    number = 1 if before is None else before.folder
+    if not restored.step:
+        number += before is not None and trained > 0
+    elif restored.folder < number:
+        raise OtherTraining(
+            f"{folder} has step {restored.step}, and another folder took run {run.spec.name!r} "
+            "over since, and trains its steps again: these weights would be trained on the same "
+            "groups beside those; go on in the other folder, move the checkpoints of this one away "
+            "to take the run over with it, or give another --run and --out"
+        )
+    is_behind = restored.step < min(trained, settings.trainer.steps)
+    return TrainingRecord(settings.identity, max(number, restored.folder), is_behind)
+
+
 async def open_again(journal: Journal, run: Run, *, steps: int) -> None:
     """A training that had ended, and is to have more steps, takes tasks again."""
-    versions = await journal.versions(run)
-    if (await journal.progress(run)).sealed and versions and versions[-1].step < steps:
+    newest = newest_of(await journal.versions(run))
+    if (await journal.progress(run)).sealed and newest is not None and newest.step < steps:
         await journal.unseal(run)
 
 
@@ -100,20 +130,21 @@ async def rewind(
     consumer: Consumer,
     restored: Restored,
     *,
+    trained: int,
     folder: Path,
     report: Callable[[str], None],
 ) -> None:
     """The ledger is brought to the checkpoint: forward, too, when the kill came between the
-    checkpoint and its commit."""
+    checkpoint and its commit. `trained`: the last step that the run has a version of."""
     for note in restored.notes:
         report(note)
     await _check_forward(journal, consumer, restored, folder=folder)
     await journal.rewind(consumer, restored.step)
-    if (consumer.committed or 0) > restored.step:
+    trained = max(trained, consumer.committed or 0)
+    if trained > restored.step:
         report(
-            f"run {consumer.run.spec.name!r} was trained up to step {consumer.committed}, and "
-            f"{folder} has step {restored.step}: the steps between are trained again from the "
-            "recorded rollouts"
+            f"run {consumer.run.spec.name!r} was trained up to step {trained}, and {folder} has "
+            f"step {restored.step}: the steps between are trained again from the recorded rollouts"
         )
 
 
@@ -130,11 +161,9 @@ async def _check_forward(
     if missing:
         raise OtherTraining(
             f"{folder} has step {restored.step}, and run {consumer.run.spec.name!r} is at step "
-            f"{committed} by now: it was trained again from there, in another folder or with an "
-            f"older journal, and what step {missing[0]} was trained on is free again: these "
-            "weights would be trained on it twice; go on in the other folder (the same settings "
-            "come to the same weights), with the journal that belongs to these steps, or with "
-            "another --run and --out"
+            f"{committed} in this journal, where what step {missing[0]} was trained on is free: "
+            "these weights would be trained on it twice; go on with the journal that belongs to "
+            "these steps, or with another --run and --out"
         )
 
 
@@ -158,6 +187,32 @@ async def adopt_code(
         "out already is scored by it"
     )
     return structs.replace(consumer, run=run)
+
+
+async def find_lost_versions(
+    journal: Journal, run: Run, version: str, *, report: Callable[[str], None]
+) -> set[str]:
+    """Versions of the same step as `version`, which is in force, and of later ones: weights may
+    come out differently where steps are trained again. Reports what had begun with them."""
+    versions = await journal.versions(run)
+    step = next(each.step for each in versions if each.name == version)
+    lost = {each.name for each in versions if each.step >= step} - {version}
+    if lost and (begun := await _count_begun(journal, run, lost)):
+        report(
+            f"{many(begun, 'trajectory')} had begun with weights that are lost, and begin anew "
+            f"with {version}"
+        )
+    return lost
+
+
+async def _count_begun(journal: Journal, run: Run, versions: Collection[str]) -> int:
+    count = 0
+    for row in await journal.trajectories(run):
+        if row.records and not row.settled:
+            with suppress(JournalCorrupt):  # Whoever works on it cuts its log, and says so.
+                history = History(await journal.history(row.id))
+                count += history.finished is None and history.sampled_by(versions)
+    return count
 
 
 async def retry_failed(journal: Journal, run: Run, *, report: Callable[[str], None]) -> None:

@@ -1,15 +1,30 @@
-"""The embedded engine of a training run: whenever it starts, it serves the weights in force."""
+"""The engines of a training: those at its addresses, or the embedded one, which serves the weights
+in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from holdfast.embedded.child_process import EmbeddedEngine
+from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.open_run import TRAINED_MODEL
+from holdfast.engine.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
-from holdfast.records.errors import HoldfastError
-from holdfast.weights.sync import WeightSync
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.training.run.checks import check_logprobs, check_tokenizer
+from holdfast.training.run.folder import ENGINE_LOG
+from holdfast.training.run.loop import Publish
+from holdfast.training.run.progress import TrainingProgress
+from holdfast.training.run.weights import open_sync
+from holdfast.training.settings import TrainingSettings
+from holdfast.weights.engine_lock import hold_engines
+from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 RESTART_SECONDS = 0.5
@@ -75,3 +90,101 @@ class TrainingEngine:
 
     def _options(self, version: str) -> tuple[str, ...]:
         return ("--version", version, "--served-model-name", MODEL, *self._more)
+
+
+class TrainingEngines:
+    """Connected and checked at first; they get weights when they are to `serve`."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        settings: TrainingSettings,
+        *,
+        model: Path,
+        renderer: Renderer,
+        address: EngineAddress,
+        folder: Path,
+        progress: TrainingProgress,
+        report: Callable[[str], None],
+    ):
+        self._plan = plan
+        self._settings = settings
+        self._model = model
+        self._renderer = renderer
+        self._address = address
+        self._folder = folder
+        self._progress = progress
+        self._report = report
+        self._running: tuple[Connection, WeightSync] | None = None
+        """Those at addresses."""
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Those that run already are checked before anything is written."""
+        if not self._address.urls:
+            yield
+            return
+        with hold_engines(self._address.urls, run=self._plan.spec.name):
+            async with self._connected(self._address) as connection, self._sync(connection) as sync:
+                check_tokenizer(_policy(connection), self._model, renderer=self._renderer.name)
+                self._running = connection, sync
+                yield
+
+    @asynccontextmanager
+    async def serve(
+        self, version: WeightFolder
+    ) -> AsyncIterator[tuple[Connection, Publish, WeightSync]]:
+        """A policy that samples with `version`, and the way by which it gets another one."""
+        if self._running is not None:
+            connection, sync = self._running
+            await sync.publish_first(version)
+            yield connection, sync.publish, sync
+            return
+        self._progress.enter("starting the engine")
+        engine = TrainingEngine(
+            version,
+            log=self._folder / ENGINE_LOG,
+            log_requests=self._settings.log_requests,
+            report=self._report,
+        )
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(engine.serve())
+            address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
+            connection = await stack.enter_async_context(self._connected(address))
+            sync = await stack.enter_async_context(self._sync(connection, engine.restart))
+            await sync.adopt(version)
+            yield connection, partial(engine.publish, sync), sync
+
+    def _sync(
+        self, connection: Connection, restart: Restart | None = None
+    ) -> AbstractAsyncContextManager[WeightSync]:
+        return open_sync(
+            _policy(connection),
+            self._settings,
+            model=self._model,
+            run=self._plan.spec.name,
+            restart=restart,
+            report=self._report,
+        )
+
+    @asynccontextmanager
+    async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:
+        engines = EmbeddedEngines(self._report)
+        async with connect(
+            address, engines=engines, notify=self._report, renderer=self._renderer
+        ) as connection:
+            policy = _policy(connection)
+            if not policy.has_tokens:
+                raise UsageError(
+                    f"{address.urls[0]} gives messages without token ids: nothing of it can be "
+                    "trained; `holdfast policy check URL` says which engines are fit for training"
+                )
+            policy.check_sampling(self._plan.spec.sampling)
+            await self._plan.check_taken(connection)
+            check_logprobs(policy, self._plan.spec.sampling)
+            yield connection
+
+
+def _policy(connection: Connection) -> EnginePolicy:
+    assert isinstance(connection.policy, EnginePolicy), "made by connect()"
+    return connection.policy

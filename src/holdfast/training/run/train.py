@@ -6,18 +6,18 @@ has the journal, the engines and the folder, and the others compute.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct, json, structs
+from msgspec import Struct, structs
 
 from holdfast.embedded.model.files import model_folder
 from holdfast.engine.arguments import sampling_from, settings_from
-from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.engine.connect import Connection, EngineAddress
 from holdfast.engine.engine import Ending
 from holdfast.engine.open_run import TRAINER
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
@@ -26,13 +26,12 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Consumer, Journal, keep_renewing
 from holdfast.journal.process import this_process
-from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.epochs import EpochStream
-from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
+from holdfast.records.samples.version import newest_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
@@ -47,27 +46,26 @@ from holdfast.training.run.checks import (
     check_arguments,
     check_batch,
     check_device,
-    check_logprobs,
     check_memory,
     check_model,
     check_sampling,
     check_stop_token_ids,
-    check_tokenizer,
     checked_loss,
     describe_shared,
     loss_file,
 )
-from holdfast.training.run.evaluation import evaluate
+from holdfast.training.run.evaluation import evaluate, recorded_reward
 from holdfast.training.run.folder import (
-    ENGINE_LOG,
     check_disk,
     name_full_disk,
     use_folder,
     use_journal,
 )
 from holdfast.training.run.loop import (
+    Engines,
     Evaluate,
-    Publish,
+    Recorded,
+    Restored,
     TrainingLoop,
     TrainingState,
     in_thread,
@@ -79,6 +77,8 @@ from holdfast.training.run.metrics import (
 )
 from holdfast.training.run.open_training import (
     adopt_code,
+    begin_record,
+    find_lost_versions,
     open_again,
     open_training,
     retry_failed,
@@ -87,13 +87,14 @@ from holdfast.training.run.open_training import (
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.ranks import join_ranks, until_death
 from holdfast.training.run.result import TrainingReport, report_of
-from holdfast.training.run.serving import MODEL, TrainingEngine
+from holdfast.training.run.serving import MODEL, TrainingEngines
 from holdfast.training.run.trackers import check_tracker, open_tracker
-from holdfast.training.run.weights import WeightFolder, open_sync
-from holdfast.training.settings import TrainingSettings, training_settings_from
+from holdfast.training.settings import (
+    TrainingRecord,
+    TrainingSettings,
+    training_settings_from,
+)
 from holdfast.training.trainer import Trainer
-from holdfast.weights.engine_lock import hold_engines
-from holdfast.weights.sync import Restart, WeightSync
 
 Tasks = object
 """Whatever `holdfast.read_tasks` takes: a path, a name, a list, a function."""
@@ -121,6 +122,8 @@ class Assembly(Struct, frozen=True):
     open_batches: OpenBatches = open_batches
     rolls_out: bool = True
     """False: another process works on the run."""
+    mixes_versions: bool = False
+    """Whether a trajectory may be sampled with several versions of the weights."""
 
 
 @checks_arguments(own="journal scorer settings sampling rollout_settings loss columns")
@@ -292,17 +295,26 @@ class _Training:
         renderer_at(renderer, plan.spec.sampling)  # Raises for what it cannot write.
         spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
         self._plan = structs.replace(plan, spec=spec)
-        self._renderer = renderer
         self._stream = stream
         self._settings = settings
         self._journal: Journal
         self._renewing: asyncio.Task[None]
+        self._record: TrainingRecord
         self._open_journal = open_journal
         self._folder = folder
         self._model = model
-        self._address = address
         self._report = report
         self._progress = progress
+        self._engines = TrainingEngines(
+            self._plan,
+            settings,
+            model=model,
+            renderer=renderer,
+            address=address,
+            folder=folder,
+            progress=progress,
+            report=report,
+        )
         self._stop = stop
         self._retries_failed = retries_failed
         self._assembly = assembly
@@ -328,20 +340,32 @@ class _Training:
         if not restored.step:
             check_disk(self._folder, state.bytes_on_disk)
         opening = self._open_journal(restored.step > 0)
-        async with self._running_engines() as running, opening as self._journal:
+        async with self._engines.connected(), opening as self._journal:
             journal, spec = self._journal, self._plan.spec
             run = await open_training(
                 journal, spec, restored, settings=self._settings, folder=self._folder
             )
             async with self._subscribed(run) as consumer:
-                await rewind(journal, consumer, restored, folder=self._folder, report=self._report)
+                newest = newest_of(await journal.versions(run))
+                trained = newest.step if newest else 0
+                await self._begin_record(state, run, restored, trained)
+                if newest is not None:  # Engines may have it, or be started with it.
+                    state.in_use = lambda: {newest.name}
+                await rewind(
+                    journal,
+                    consumer,
+                    restored,
+                    trained=trained,
+                    folder=self._folder,
+                    report=self._report,
+                )
                 consumer = await adopt_code(journal, consumer, spec, report=self._report)
                 await open_again(journal, run, steps=self._settings.trainer.steps)
                 metrics = TrainingMetrics(self._folder, report=self._report)
                 metrics.rewind(restored.step)
                 metrics.follow(open_trackers(run, metrics.lines()))
                 try:
-                    stopped = await self._train(state, consumer, metrics, held_out, running)
+                    stopped = await self._train(state, consumer, metrics, held_out, trained)
                     assert state.version is not None, "it has a name before it is trained"
                     return report_of(
                         spec.name,
@@ -359,34 +383,45 @@ class _Training:
         consumer: Consumer,
         metrics: TrainingMetrics,
         held_out: Sequence[Task],
-        running: tuple[Connection, WeightSync] | None,
+        trained: int,
     ) -> str:
-        """Why it stopped early; "" when it did not."""
+        """Why it stopped early; "" when it did not. `trained`: the last step that the run has a
+        version of."""
         done = state.trainer.step_number
-        version = await state.name_weights(self._journal, consumer)
+        await state.name_weights(self._journal, consumer)
         is_evaluated = not held_out or "eval_reward" in metrics.lines().get(done, {})
         if done >= self._settings.trainer.steps and is_evaluated:
             await self._journal.seal(consumer.run)
             self._report(f"all {done} steps are trained: nothing is left to do")
             return ""  # No engine is started for a training that is over.
-        if self._retries_failed:
-            await retry_failed(self._journal, consumer.run, report=self._report)
-        async with self._served(version, running) as (connection, publish, sync):
-            state.in_use = sync.in_use
-            loop = TrainingLoop(
-                state,
-                self._assembly.open_batches(self._journal, consumer, self._stream, self._settings),
-                self._settings,
-                journal=self._journal,
-                consumer=consumer,
-                publish=publish,
-                evaluate=self._evaluation(connection, held_out),
-                metrics=metrics,
-                progress=self._progress,
-                report=self._report,
-            )
-            ranks = state.trainer.ranks
-            return await self._beside_rollouts(consumer, connection, loop, ranks, done)
+        loop = TrainingLoop(
+            state,
+            self._assembly.open_batches(self._journal, consumer, self._stream, self._settings),
+            self._settings,
+            journal=self._journal,
+            consumer=consumer,
+            trained_before=trained,
+            recorded=self._recorded(held_out) if held_out else None,
+            metrics=metrics,
+            progress=self._progress,
+            report=self._report,
+        )
+        training = asyncio.create_task(loop.work(done), name="training")
+        watching = asyncio.create_task(until_death(state.trainer.ranks), name="the other ranks")
+        work = _Work(consumer.run, loop, training, watching)
+        ending = None
+        try:
+            await self._stop.wait_or(training, loop.wants_engines, self._renewing, watching)
+            if loop.wants_engines.done() and not self._stop.requested:
+                ending = await self._beside_rollouts(work, state, held_out)
+        finally:
+            is_over = await self._end(work)
+        if ending is not None and ending.fatal is not None:
+            raise ending.fatal
+        for task in (watching, self._renewing, training):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return "" if is_over else self._stop.reason
 
     def _load(self, loss: Loss | None, ranks: RankGroup) -> TrainingState:
         settings = self._settings
@@ -410,6 +445,30 @@ class _Training:
         name = self._plan.spec.name
         return TrainingState(trainer, settings, folder=self._folder, run=name)
 
+    async def _begin_record(
+        self, state: TrainingState, run: Run, restored: Restored, trained: int
+    ) -> None:
+        self._record = await begin_record(
+            self._journal,
+            run,
+            restored,
+            settings=self._settings,
+            trained=trained,
+            folder=self._folder,
+        )
+        state.folder_number = self._record.folder
+        await self._write_record(run)
+
+    async def _write_record(self, run: Run) -> None:
+        command = self._plan.spec.command
+        await self._journal.annotate_run(run, command=command, training=self._record.text)
+
+    async def _catch_up(self, run: Run) -> None:
+        """What the run had been trained on before is trained again."""
+        if self._record.is_catching_up:
+            self._record = structs.replace(self._record, is_catching_up=False)
+            await self._write_record(run)
+
     @asynccontextmanager
     async def _subscribed(self, run: Run) -> AsyncIterator[Consumer]:
         """The second trainer of a run is refused, also while this one's engine starts."""
@@ -419,127 +478,66 @@ class _Training:
         renewing = keep_renewing(self._journal, consumer)
         self._renewing = asyncio.create_task(renewing, name="the trainer's lease")
         try:
-            command, training = self._plan.spec.command, json.encode(self._settings.identity)
-            await self._journal.annotate_run(run, command=command, training=training.decode())
             yield consumer
         finally:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
             await self._journal.unsubscribe(consumer)
 
-    @asynccontextmanager
-    async def _running_engines(self) -> AsyncIterator[tuple[Connection, WeightSync] | None]:
-        """Those that run already are checked before anything is written."""
-        if not self._address.urls:
-            yield None
-            return
-        with hold_engines(self._address.urls, run=self._plan.spec.name):
-            async with self._synced() as running:
-                yield running
-
-    @asynccontextmanager
-    async def _synced(self) -> AsyncIterator[tuple[Connection, WeightSync]]:
-        async with self._connected(self._address) as connection, self._sync(connection) as sync:
-            check_tokenizer(_engines(connection), self._model, renderer=self._renderer.name)
-            yield connection, sync
-
-    @asynccontextmanager
-    async def _served(
-        self, version: WeightFolder, running: tuple[Connection, WeightSync] | None
-    ) -> AsyncIterator[tuple[Connection, Publish, WeightSync]]:
-        """A policy that samples with `version`, and the way by which it gets another one."""
-        if running is not None:
-            connection, sync = running
-            await sync.publish_first(version)
-            yield connection, sync.publish, sync
-            return
-        self._progress.enter("starting the engine")
-        engine = TrainingEngine(
-            version,
-            log=self._folder / ENGINE_LOG,
-            log_requests=self._settings.log_requests,
-            report=self._report,
-        )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(engine.serve())
-            address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
-            connection = await stack.enter_async_context(self._connected(address))
-            sync = await stack.enter_async_context(self._sync(connection, engine.restart))
-            await sync.adopt(version)
-            yield connection, partial(engine.publish, sync), sync
-
-    def _sync(
-        self, connection: Connection, restart: Restart | None = None
-    ) -> AbstractAsyncContextManager[WeightSync]:
-        return open_sync(
-            _engines(connection),
-            self._settings,
-            model=self._model,
-            run=self._plan.spec.name,
-            restart=restart,
-            report=self._report,
-        )
-
-    @asynccontextmanager
-    async def _connected(self, address: EngineAddress) -> AsyncIterator[Connection]:
-        engines = EmbeddedEngines(self._report)
-        async with connect(
-            address, engines=engines, notify=self._report, renderer=self._renderer
-        ) as connection:
-            if not _engines(connection).has_tokens:
-                raise UsageError(
-                    f"{address.urls[0]} gives messages without token ids: nothing of it can be "
-                    "trained; `holdfast policy check URL` says which engines are fit for training"
-                )
-            _engines(connection).check_sampling(self._plan.spec.sampling)
-            await self._plan.check_taken(connection)
-            check_logprobs(_engines(connection), self._plan.spec.sampling)
-            yield connection
-
     async def _beside_rollouts(
-        self,
-        consumer: Consumer,
-        connection: Connection,
-        loop: TrainingLoop,
-        ranks: RankGroup,
-        done: int,
-    ) -> str:
-        """Trains while the engine rolls out; why it stopped early, "" when it did not."""
-        run, is_sealed = consumer.run, False
-        training = asyncio.create_task(loop.work(done), name="training")
-        rolling = asyncio.create_task(self._roll_out(run, connection), name="rollouts")
-        renewing = self._renewing
-        watching = asyncio.create_task(until_death(ranks), name="the other ranks")
-        try:
-            await self._stop.wait_or(training, rolling, renewing, watching)
-            if _succeeded(rolling) and not self._stop.requested:
-                # Of a sealed run nothing is rolled out; what is recorded may still be trained.
-                await self._stop.wait_or(training, renewing, watching)
-            if _succeeded(training):
-                await self._journal.seal(run)
-                is_sealed = True
-        finally:
-            if self._stop.requested:
-                await _until_saved(loop, training)
-            for task in (training, watching):
-                task.cancel()
-            await asyncio.wait({training, watching})
-            if not is_sealed and not self._stop.spent:  # Then what is in flight is paid for.
-                self._stop.request("the trainer has ended")
-            ending = await rolling
-        if ending is not None and ending.fatal is not None:
-            raise ending.fatal
-        for task in (watching, renewing, training):
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
-        return "" if is_sealed else self._stop.reason
+        self, work: "_Work", state: TrainingState, held_out: Sequence[Task]
+    ) -> Ending | None:
+        """Trains while the engine rolls out; how that ended."""
+        if self._retries_failed:
+            await retry_failed(self._journal, work.run, report=self._report)
+        assert state.version is not None, "weights have a name before they are served"
+        async with self._engines.serve(state.version) as (connection, publish, sync):
+            state.in_use = sync.in_use
+            await self._catch_up(work.run)
+            work.loop.use(Engines(publish, self._evaluation(connection, held_out)))
+            rollouts = self._roll_out(work.run, connection, state.version.name)
+            rolling = asyncio.create_task(rollouts, name="rollouts")
+            try:
+                await self._stop.wait_or(work.training, rolling, self._renewing, work.watching)
+                if _succeeded(rolling) and not self._stop.requested:
+                    # Of a sealed run nothing is rolled out; what is recorded may still be trained.
+                    await self._stop.wait_or(work.training, self._renewing, work.watching)
+            finally:
+                is_over = await self._end(work)
+                if not is_over and not self._stop.spent:  # Then what is in flight is paid for.
+                    self._stop.request("the trainer has ended")
+                ending = await rolling
+        return ending
 
-    async def _roll_out(self, run: Run, connection: Connection) -> Ending | None:
+    async def _end(self, work: "_Work") -> bool:
+        """Ends what is under way, and seals the run if all steps are trained; whether they are."""
+        try:
+            if is_over := _succeeded(work.training):
+                await self._journal.seal(work.run)
+                await self._catch_up(work.run)
+            elif self._stop.requested:
+                await _until_saved(work.loop, work.training)
+        finally:
+            for task in (work.training, work.watching):
+                task.cancel()
+            await asyncio.wait({work.training, work.watching})
+        return is_over
+
+    async def _roll_out(self, run: Run, connection: Connection, version: str) -> Ending | None:
+        """`version` is in force."""
         if not self._assembly.rolls_out:
             await self._until_sealed(run)
             return None
+        lost: Collection[str] = ()
+        if not self._assembly.mixes_versions:
+            lost = await find_lost_versions(self._journal, run, version, report=self._report)
         rollouts = self._plan.engine(
-            run, self._journal, connection, stop=self._stop, progress=self._progress
+            run,
+            self._journal,
+            connection,
+            stop=self._stop,
+            progress=self._progress,
+            lost_versions=lost,
         )
         return await rollouts.work()
 
@@ -552,9 +550,17 @@ class _Training:
                 return
             await changes.wait(seen, timeout=POLL_SECONDS)
 
-    def _evaluation(self, connection: Connection, tasks: Sequence[Task]) -> Evaluate | None:
-        if not tasks:
-            return None
+    def _recorded(self, tasks: Sequence[Task]) -> Recorded:
+        return partial(
+            recorded_reward,
+            self._plan,
+            tasks,
+            journal=self._journal,
+            samples=self._settings.eval_samples,
+            max_tokens=self._settings.eval_max_tokens,
+        )
+
+    def _evaluation(self, connection: Connection, tasks: Sequence[Task]) -> Evaluate:
         return partial(
             evaluate,
             self._plan,
@@ -569,6 +575,16 @@ class _Training:
         )
 
 
+class _Work(Struct, frozen=True):
+    """The tasks of a training that is under way."""
+
+    run: Run
+    loop: TrainingLoop
+    training: "asyncio.Task[None]"
+    watching: "asyncio.Task[None]"
+    """Ends when another rank has died."""
+
+
 async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> None:
     """A step that is under way becomes a checkpoint, and is committed."""
     while loop.is_stepping and not training.done():
@@ -577,8 +593,3 @@ async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> No
 
 def _succeeded(task: "asyncio.Task[Any]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _engines(connection: Connection) -> EnginePolicy:
-    assert isinstance(connection.policy, EnginePolicy), "made by connect()"
-    return connection.policy
