@@ -70,3 +70,18 @@ def test_a_result_that_states_its_own_aggregate_keeps_it(course: Course) -> None
     )
     (row,) = written(course)
     assert row["evaluation_result"]["agg_score"] == 0.25
+
+
+def test_a_metric_is_written_with_all_of_its_fields(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS[:1])
+        def test_it(row):
+            metrics = {"length": MetricResult(score=0.5, reason="short")}
+            return EvaluateResult(score=1.0, metrics=metrics)
+        """
+    )
+    (row,) = written(course)
+    assert row["evaluation_result"]["metrics"] == {
+        "length": {"is_score_valid": True, "score": 0.5, "reason": "short", "data": {}}
+    }
