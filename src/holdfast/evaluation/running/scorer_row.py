@@ -52,7 +52,8 @@ def eval_metadata_of(
 ) -> EvalMetadata:
     """`num_runs` and `threshold` are those of the session, which may change the decorator's."""
     # Not validated: ours may be above the 1 that eval-protocol allows.
-    passed = threshold and EvaluationThreshold.model_construct(**asdict(threshold))
+    bounds = {} if threshold is None else asdict(threshold)
+    passed = EvaluationThreshold.model_construct(**bounds) if bounds else None
     return EvalMetadata(
         name=definition.function.__name__,
         description=definition.function.__doc__,
