@@ -61,7 +61,7 @@ vllm: $(VENV)/installed
 agents: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
 
-# eval-protocol's own examples with nothing changed but their imports; it is installed into .interop/.
+# eval-protocol's own examples, here and with itself, row by row; it is installed into .interop/.
 # Then TRL, verl and Tinker on our rollouts and samples; they are installed into .trainers/.
 interop:
 	PYTHON=$(PYTHON) scripts/interop.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs eval-protocol's own examples with nothing changed but their imports, after installing its
-# source distribution, and what its examples need, into .interop/ if they are not there (about
-# 700 MB, some minutes). Nothing outside of this machine is asked while they run: engines, data and
+# Compares eval-protocol's own examples, with nothing changed but their imports, with eval-protocol
+# itself, after installing its source distribution, and what its examples need, into .interop/ if
+# they are not there (about 700 MB, some minutes). Nothing outside of this machine is asked while they run: engines, data and
 # judges are stand-ins at 127.0.0.1 (scripts/interop/stand_ins.py). Arguments: the names of examples.
 #
 #   HOLDFAST_INTEROP_DIR       where it is installed (.interop)

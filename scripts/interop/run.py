@@ -1,11 +1,12 @@
-"""Runs eval-protocol's examples with nothing changed but their imports, and says which run.
+"""Compares Holdfast with eval-protocol itself, row by row, on eval-protocol's own examples.
 
     python scripts/interop/run.py .interop [NAME …]
 
-An evaluation *runs* if every row was rolled out and judged by its function (or failed where it is
-meant to); whether its score is high enough is the model's affair. Then eval-protocol's unit tests
-of what Holdfast has under the same names are run. Exit status 1 if fewer evaluations run than
-`WANTED` of all, or a unit test fails that is not known to differ.
+Each example is run twice, by the same command, against the same stand-in engine: with nothing
+changed but its imports, and as it is. Scores, metrics, statuses, finish reasons and messages of
+each row have to be the same. A difference is listed in differences.py with its reason, or fails;
+so does an evaluation that cannot be run or compared. Then eval-protocol's unit tests of what
+Holdfast has under the same names are run. Exit status 1 if anything differs without a reason.
 """
 
 import ast
@@ -18,17 +19,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from differences import KNOWN, reason_for, why_not_compared
 from rewrite import rewritten
+from rows import Difference, differences, read_rows
 from units import DIFFERENT, FILES, RESULTS, REWARDS
 
 from examples import EXAMPLES, Example
 
 HERE = Path(__file__).parent
-WANTED = 0.9
 SECONDS = 300
+FINISHED = 100
 PATIENCE = 60
 KEYS = (
     *("OPENAI_API_KEY", "FIREWORKS_API_KEY", "LANGSMITH_API_KEY", "BRAINTRUST_API_KEY"),
@@ -54,51 +59,145 @@ DRAWING = {
 }
 
 
+class Side(NamedTuple):
+    """One of the two packages that run an example."""
+
+    name: str
+    is_ours: bool
+
+
+OURS, THEIRS = Side("holdfast", True), Side("eval-protocol", False)
+
+
+class Result(NamedTuple):
+    """What came of one evaluation."""
+
+    evaluation: str
+    """`FILE::FUNCTION`."""
+    failure: str = ""
+    """Why it did not run, or could not be compared."""
+    excuse: str = ""
+    """Why that is no failure of ours."""
+    rows: int = 0
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def unexplained(self) -> list[Difference]:
+        return [one for one in self.differences if not reason_for(self.evaluation, one.field)]
+
+    @property
+    def is_wrong(self) -> bool:
+        return bool(self.unexplained or (self.failure and not self.excuse))
+
+
 def main(folder: Path, names: list[str]) -> int:
     chosen = [one for one in EXAMPLES if not names or any(name in one.file for name in names)]
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    found: list[tuple[str, str, str]] = []
+    results: list[Result] = []
     with stand_ins(folder) as places:
         for example in chosen:
-            prepared = prepare(folder / "source", work, example)
-            with remote_server(folder / "source", prepared, example, places) as more:
-                told = perform(prepared, example, {**environment(places), **more}, places)
-            found += [(example.file, name, why) for name, why in told.items()]
-            for name, why in told.items():
-                print(f"{'runs' if not why else 'FAILS':5}  {example.file}::{name}", flush=True)
-                if why:
-                    print(f"       {example.wrong or why}", flush=True)
-    status = summary(found)
-    return status if names else mcp_tests() or unit_tests(folder) or status
+            for result in compared(folder, example, places):
+                results.append(result)
+                report(result)
+    status = summary(results)
+    if names:
+        return status
+    stale = stale_entries(results)
+    for entry in stale:
+        print(f"differences.py lists what does not differ any more; take it out: {entry}")
+    return mcp_tests() or unit_tests(folder) or status or int(bool(stale))
 
 
-def summary(found: list[tuple[str, str, str]]) -> int:
-    print("\n| example | evaluations | run | how it is run |\n|---|---|---|---|")
+def stale_entries(results: list[Result]) -> list[str]:
+    """Listed differences that no evaluation shows: they would hide the next one."""
+    seen = {(result.evaluation, one.field) for result in results for one in result.differences}
+    return [
+        f"{known.evaluation} {', '.join(known.fields)}"
+        for known in KNOWN
+        if not any(
+            fnmatchcase(evaluation, known.evaluation) and field in known.fields
+            for evaluation, field in seen
+        )
+    ]
+
+
+def compared(folder: Path, example: Example, places: dict[str, str]) -> list[Result]:
+    ours = run_example(folder, example, places, OURS)
+    names = {f"{example.file}::{name}": name for name in evaluations_of(ours.file)}
+    theirs = None
+    if not example.wrong and not all(map(why_not_compared, names)):
+        theirs = run_example(folder, example, places, THEIRS)
+    return [result_of(whole, name, example, ours, theirs) for whole, name in names.items()]
+
+
+def result_of(
+    evaluation: str, name: str, example: Example, ours: "Session", theirs: "Session | None"
+) -> Result:
+    if why := ours.why_not(name, may_fail=name in example.fails):
+        return Result(evaluation, why, example.wrong)
+    rows, its_rows = ours.rows.get(name, []), theirs.rows.get(name, []) if theirs else []
+    if not its_rows:
+        why = f"eval-protocol wrote no rows; see {theirs.log if theirs else 'differences.py'}"
+        return Result(evaluation, why, why_not_compared(evaluation) or "", len(rows))
+    found = tuple(differences(evaluation, rows, its_rows))
+    return Result(evaluation, rows=len(rows), differences=found)
+
+
+def report(result: Result) -> None:
+    state = "FAILS" if result.is_wrong else "apart" if result.failure else "same"
+    if result.differences and not result.is_wrong:
+        state = "known"
+    print(f"{state:5}  {result.evaluation}", flush=True)
+    if result.failure:
+        print(f"       {result.excuse or result.failure}", flush=True)
+    for one in result.unexplained:
+        print(f"       {one.field} of {one.row:.160}", flush=True)
+        print(f"           here {one.ours!r:.600}", flush=True)
+        print(f"           there {one.theirs!r:.600}", flush=True)
+
+
+def summary(results: list[Result]) -> int:
+    print("\n| example | evaluations | compared | rows | how it is run |\n|---|---|---|---|---|")
     for example in EXAMPLES:
-        mine = [why for file, _, why in found if file == example.file]
+        mine = [one for one in results if one.evaluation.startswith(f"{example.file}::")]
         if mine:
-            run = sum(not why for why in mine)
-            print(f"| {example.file} | {len(mine)} | {run} | {example.needs} |")
-    run = sum(not why for *_, why in found)
-    files = {file for file, *_ in found}
-    whole = len(files) - len({file for file, _, why in found if why})
-    print(f"\n{run} of {len(found)} evaluations run; {whole} of {len(files)} files as a whole")
-    return 0 if run >= WANTED * len(found) else 1
+            count, rows = sum(not one.failure for one in mine), sum(one.rows for one in mine)
+            print(f"| {example.file} | {len(mine)} | {count} | {rows} | {example.needs} |")
+    known = {
+        (result.evaluation, one.field): reason
+        for result in results
+        for one in result.differences
+        if (reason := reason_for(result.evaluation, one.field))
+    }
+    print("\n| evaluation | known difference | why |\n|---|---|---|")
+    for (evaluation, field), reason in known.items():
+        print(f"| {evaluation} | {field} | {reason} |")
+    for result in results:
+        if result.failure and result.excuse:
+            print(f"| {result.evaluation} | not compared | {result.excuse} |")
+    wrong = sum(result.is_wrong for result in results)
+    count = sum(not result.failure for result in results)
+    rows = sum(result.rows for result in results if not result.failure)
+    print(
+        f"\n{count} of {len(results)} evaluations compared, {rows} rows; {len(known)} fields "
+        f"differ for a reason; {wrong} evaluations differ without one"
+    )
+    return 1 if wrong or not results else 0
 
 
 # --- the files
 
 
-def prepare(source: Path, work: Path, example: Example) -> Path:
+def prepare(source: Path, work: Path, example: Example, side: Side) -> Path:
     """The example in a folder of its own, with what it looks for there. Returns its file."""
-    own = work / example.file.removesuffix(".py").replace("/", ".")
-    own.mkdir()
+    own = work / side.name / example.file.removesuffix(".py").replace("/", ".")
+    own.mkdir(parents=True)
     file = own / Path(example.file).name
     if not file.name.startswith("test_"):
         file = file.with_name(f"test_{file.name}")
-    file.write_text(rewritten((source / example.file).read_text()))
+    text = (source / example.file).read_text()
+    file.write_text(rewritten(text) if side.is_ours else text)
     for name in example.beside:
         if (source / name).is_dir():
             shutil.copytree(source / name, own / name)
@@ -131,11 +230,32 @@ def _data(source: Path, own: Path) -> None:
 # --- running one
 
 
-def environment(places: dict[str, str]) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+class Session(NamedTuple):
+    """One pytest session that ran an example."""
+
+    file: Path
+    log: Path
+    status: int
+    rows: dict[str, list[dict[str, Any]]]
+
+    def why_not(self, name: str, *, may_fail: bool) -> str:
+        """Why an evaluation did not run here: every row is judged, or meant to fail."""
+        rows = self.rows.get(name)
+        if not rows:
+            return f"it did not come to its end (pytest's exit status {self.status}); {self.log}"
+        failed = [row for row in rows if row["rollout_status"]["code"] != FINISHED]
+        if failed and not may_fail:
+            return f"{len(failed)} of {len(rows)} rows failed; see {self.log}"
+        return ""
+
+
+def environment(places: dict[str, str], home: Path) -> dict[str, str]:
     return {
-        **kept,
         **dict.fromkeys(KEYS, "stand-in"),
+        # eval-protocol starts its gyms as `python`, and keeps its log below HOME.
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
         "LANGSMITH_TRACING": "false",
         "LANGFUSE_HOST": "https://cloud.langfuse.com",
         "HTTPS_PROXY": places["proxy"],
@@ -145,34 +265,35 @@ def environment(places: dict[str, str]) -> dict[str, str]:
         "SSL_CERT_FILE": places["certificate"],
         "REQUESTS_CA_BUNDLE": places["certificate"],
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        # Of LiteLLM's two transports, the one that asks through the proxy.
+        "DISABLE_AIOHTTP_TRANSPORT": "True",
         "EP_DISABLE_AUTO_BROWSER": "1",
         "PYTHONPATH": f"{HERE / 'plugins'}:{HERE.parent.parent / 'src'}",
     }
 
 
-def perform(
-    file: Path, example: Example, env: dict[str, str], places: dict[str, str]
-) -> dict[str, str]:
-    """Each evaluation of the file, with "" where it ran, else why not."""
+def run_example(folder: Path, example: Example, places: dict[str, str], side: Side) -> Session:
+    """By the same command for both, but for the engine's address: its flags mean the same, too."""
+    file = prepare(folder / "source", folder / "work", example, side)
     words = [
         *(sys.executable, "-m", "pytest", file.name, "-q", "-p", "no:cacheprovider", "-rA"),
-        *("-p", "unskipped", "--timeout", str(SECONDS), "--junitxml", "junit.xml"),
-        *("--holdfast-policy", places["engine"], "--holdfast-summary", "summary.json"),
+        *("-p", "unskipped", "--timeout", str(SECONDS)),
+        *("--ep-output-dir", "rows", "--ep-no-upload"),
     ]
     if example.rows is not None:
-        words += ["--holdfast-max-rows", str(example.rows)]
-    log = file.parent / "log.txt"
-    with log.open("w") as output:
+        words += ["--ep-max-rows", str(example.rows)]
+    words += ["--holdfast-policy", places["engine"]] if side.is_ours else ["-p", "patient"]
+    log, env = file.parent / "log.txt", environment(places, file.parent)
+    with remote_server(folder / "source", file, example, env) as more, log.open("w") as output:
         done = subprocess.run(
-            words, cwd=file.parent, env=env, stdout=output, stderr=output, check=False
+            words, cwd=file.parent, env=env | more, stdout=output, stderr=output, check=False
         )
-    told = _outcomes(file.parent)
-    names = _evaluations(file)
+    names = evaluations_of(file)
     assert len(names) == example.evaluations, f"{example.file} has {len(names)} evaluations"
-    return {name: _why(name, example, told.get(name), log, done.returncode) for name in names}
+    return Session(file, log, done.returncode, read_rows(file.parent / "rows"))
 
 
-def _evaluations(file: Path) -> list[str]:
+def evaluations_of(file: Path) -> list[str]:
     """The functions that are decorated with `evaluation_test`."""
     return [
         node.name
@@ -180,32 +301,6 @@ def _evaluations(file: Path) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and any("evaluation_test" in ast.unparse(one)[:16] for one in node.decorator_list)
     ]
-
-
-def _outcomes(folder: Path) -> dict[str, list[dict[str, object]]]:
-    """The runs of each evaluation, by its function."""
-    if not (folder / "summary.json").exists():
-        return {}
-    found: dict[str, list[dict[str, object]]] = {}
-    for one in json.loads((folder / "summary.json").read_text())["evaluations"]:
-        name = one["test"].partition("::")[2].partition("[")[0]
-        found.setdefault(name, []).extend(one["runs"])
-    return found
-
-
-def _why(
-    name: str,
-    example: Example,
-    runs: list[dict[str, object]] | None,
-    log: Path,
-    status: int,
-) -> str:
-    if not runs:
-        return f"it did not come to its end (pytest's exit status {status}); see {log}"
-    for run in runs:
-        if (run["failed"] and name not in example.fails) or not run["rows"]:
-            return f"{run['failed']} of {run['rows']} rows failed; see {log}"
-    return ""
 
 
 # --- unit tests
@@ -289,7 +384,7 @@ def stand_ins(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def remote_server(
-    source: Path, file: Path, example: Example, places: dict[str, str]
+    source: Path, file: Path, example: Example, env: dict[str, str]
 ) -> Iterator[dict[str, str]]:
     """The remote server that an example brings along."""
     if "svg_agent" not in example.file:
@@ -298,7 +393,7 @@ def remote_server(
     port, gateway = free_port(), f"http://127.0.0.1:{free_port()}"
     script = source / "eval_protocol/quickstart/svg_agent/vercel_svg_server/api/init.py"
     run = f"import runpy; runpy.run_path({str(script)!r})['app'].run(port={port})"
-    env = {**environment(places), "FW_TRACING_GATEWAY_BASE_URL": gateway}
+    env = {**env, "FW_TRACING_GATEWAY_BASE_URL": gateway}
     with (file.parent / "server.txt").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", run], env=env, cwd=file.parent, stdout=output, stderr=output

@@ -35,6 +35,8 @@ HOSTS = [
     *("cloud.langfuse.com", "us.cloud.langfuse.com", "tracing.fireworks.ai"),
 ]
 SVG = '```svg\n<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"></svg>\n```'
+THOUGHT = "<think>Or is it B: \\boxed{42}?</think>"
+"""As an engine without a parser of reasoning gives it; some models think here."""
 ASKED = [{"role": "user", "content": "Which is the largest ocean?"}]
 REPLY = {"role": "assistant", "content": "The Pacific."}
 
@@ -85,7 +87,8 @@ def _message(asked: dict[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": "My final verdict is tie: [[A=B]]"}
     if "SVG" in text or "svg" in text:
         return {"role": "assistant", "content": SVG}
-    return {"role": "assistant", "content": "The answer is A: \\boxed{70}."}
+    thought = THOUGHT if str(asked.get("model")).startswith("gpt-4") else ""
+    return {"role": "assistant", "content": f"{thought}The answer is A: \\boxed{{70}}."}
 
 
 def _turns(said: list[dict[str, Any]]) -> int:

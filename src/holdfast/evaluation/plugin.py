@@ -36,6 +36,8 @@ _session: "pytest.StashKey[EvaluationSession]" = pytest.StashKey()
 _options: "pytest.StashKey[Options]" = pytest.StashKey()
 _outcome: pytest.StashKey[str] = pytest.StashKey()
 _interrupted: pytest.StashKey[str] = pytest.StashKey()
+_taken_over: pytest.StashKey[set[str]] = pytest.StashKey()
+_wrong_flags: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -215,7 +217,10 @@ def _variant(
 def _options_of(config: pytest.Config) -> "Options":
     if _options not in config.stash:
         from holdfast.evaluation.definition.options import options_of
+        from holdfast.records.errors import UsageError
 
+        for wrong in config.stash[_wrong_flags]:
+            raise UsageError(wrong)
         config.stash[_options] = options_of(vars(config.option))
     return config.stash[_options]
 
@@ -360,7 +365,9 @@ class _Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         place = self._config.getoption(flags.PREFIX + "summary")
-        if not place:
+        # A file that eval-protocol's flag names is eval-protocol's where no evaluation is ours.
+        is_theirs = "summary" in self._config.stash[_taken_over] and not self.outcomes
+        if not place or is_theirs:
             return
         path = _file(place)
         try:
@@ -395,6 +402,11 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    words = [str(word) for word in config.invocation_params.args]
+    # What is wrong is raised by the first of our evaluations: other tests may want such a flag.
+    config.stash[_taken_over], config.stash[_wrong_flags] = flags.take_over(
+        vars(config.option), words
+    )
     if config.getoption(flags.PREFIX + "resume") and config.getoption(flags.PREFIX + "new"):
         raise pytest.UsageError("--holdfast-resume and --holdfast-new exclude each other")
     if not hasattr(config, "workerinput"):

@@ -253,8 +253,7 @@ class History:
         match record:
             case Finished():
                 self.finished = record
-                for path in record.unseen:
-                    self.steps.pop(path, None)
+                self._leave_out(record.unseen)
             case Scored():
                 self.scored = record
                 for model, usage in judge_usage(record.details).items():
@@ -279,6 +278,14 @@ class History:
         """The user wishes that calls which were interrupted are made again."""
         for path in [path for path, result in self.results.items() if result.interrupted]:
             self.cut(path)
+
+    def _leave_out(self, paths: Collection[str]) -> None:
+        """Generations, and the calls that they answered, that are no part of the rollout."""
+        for path in paths:
+            self.steps.pop(path, None)
+        for key, called in list(self.calls.items() if paths else ()):
+            if called.path in paths:
+                del self.calls[key]
 
     def cut(self, path: str) -> None:
         """Makes the steps at and after `path` history; a fork record does the same."""

@@ -238,7 +238,8 @@ class Finished(_Record, frozen=True, tag=9):
     """What the rollout itself returned, if it did."""
     at: float
     unseen: tuple[str, ...] = ()
-    """Generations that became durable after the rollout had given up on them: no part of it."""
+    """Generations that are no part of it: durable after the rollout had given up on them, or the
+    answers to an agent's probes."""
     turns_used: int | None = None
     """What the rollout itself said about it, if it did."""
     added: tuple[str | Message, ...] = ()

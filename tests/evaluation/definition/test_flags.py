@@ -2,9 +2,11 @@
 
 import json
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 import pytest
 
+from holdfast.evaluation import plugin
 from holdfast.evaluation.definition import flags
 from holdfast.testing import FakeEngine
 from support.evaluation.course import Course
@@ -345,3 +347,109 @@ def test_every_sample_is_written(course: Course) -> None:
     ]
     assert len({row["execution_metadata"]["rollout_id"] for row in rows}) == 16
     assert all(row["evaluation_result"]["score"] == 1.0 for row in rows)
+
+
+EVAL_PROTOCOL_PLUGIN = """
+def pytest_addoption(parser):
+    group = parser.getgroup("eval-protocol")
+    for name in (
+        *("max-rows", "num-runs", "max-concurrent-rollouts", "max-concurrent-evaluations"),
+        *("summary-json", "reasoning-effort", "max-retry", "success-threshold", "se-threshold"),
+        *("jsonl-path", "remote-rollout-processor-base-url", "output-dir"),
+    ):
+        group.addoption(f"--ep-{name}", action="store", default=None)
+    group.addoption("--ep-input-param", action="append", default=None)
+    group.addoption("--ep-completion-params", action="append", default=[])
+    choices = ["true", "false"]
+    group.addoption("--ep-fail-on-max-retry", action="store", default="true", choices=choices)
+    for name in ("print-summary", "no-upload", "no-op-rollout-processor"):
+        group.addoption(f"--ep-{name}", action="store_true", default=False)
+"""
+"""The flags as eval-protocol 0.3.33 registers them. `make interop` runs the real ones."""
+
+
+@pytest.fixture
+def beside(course: Course, monkeypatch: pytest.MonkeyPatch) -> Course:
+    """A folder in whose sessions eval-protocol's plugin registers its flags."""
+    (course.folder / "conftest.py").write_text(EVAL_PROTOCOL_PLUGIN)
+    monkeypatch.setattr(flags, "find_spec", lambda name: ModuleSpec(name, None))
+    return course
+
+
+def test_flags_that_eval_protocols_plugin_registered_work(beside: Course) -> None:
+    found = told(beside, "--ep-max-rows", 2, "--ep-num-runs=3", "--ep-no-upload")
+    assert (found["num_runs"], found["samples"], found["rows"]) == (3, 3, 6)
+    assert told(beside, "--ep-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
+    bounds: Any = told(beside, "--ep-se-threshold", 0.1, "--ep-success-threshold=1")["threshold"]
+    assert (bounds["success"], bounds["standard_error"]) == (1.0, 0.1)
+    words = ["--ep-completion-params", '{"temperature": 0.5}', "--ep-input-param", "max_tokens=7"]
+    told(beside, *words, "--ep-output-dir", "rows", "--ep-print-summary", "--ep-max-retry", 0)
+    (rows,) = (beside.folder / "rows").glob("*.jsonl")
+    params = json.loads(rows.read_text().splitlines()[0])["input_metadata"]["completion_params"]
+    assert (params["temperature"], params["max_tokens"]) == (0.5, 7)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("success-threshold", 2), ("max-rows", 0)])
+def test_a_bound_of_eval_protocols_plugin_can_fail_a_test(
+    beside: Course, flag: str, value: float
+) -> None:
+    beside.write(ANY.format(extra=""))
+    beside.run(f"--ep-{flag}", value).assert_outcomes(failed=1)
+
+
+def test_our_own_spelling_goes_before_its_twin_even_as_0(beside: Course) -> None:
+    found = told(beside, "--ep-max-rows", 1, "--holdfast-max-rows", 3)
+    assert found["rows"] == 3
+    beside.run("--ep-max-rows", 1, "--holdfast-max-rows", 0).assert_outcomes(failed=1)
+
+
+def test_rows_that_failed_may_be_forgiven_by_eval_protocols_flag(beside: Course) -> None:
+    beside.write(
+        """
+        @evaluation_test(dataset=ROWS, rollout_processor=NoOpRolloutProcessor())
+        def test_it(row):
+            return 1 / row.ground_truth
+        """
+    )
+    beside.run().assert_outcomes(failed=1)
+    beside.run("--ep-fail-on-max-retry", "false").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--ep-max-rows", "some"], "*--ep-max-rows wants a whole number, not 'some'"),
+        (["--ep-success-threshold", "high"], "*--ep-success-threshold wants a number, not 'high'"),
+        (["--ep-reasoning-effort", ""], "*--ep-reasoning-effort wants a word"),
+        (
+            ["--ep-remote-rollout-processor-base-url=http://127.0.0.1:1"],
+            "*--ep-remote-rollout-processor-base-url means nothing to Holdfast's evaluations",
+        ),
+    ],
+)
+def test_a_flag_of_eval_protocols_plugin_that_cannot_work_is_refused(
+    beside: Course, words: list[str], line: str
+) -> None:
+    beside.write(ANY.format(extra=""))
+    result = beside.run(*words)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([line])
+    assert beside.engine.stats().requests == 0
+
+
+def test_tests_of_eval_protocols_own_keep_its_flags_and_its_summary(beside: Course) -> None:
+    beside.write("def test_plain(): pass", head="")
+    words = ["-p", "no:cacheprovider", "--ep-summary-json", "theirs.json"]
+    words += ["--ep-remote-rollout-processor-base-url", "http://127.0.0.1:1"]
+    result = beside.pytester.runpytest_inprocess(*words, plugins=[plugin])
+    result.assert_outcomes(passed=1)
+    assert not (beside.folder / "theirs.json").exists()
+
+
+def test_the_summary_goes_where_eval_protocols_flag_says(beside: Course) -> None:
+    beside.write(ANY.format(extra=""))
+    words = ["-p", "no:cacheprovider", "--ep-summary-json", "both.json"]
+    words += ["--holdfast-policy", beside.engine.url]
+    beside.pytester.runpytest_inprocess(*words, plugins=[plugin]).assert_outcomes(passed=1)
+    (outcome,) = json.loads((beside.folder / "both.json").read_text())["evaluations"]
+    assert outcome["test"] == "test_it.py::test_it"

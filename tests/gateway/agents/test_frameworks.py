@@ -62,3 +62,16 @@ def test_a_framework_gives_one_sample_and_is_given_back_its_past_when_it_dies(co
     killed = played(command, **crash)
     assert len(killed.history().failures) == 1
     assert exported(killed) == exported(calm)
+
+
+def test_inspects_probe_of_its_model_is_no_turn():
+    if not is_installed("inspect_ai"):
+        pytest.skip("inspect_ai is not installed")
+    yard = Yard(policy=Oracle(lambda request: "that is all"))
+    program = [PYTHON, str(AGENT_PROGRAMS / "inspect_eval.py")]
+    yard.run(BlackBoxRolloutProcessor(program, ignore=["reasoning.effort"]))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert len(yard.policy.requests) == 2, "a probe, and the sample"
+    assert len(history.generations) == 1
+    assert_each_token_is_trained_once(yard, samples=1)

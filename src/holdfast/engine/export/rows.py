@@ -46,6 +46,7 @@ _OWN_PLACES = frozenset(
     }
 )
 """What of a task's metadata is no column of its row, but has its place, or is not repeated."""
+_METRIC: Fields = {"is_score_valid": True, "reason": "", "data": {}}
 
 
 def evaluation_rows(
@@ -388,16 +389,20 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
         is_score_valid=view.reward is not None,
         reason="\n".join(rest) or None,
         metrics={
-            name: {
-                "is_score_valid": True,
-                "score": value,
-                "reason": reasons.get(name, ""),
-                "data": {},
-            }
+            name: {**_METRIC, "score": value, "reason": reasons.get(name, "")}
             for name, value in metrics.items()
         },
     )
-    return result | (dict(scored.details) if scored else {})
+    return result | (_stated(scored.details) if scored else {})
+
+
+def _stated(details: Mapping[str, object]) -> Fields:
+    """What the scorer itself said, whose metrics leave out what is as usual."""
+    metrics = {
+        name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
+        for name, metric in _mapping(details, "metrics").items()
+    }
+    return {**details, **({"metrics": metrics} if metrics else {})}
 
 
 def _failed_sample(view: TrajectoryView) -> Fields:

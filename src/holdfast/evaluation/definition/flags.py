@@ -1,16 +1,18 @@
 """The flags of the pytest plugin.
 
-Each is there as `--holdfast-…`, and as `--ep-…` where eval-protocol has it, unless its own plugin
-is installed, too. Values that make no sense are refused by the name of their flag. Imports nothing
-that takes time: sessions without evaluations pay for this module.
+Each is there as `--holdfast-…`, and as `--ep-…` where eval-protocol has it. Where its own plugin is
+installed, that registers the `--ep-…` flags, and their values are read from there: a flag means the
+same for our evaluations, whoever registered it. Values that make no sense are refused by the name
+of their flag. Imports nothing that takes time: sessions without evaluations pay for this module.
 """
 
 import json
 import os
 from argparse import ArgumentTypeError
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import options
 from holdfast.engine.options import FINITE, POSITIVE, Option, Whole, switch
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 PREFIX = "holdfast_"
 """Of the names under which pytest keeps the values."""
 FAILS = options.FAIL_ON_PERMANENT_FAILURE._replace(default=None)
+_FAILS_DEST = PREFIX + FAILS.dest
 _OURS = {
     "policy",
     options.PATIENCE.name,
@@ -36,6 +39,7 @@ _OURS = {
 """Flags that eval-protocol does not have."""
 _EVAL_PROTOCOL_NAMES = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
 """Flags that have another name there."""
+_FAIL_ON_MAX_RETRY, _NO_UPLOAD = "--ep-fail-on-max-retry", "--ep-no-upload"
 
 
 def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None) -> None:
@@ -43,14 +47,14 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
     if with_eval_protocol is None:
         with_eval_protocol = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
-    for option in (*_ROWS, *_WORK, *_JUDGING, *_FILES):
+    for option in _options():
         names = [f"--holdfast-{option.name}"]
         if with_eval_protocol and option.name not in _OURS:
-            names.append(f"--ep-{_EVAL_PROTOCOL_NAMES.get(option.name, option.name)}")
+            names.append(_eval_protocol_flag(option))
         group.addoption(*names, **{"dest": PREFIX + option.dest, **option.keywords()})
     group.addoption(
         f"--holdfast-no-{FAILS.name}",
-        dest=PREFIX + FAILS.dest,
+        dest=_FAILS_DEST,
         action="store_false",
         default=None,
         help="a row that failed for good is counted and shown, and fails nothing",
@@ -58,18 +62,72 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
     if with_eval_protocol:
         group.addoption(
             f"--ep-{FAILS.name}",
-            "--ep-fail-on-max-retry",
-            dest=PREFIX + FAILS.dest,
+            _FAIL_ON_MAX_RETRY,
+            dest=_FAILS_DEST,
             type=_truth,
             metavar="true|false",
             help="whether a row that failed for good fails its test",
         )
         group.addoption(
-            "--ep-no-upload",
+            _NO_UPLOAD,
             dest=PREFIX + "no_upload",
             action="store_true",
             help="accepted: nothing is ever uploaded",
         )
+
+
+def _options() -> Iterator[Option]:
+    yield from (*_ROWS, *_WORK, *_JUDGING, *_FILES)
+
+
+def _eval_protocol_flag(option: Option) -> str:
+    return f"--ep-{_EVAL_PROTOCOL_NAMES.get(option.name, option.name)}"
+
+
+# --- flags that eval-protocol's plugin has registered
+
+
+def take_over(values: dict[str, Any], words: Sequence[str]) -> tuple[set[str], list[str]]:
+    """Reads the `--ep-…` flags that eval-protocol's plugin has parsed into our own `values`; a
+    `--holdfast-…` flag goes before its twin. `words` are those of the command line.
+
+    Returns the names of our flags that got a value, and what is wrong with the others: a value
+    that makes no sense, or a flag that means nothing here.
+    """
+    taken, wrong = set(), []
+    known = {_FAIL_ON_MAX_RETRY, _NO_UPLOAD, f"--ep-{FAILS.name}"}
+    for option in (option for option in _options() if option.name not in _OURS):
+        flag = _eval_protocol_flag(option)
+        known.add(flag)
+        theirs = values.get(_dest(flag))
+        if not _is_given(theirs) or _is_given(values.get(PREFIX + option.dest)):
+            continue
+        try:
+            values[PREFIX + option.dest] = _read(option, theirs)
+            taken.add(option.name)
+        except ArgumentTypeError as error:
+            wrong.append(f"{flag} {error}")
+    # "true" is its default: nobody can tell whether it was asked for.
+    if values.get(_dest(_FAIL_ON_MAX_RETRY)) == "false" and values.get(_FAILS_DEST) is None:
+        values[_FAILS_DEST] = False
+    named = {word.partition("=")[0] for word in words if word.startswith("--ep-")}
+    wrong += [f"{flag} means nothing to Holdfast's evaluations" for flag in sorted(named - known)]
+    return taken, wrong
+
+
+def _is_given(value: object) -> bool:
+    """0 and an empty text are values."""
+    return value is not None and value is not False and value != []
+
+
+def _dest(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _read(option: Option, value: Any) -> Any:
+    if option.kind is None:
+        return value
+    return [option.kind(text) for text in value] if isinstance(value, list) else option.kind(value)
 
 
 # --- values

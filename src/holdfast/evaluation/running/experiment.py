@@ -33,6 +33,7 @@ from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_models
+from holdfast.evaluation.rows.row import EvalMetadata
 from holdfast.evaluation.running.connect import addresses, connect_setting
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
@@ -46,7 +47,7 @@ from holdfast.evaluation.running.resume import (
     settled_already,
 )
 from holdfast.evaluation.running.scorer import scorer_of
-from holdfast.evaluation.running.scorer_row import RowMaker
+from holdfast.evaluation.running.scorer_row import RowMaker, eval_metadata_of
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
@@ -399,7 +400,7 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
             run.spec.name: (run.spec, setting)
             for run, setting in zip(runs, variant.settings, strict=False)
         },
-        num_runs=experiment.session.options.num_runs or definition.num_runs,
+        eval_metadata=_eval_metadata(experiment),
     )
     return scorer_of(
         definition.function,
@@ -408,6 +409,12 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
         several=definition.mode is not Mode.POINTWISE,
         log=None if definition.logger is None else definition.logger.log,
     )
+
+
+def _eval_metadata(experiment: Experiment) -> EvalMetadata:
+    definition = experiment.definition
+    num_runs = experiment.session.options.num_runs or definition.num_runs
+    return eval_metadata_of(definition, num_runs=num_runs, threshold=_threshold(experiment))
 
 
 def _settings(experiment: Experiment) -> Settings:
@@ -463,7 +470,13 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
         parts.append(Part(results, verdict))
         tables.append(await _table(work.journal, run, results))
         if options.output_dir is not None:
-            await write_rows(work.journal, run, Path(options.output_dir))
+            await write_rows(
+                work.journal,
+                run,
+                Path(options.output_dir),
+                metadata=_eval_metadata(experiment),
+                verdict=verdict,
+            )
         if options.report is not None:
             page = await write_page(
                 work.journal,

@@ -1,14 +1,16 @@
 """Written: the files that a session leaves of a finished run, its rows and its page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from holdfast.engine.export.atomic_file import whole_file
-from holdfast.engine.export.export import What, rows
+from holdfast.engine.export.export import Row, What, rows
 from holdfast.engine.prices import Prices
+from holdfast.evaluation.rows.row import EvalMetadata
+from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.verdict import Verdict
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.file_name import file_name
@@ -18,14 +20,37 @@ from holdfast.records.run import Run
 Decode = Callable[[Sequence[int]], str]
 
 
-async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
-    """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
+async def write_rows(
+    journal: Journal, run: Run, folder: Path, *, metadata: EvalMetadata, verdict: Verdict
+) -> None:
+    """The finished rows as `RUN.jsonl`, one for each sample, each with the evaluation that it was
+    part of and the score of that; whole or not at all."""
+    evaluation = metadata.model_dump(mode="json", exclude_none=True)
+    if verdict.passed is not None:
+        evaluation["passed"] = verdict.passed
     with _writing("--holdfast-output-dir", folder):
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{file_name(run.spec.name)}.jsonl"
         with whole_file(target) as part, part.open("wb") as file:
             async for row in rows(journal, run, What.ROWS, apart=True):
-                file.write(msgspec.json.encode(row) + b"\n")
+                judged = _with_verdict(row, evaluation, verdict)
+                file.write(msgspec.json.encode(judged) + b"\n")
+
+
+def _with_verdict(row: Row, evaluation: Mapping[str, object], verdict: Verdict) -> Row:
+    status: Status = Status.eval_finished()
+    rollout = Status.model_validate(row["rollout_status"])
+    result = row.get("evaluation_result")
+    if rollout.is_error():
+        status = Status.error(rollout.message, rollout.details)
+    elif not isinstance(result, Mapping) or not result.get("is_score_valid", True):
+        status = Status.score_invalid()
+    written = {**row, "eval_metadata": {**evaluation, "status": status.model_dump(mode="json")}}
+    if isinstance(result, Mapping):
+        numbers = {"agg_score": verdict.score, "standard_error": verdict.fixed_set_error}
+        own = {name: value for name, value in numbers.items() if result.get(name) is None}
+        written["evaluation_result"] = {**result, **own}
+    return written
 
 
 async def write_page(

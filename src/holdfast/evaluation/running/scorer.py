@@ -6,13 +6,12 @@ whole. What it raises fails its own rows only, with the traceback; the engine se
 what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
 """
 
-import functools
 import inspect
 import sys
 import unittest
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +21,6 @@ from holdfast.engine.scoring.scorer import (
     Scorer,
     check_named,
     group_scorer,
-    listed,
     read_metric,
     read_reward,
     shown,
@@ -31,13 +29,13 @@ from holdfast.evaluation.definition.function import called_by, never_returns
 from holdfast.evaluation.rows.eval_protocol import adopt_models
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
+from holdfast.evaluation.running.returned_rows import GivenRows
 from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import as_number
 
 RowOf = Callable[[TrajectoryView], EvaluationRow]
 Log = Callable[[EvaluationRow], object]
-Seen = TypeVar("Seen")
 ACCEPTED = (
     "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, a dict with "
     "a 'score', or None (no valid score)"
@@ -56,79 +54,66 @@ def scorer_of(
     is called with every row as the function left it."""
     called = called_by(function)
     gives_nothing = never_returns(function)
-    if log is not None:
-        function = logging(function, log, several=several)
+
+    def given_to(seen: Any) -> GivenRows:
+        return GivenRows([row_of(view) for view in (seen if several else [seen])])
+
+    def judge(given: GivenRows) -> Any:
+        named = {"rows": given.rows} if several else {"row": given.rows[0]}
+        return function(**named, **arguments)
+
+    def read(found: object, given: GivenRows) -> Any:
+        if several:
+            results = given.in_order(found, called)
+        else:
+            given.check_own(found, called)
+            results = [found]
+        scores = [score_of(result, called, gives_nothing=gives_nothing) for result in results]
+        if log is not None:
+            for row, result, score in zip(given.rows, results, scores, strict=True):
+                log(_with_result(row, result, score, called))
+        return scores if several else scores[0]
+
     is_async = inspect.iscoroutinefunction(function)
-    scorer: Callable[..., Any]
-    if several:
-        scorer = _judged(
-            lambda views: function(rows=[row_of(view) for view in views], **arguments),
-            lambda found, views: scores_of(found, len(views), called),
-            is_async=is_async,
-        )
-    else:
-        scorer = _judged(
-            lambda view: function(row=row_of(view), **arguments),
-            lambda found, view: score_of(found, called, gives_nothing=gives_nothing),
-            is_async=is_async,
-        )
+    scorer = _judged(given_to, judge, read, is_async=is_async)
     scorer.__name__ = getattr(function, "__name__", type(function).__name__)
     return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
 
-def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callable[..., Any]:
-    """The function, and then the log, with what was judged."""
-
-    def log_rows(found: object, rows: Sequence[EvaluationRow]) -> object:
-        listed = found if several and isinstance(found, Sequence) else [found]
-        for row, result in zip(rows, listed, strict=False):
-            log(_with_result(row, result, called_by(function)))
-        return found
-
-    def rows_of(arguments: Mapping[str, Any]) -> Sequence[EvaluationRow]:
-        return arguments["rows"] if several else [arguments["row"]]
-
-    if inspect.iscoroutinefunction(function):
-
-        async def later(**arguments: Any) -> object:
-            return log_rows(await function(**arguments), rows_of(arguments))
-
-        return functools.wraps(function)(later)
-
-    def at_once(**arguments: Any) -> object:
-        return log_rows(function(**arguments), rows_of(arguments))
-
-    return functools.wraps(function)(at_once)
-
-
-def _with_result(row: EvaluationRow, found: object, called: str) -> EvaluationRow:
+def _with_result(row: EvaluationRow, found: object, score: Score, called: str) -> EvaluationRow:
+    """The row as the function left it, with its result."""
     if isinstance(found, EvaluationRow):
         return found
-    score = score_of(found, called)
     row.evaluation_result = _result_in(found, called) or EvaluateResult(score=score.reward or 0.0)
     return row
 
 
 def _judged(
-    judge: Callable[[Seen], Any], read: Callable[[object, Seen], object], *, is_async: bool
-) -> Callable[[Seen], Any]:
+    given_to: Callable[[Any], GivenRows],
+    judge: Callable[[GivenRows], Any],
+    read: Callable[[object, GivenRows], object],
+    *,
+    is_async: bool,
+) -> Callable[[Any], Any]:
     """A scorer that reads what the user's function says of a trajectory, or of several."""
 
-    async def score_async(seen: Seen) -> object:
+    async def score_async(seen: Any) -> object:
         with _judging():
-            return read(await judge(seen), seen)
+            given = given_to(seen)
+            return read(await judge(given), given)
 
-    async def score_later(found: Awaitable[object], seen: Seen) -> object:
+    async def score_later(found: Awaitable[object], given: GivenRows) -> object:
         with _judging():
-            return read(await found, seen)
+            return read(await found, given)
 
-    def score(seen: Seen) -> object:
+    def score(seen: Any) -> object:
         with _judging():
-            found = judge(seen)
+            given = given_to(seen)
+            found = judge(given)
         # A function that only returns a coroutine: the engine awaits what this one returns.
         if isinstance(found, Awaitable) and not isinstance(found, EvaluationRow):
-            return score_later(found, seen)
-        return read(found, seen)
+            return score_later(found, given)
+        return read(found, given)
 
     return score_async if is_async else score
 
@@ -156,11 +141,6 @@ def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
     """What pytest's functions of these names raise; nothing where it is not there."""
     module = sys.modules.get("pytest")
     return tuple(getattr(module, name).Exception for name in names) if module else ()
-
-
-def scores_of(found: object, count: int, called: str) -> list[Score]:
-    """One for each row, in their order."""
-    return [score_of(result, called) for result in listed(found, count, called)]
 
 
 def score_of(found: object, called: str, *, gives_nothing: bool = False) -> Score:

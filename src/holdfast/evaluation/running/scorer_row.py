@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from copy import copy, deepcopy
 
+from msgspec.structs import asdict
+
 from holdfast.evaluation.definition.completion_params import Setting
 from holdfast.evaluation.definition.definition import Definition
 from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
+from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.records.run import RunSpec
 from holdfast.records.view import TrajectoryView
 
@@ -19,12 +22,11 @@ class RowMaker:
         definition: Definition,
         runs: Mapping[str, tuple[RunSpec, Setting]],
         *,
-        num_runs: int,
+        eval_metadata: EvalMetadata,
     ):
         self._definition = definition
         self._runs = runs
-        self._num_runs = num_runs
-        self._eval_metadata = self._metadata()
+        self._eval_metadata = eval_metadata
 
     def row(self, view: TrajectoryView) -> EvaluationRow:
         """One of its own for each call: a scorer may change it as it likes."""
@@ -39,29 +41,26 @@ class RowMaker:
             **(metadata.session_data or {}),
             "mode": self._definition.mode.value,
         }
-        index = view.key.sample // max(1, spec.samples // self._num_runs)
+        index = view.key.sample // max(1, spec.samples // self._eval_metadata.num_runs)
         row.execution_metadata.run_id = f"{spec.name}/{index}"
-        row.eval_metadata = eval_metadata = self._eval_metadata.model_copy()
-        if eval_metadata.passed_threshold is not None:
-            eval_metadata.passed_threshold = eval_metadata.passed_threshold.model_copy()
+        row.eval_metadata = self._eval_metadata.model_copy(deep=True)
         return row
 
-    def _metadata(self) -> EvalMetadata:
-        definition, own = self._definition, self._definition.threshold
-        threshold = None
-        if own is not None:
-            threshold = EvaluationThreshold(
-                success=own.success,
-                standard_error=own.standard_error,
-                clustered_standard_error=own.clustered_standard_error,
-            )
-        return EvalMetadata(
-            name=definition.function.__name__,
-            description=definition.function.__doc__,
-            num_runs=self._num_runs,
-            aggregation_method=definition.aggregation.value,
-            passed_threshold=threshold,
-        )
+
+def eval_metadata_of(
+    definition: Definition, *, num_runs: int, threshold: Threshold | None
+) -> EvalMetadata:
+    """`num_runs` and `threshold` are those of the session, which may change the decorator's."""
+    # Not validated: ours may be above the 1 that eval-protocol allows.
+    bounds = {} if threshold is None else asdict(threshold)
+    passed = EvaluationThreshold.model_construct(**bounds) if bounds else None
+    return EvalMetadata(
+        name=definition.function.__name__,
+        description=definition.function.__doc__,
+        num_runs=num_runs,
+        aggregation_method=definition.aggregation.value,
+        passed_threshold=passed,
+    )
 
 
 def _unscored(view: TrajectoryView) -> TrajectoryView:

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.attempt import AttemptSetup, End
 from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
+from holdfast.gateway.calls.probes import probes
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
@@ -189,6 +190,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
                 judged = await self.finish(after, setup.episodes)
                 end = end if judged is None else end.with_judgement(judged)
         assert end is not None, "an agent that is not over has ended"
+        t.session.log.unseen += probes(t.session.history, t.task)
         if end.limit:
             raise Truncated(end.limit, returned=end.returned)
         return end.returned

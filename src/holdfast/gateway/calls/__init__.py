@@ -12,6 +12,7 @@
 - `answer`: a recorded call as the answer that its agent gets.
 - `heard`: which answers the agent of an attempt is known to have received.
 - `rejections`: the calls of an attempt that were rejected, or could not be answered.
+- `probes`: calls with which a framework tries its model; no part of the trajectory.
 - `tool_calls`: the tools that an agent calls through the gateway, each call a durable step.
 - `attempt_status`: what the journal says of an attempt that is not open here.
 - `trajectory`: AgentTrajectory: one attempt of an agent, with all of the above.

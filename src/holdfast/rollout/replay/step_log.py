@@ -43,7 +43,7 @@ class StepLog:
         self.is_unsure = False
         """Whether a cancelled append may have become durable without our history knowing."""
         self.unseen: list[str] = []
-        """Generations that the rollout gave up on, and that may be durable all the same."""
+        """Generations that are no part of the rollout, though they may be durable."""
         self.is_replaying = bool(history.steps)
         """Whether there were steps to replay when the attempt began."""
         self._context = context

@@ -1,6 +1,11 @@
-"""Exports as CSV: one line per row; lists and objects are JSON text, null is an empty cell."""
+"""Exports as CSV: one line per row; lists and objects are JSON text, null is an empty cell.
+
+CSV is for spreadsheets, and a spreadsheet runs a text that looks like a formula. Replies, tools and
+engines write such texts, so each gets an apostrophe before it.
+"""
 
 import csv
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +14,8 @@ from holdfast.engine.export.export import Row, What
 
 FLAT = (What.SAMPLES, What.TRAJECTORIES, What.FAILURES)
 """What can be one."""
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""What begins a formula. Apostrophes before it count too: to take one away undoes the guard."""
 
 
 class CsvFile:
@@ -33,6 +40,8 @@ class CsvFile:
 
 
 def _cell(value: object) -> object:
-    if value is None or isinstance(value, str):
+    if isinstance(value, str):
+        return f"'{value}" if _FORMULA.match(value) else value
+    if value is None:
         return value
     return msgspec.json.encode(value).decode()

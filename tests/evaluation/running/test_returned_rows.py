@@ -1,0 +1,161 @@
+"""A returned row is scored as the row that it is, wherever it stands in the list."""
+
+import re
+from typing import Any
+
+import pytest
+
+from holdfast.engine.scoring.scorer import NotAScore
+from holdfast.evaluation import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata
+from holdfast.evaluation.running.returned_rows import GivenRows
+from support.evaluation.course import Course
+
+
+def row(task: str, sample: int = 0) -> EvaluationRow:
+    return EvaluationRow(
+        input_metadata=InputMetadata(row_id=task),
+        execution_metadata=ExecutionMetadata(rollout_id=f"run/{task}/{sample}"),
+        evaluation_result=EvaluateResult(score=0.5),
+    )
+
+
+def made_by_the_function(task: str) -> EvaluationRow:
+    return EvaluationRow(
+        input_metadata=InputMetadata(row_id=task), evaluation_result=EvaluateResult(score=1.0)
+    )
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    "returned",
+    ["rows[::-1]", "[row.model_copy(deep=True) for row in reversed(rows)]"],
+    ids=["rows", "copies"],
+)
+def test_rows_in_another_order_keep_their_scores(course: Course, kind: str, returned: str) -> None:
+    course.write(
+        f"""
+        @evaluation_test(dataset=ROWS, mode="all")
+        {kind} test_it(rows):
+            for row in rows:
+                row.evaluation_result = EvaluateResult(score=row.ground_truth / 10)
+            return {returned}
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    rewards = {name: one.reward for name, one in course.histories("test_it.test_it").items()}
+    assert rewards == {"r0/0": 0.0, "r1/0": 0.1, "r2/0": 0.2, "r3/0": 0.3}
+
+
+def test_a_comparison_of_two_settings_is_not_inverted_by_the_order_of_its_rows(
+    course: Course,
+) -> None:
+    course.write(
+        """
+        @evaluation_test(
+            dataset=ROWS,
+            mode="groupwise",
+            completion_params=[{"temperature": 0.25}, {"temperature": 1.0}],
+        )
+        def test_it(rows):
+            for row in rows:
+                temperature = row.input_metadata.completion_params["temperature"]
+                row.evaluation_result = EvaluateResult(score=temperature)
+            return sorted(rows, key=lambda row: -row.evaluation_result.score)
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    (outcome,) = course.outcomes()
+    assert [run["agg_score"] for run in outcome["runs"]] == [0.25, 1.0]
+
+
+def test_a_logger_gets_each_row_with_its_own_result(course: Course) -> None:
+    course.write(
+        """
+        class Log:
+            def log(self, row):
+                with open("log.txt", "a") as file:
+                    file.write(f"{row.input_metadata.row_id} {row.evaluation_result.score}\\n")
+
+            def read(self, rollout_id=None):
+                return []
+
+        @evaluation_test(dataset=ROWS, mode="all", logger=Log())
+        def test_it(rows):
+            for row in rows:
+                row.evaluation_result = EvaluateResult(score=row.ground_truth / 10)
+            return rows[::-1]
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    logged = (course.folder / "log.txt").read_text().splitlines()
+    assert sorted(logged) == ["r0 0.0", "r1 0.1", "r2 0.2", "r3 0.3"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        ("rows[:3]", "test_it did not return the row test_it.test_it/r3/0"),
+        ("rows + rows[:1]", "test_it returned the row test_it.test_it/r0/0 twice"),
+        (
+            "rows[:3] + [EvaluationRow(input_metadata=InputMetadata(row_id='r9'))]",
+            "test_it returned the row r9, which it was not given",
+        ),
+        ("rows[:3] + [1.0]", "test_it returned 1.0 in a list of rows"),
+    ],
+)
+def test_a_missing_doubled_or_foreign_row_is_an_error_that_names_it(
+    course: Course, returned: str, error: str
+) -> None:
+    course.write(
+        f"""
+        @evaluation_test(dataset=ROWS, mode="all")
+        def test_it(rows):
+            for row in rows:
+                row.evaluation_result = EvaluateResult(score=1.0)
+            return {returned}
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    assert error in result.stdout.str()
+
+
+def test_a_pointwise_function_may_not_return_the_row_of_another_rollout(course: Course) -> None:
+    course.write(
+        """
+        SEEN = []
+
+        @evaluation_test(dataset=ROWS[:2], max_concurrent_evaluations=1)
+        def test_it(row):
+            row.evaluation_result = EvaluateResult(score=1.0)
+            SEEN.append(row)
+            return SEEN[0]
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    said = result.stdout.str()
+    assert re.search(r"returned the row test_it\.test_it/r./0 for the row test_it\.test_it/r", said)
+
+
+@pytest.mark.parametrize("results", [[0.1, 0.2], [{"score": 0.1}, None]])
+def test_results_that_are_no_rows_go_by_position(results: list[Any]) -> None:
+    assert GivenRows([row("a"), row("b")]).in_order(results, "test_it") == results
+
+
+def test_a_row_that_the_function_made_is_matched_by_its_row_id() -> None:
+    first, second = made_by_the_function("a"), made_by_the_function("b")
+    assert GivenRows([row("a"), row("b")]).in_order([second, first], "test_it") == [first, second]
+
+
+def test_a_row_that_the_function_made_is_refused_where_several_have_its_row_id() -> None:
+    given = GivenRows([row("a", 0), row("a", 1)])
+    with pytest.raises(NotAScore, match="2 rows have its row_id 'a'"):
+        given.in_order([made_by_the_function("a"), row("a", 1)], "test_it")
+
+
+def test_a_row_of_an_earlier_rollout_does_not_pass_for_one_with_its_row_id() -> None:
+    stale = row("a")
+    stale.execution_metadata.rollout_id = "earlier/a/0"
+    with pytest.raises(NotAScore, match="returned the row earlier/a/0, which it was not given"):
+        GivenRows([row("a"), row("b")]).in_order([stale, row("b")], "test_it")
