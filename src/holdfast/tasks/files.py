@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
 from holdfast.records.task import PlainRow, decode_row
 from holdfast.tasks.csv_files import read_csv
@@ -154,8 +155,8 @@ def _batches(path: Path) -> Iterator["pyarrow.RecordBatch"]:
 
 
 def _read_parquet(path: Path) -> Iterator["pyarrow.RecordBatch"]:
-    _require_pyarrow(path)
-    import pyarrow.parquet
+    with needed_by(str(path), extra="parquet"):
+        import pyarrow.parquet
 
     with _open(path, lambda: pyarrow.parquet.ParquetFile(path)) as file:
         yield from file.iter_batches(_BATCH_ROWS)
@@ -163,8 +164,8 @@ def _read_parquet(path: Path) -> Iterator["pyarrow.RecordBatch"]:
 
 def _read_arrow(path: Path) -> Iterator["pyarrow.RecordBatch"]:
     """`datasets` writes streams; others write files with an index at their end."""
-    _require_pyarrow(path)
-    import pyarrow
+    with needed_by(str(path), extra="parquet"):
+        import pyarrow
 
     with _open(path, lambda: pyarrow.memory_map(str(path))) as source:
         is_file = source.read(6) == b"ARROW1"
@@ -189,15 +190,6 @@ def _open(path: Path, open_file: Any) -> Any:
         return open_file()
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"data set {path} cannot be read: {error}") from error
-
-
-def _require_pyarrow(path: Path) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"{path} needs pyarrow: pip install '.[parquet]' (in the clone)"
-        ) from error
 
 
 def _without_nulls(value: Any) -> Any:
