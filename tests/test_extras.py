@@ -53,9 +53,14 @@ def test_a_package_that_no_extra_brings_is_installed_by_its_name() -> None:
     assert line == "a datum needs no_such_package: pip install no_such_package"
 
 
+def test_a_package_that_is_broken_is_to_be_installed_again() -> None:
+    line = failing_import("raise ImportError('no libray.so')", what="--cluster", extra="ray")
+    assert "--cluster needs ray, which fails (no libray.so): pip install '.[ray]'" in line
+
+
 def test_a_package_of_another_version_says_what_it_lacks() -> None:
     line = failing_import("from msgspec import no_such_name", what="a thing", extra="gym")
-    assert "a thing needs msgspec of another version (cannot import name 'no_such_name'" in line
+    assert "a thing needs msgspec, which fails (cannot import name 'no_such_name'" in line
 
 
 def test_a_module_of_ours_that_is_missing_is_no_missing_extra() -> None:

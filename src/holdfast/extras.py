@@ -23,10 +23,10 @@ def needed_by(what: str, *, extra: str = "") -> Iterator[None]:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "holdfast"):
+        if package == "holdfast" or not (package or extra):
             raise
-        other = "" if isinstance(error, ModuleNotFoundError) else f" of another version ({error})"
-        raise _missing(f"{what} needs {package}{other}", extra, package) from None
+        reason = "" if isinstance(error, ModuleNotFoundError) else f", which fails ({error})"
+        raise _missing(f"{what} needs {package or extra}{reason}", extra, package) from None
 
 
 def require(what: str, *, extra: str) -> None:

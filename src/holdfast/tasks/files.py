@@ -34,6 +34,8 @@ class FileRecord(NamedTuple):
 
     where: str
     fields: dict[str, Any]
+    empty: tuple[str, ...] = ()
+    """Columns that the table has, and this row no value in."""
 
 
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
@@ -55,8 +57,8 @@ def _read_file(path: Path, what: str) -> Iterator[FileRecord]:
         return
     try:
         if kind in _COLUMNS:
-            for where, row in read_csv(path, path.read_bytes()):
-                yield FileRecord(where, _with_nested(row, where))
+            for where, row, empty in read_csv(path, path.read_bytes()):
+                yield FileRecord(where, _with_nested(row, where), empty)
         elif kind == ".json":
             yield from _read_json(path, path.read_bytes())
         else:
@@ -127,13 +129,17 @@ def _read_tables(path: Path, batches: Iterable["pyarrow.RecordBatch"]) -> Iterat
     for batch in batches:
         for row in batch.to_pylist():
             number += 1
-            where = f"{path}, row {number}"
-            yield FileRecord(where, plain_row(row, where))
+            yield table_record(row, f"{path}, row {number}")
 
 
-def plain_row(row: Mapping[str, object], where: str) -> PlainRow:
-    """A row of a table in JSON's types. A table has every field in every row: null, or NaN, stands
-    for a missing one."""
+def table_record(row: Mapping[str, object], where: str) -> FileRecord:
+    """A row of a table in JSON's types. A table has every column in every row: null, or NaN, stands
+    for a missing value."""
+    plain = _plain_row(row, where)
+    return FileRecord(where, plain, tuple(str(name) for name in row if str(name) not in plain))
+
+
+def _plain_row(row: Mapping[str, object], where: str) -> PlainRow:
     try:
         # Times, decimal numbers and bytes become texts.
         plain = msgspec.to_builtins(_without_nulls(row), str_keys=True, enc_hook=_as_text)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from holdfast.extras import needed_by
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.tasks.files import FileRecord, plain_row
+from holdfast.tasks.files import FileRecord, table_record
 
 PREFIX = "hf:"
 FORM = "hf:NAME, hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT"
@@ -55,7 +55,7 @@ def load_hub(source: str) -> Iterator[FileRecord]:
     table = one_split(_load(source, named), source)
     for number, row in enumerate(table, 1):
         where = f"{source}, row {number}"
-        yield FileRecord(where, plain_row(row, where))
+        yield table_record(row, where)
 
 
 def one_split(found: Any, name: str) -> Any:
