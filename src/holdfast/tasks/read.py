@@ -102,7 +102,7 @@ def _positioned(number: int, row: object, *, columns: Columns) -> tuple[str, obj
         if not isinstance(fields, Mapping):
             raise UsageError(f"{where} has no columns: it is of type {type(fields).__name__}")
         fields = _rename(fields, columns, where, empty)
-    if empty and _PROMPTS.isdisjoint(fields):
+    if empty and isinstance(fields, Mapping) and _PROMPTS.isdisjoint(fields):
         _check_prompt(columns, where, empty)
     return where, fields
 
