@@ -44,7 +44,7 @@ bench: $(VENV)/installed
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Sdist and wheel, and the wheel alone in a clean environment, where a rollout is run.
+# Sdist and wheel; every command and public name in clean environments, with each extra alone.
 package:
 	PYTHON=$(PYTHON) scripts/package.sh
 

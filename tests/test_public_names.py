@@ -178,21 +178,3 @@ def test_the_documented_way_to_read_a_run_reads_it(found: Found, place: Path) ->
     sample, view = done.stdout.splitlines()
     assert sample.startswith("sum 0 1.0 ")
     assert view == "first/sum/0 COMPLETED 1.0 2 It is 5."
-
-
-def test_train_without_its_extra_says_which_one_it_needs() -> None:
-    code = (
-        "import importlib.util as util, sys\n"
-        "find = util.find_spec\n"
-        "util.find_spec = lambda name, *rest: None if name == 'peft' else find(name, *rest)\n"
-        "import holdfast\n"
-        "try:\n"
-        "    holdfast.train\n"
-        "except holdfast.UsageError as error:\n"
-        "    print(error, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == (
-        "training needs peft; install it with: pip install -c constraints.txt '.[train]' "
-        "(in the clone) False\n"
-    ), done.stderr

@@ -34,6 +34,8 @@ holdfast` costs milliseconds.
 - `request_guard`: What every HTTP server of ours asks of a request before anything else.
 - `log_files`: Files into which the processes of a run log, each into its own.
 - `version`: The version that is installed.
+- `extras`: Packages beyond the core. One that is not installed is one line, which says what to
+  install.
 - `lazy_names`: Public names of a package that are imported when they are first used.
 - `prometheus`: Metrics in Prometheus' text format.
 - `clock`: Time as something that can be replaced.
@@ -185,9 +187,9 @@ def __getattr__(name: str) -> object:
 
         return installed_version()
     if name == "train":  # Its module imports torch.
-        from holdfast.training import extra
+        from holdfast.extras import require
 
-        extra.require()
+        require("training", extra="train")
     return _load(name)
 
 

@@ -210,6 +210,54 @@ def test_a_finished_run_needs_no_engine(plain, served):
             holdfast.run_sync(one_turn, **{**gone, **changes})
 
 
+GONE = """
+import asyncio
+import holdfast
+
+async def solve(t): ...
+
+async def use_policy():
+    async with holdfast.open_policy("http://127.0.0.1:9"):
+        ...
+
+call = dict(tasks=["Hi"], policy="http://127.0.0.1:9", journal="memory:")
+{how}
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "holdfast.run_sync(solve, **call)",
+        "asyncio.run(holdfast.run(solve, **call))",
+        "asyncio.run(use_policy())",
+    ],
+)
+def test_an_engine_that_is_not_there_is_one_error_without_our_frames(how):
+    done = subprocess.run(
+        [sys.executable, "-c", GONE.format(how=how)], capture_output=True, text=True, check=False
+    )
+    *frames, error = done.stderr.splitlines()
+    assert error.startswith(
+        "holdfast.records.errors.EndpointDown: the policy at http://127.0.0.1:9"
+    )
+    assert "direct cause" not in done.stderr
+    ours = [frame for frame in frames if "/src/holdfast/" in frame]
+    assert len(ours) <= 2, done.stderr
+
+
+def test_an_error_that_the_user_s_own_code_caused_keeps_its_traceback():
+    class Broken(holdfast.SingleTurnRolloutProcessor):
+        async def setup(self) -> None:
+            raise EndpointDown("the other engine is down") from KeyError("its address")
+
+    call = {"tasks": ["Hi"], "journal": "memory:"}
+    with FakeEngine() as engine, pytest.raises(EndpointDown) as caught:
+        holdfast.run_sync(Broken(), policy=engine.url, **call)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert any(entry.name == "setup" for entry in caught.traceback)
+
+
 def half(trajectory: holdfast.TrajectoryView) -> float:
     return 0.5
 

@@ -43,6 +43,11 @@ def engine(folder: Path, newest: Newest, lines: list[str]) -> SupervisedEngine:
     )
 
 
+def restarts(lines: list[str]) -> list[str]:
+    """The lines that this is about: an engine that takes long to start reports that as well."""
+    return [line for line in lines if "starting it again" in line]
+
+
 async def kill(served: SupervisedEngine) -> None:
     """As soon as it takes requests."""
     while not await asyncio.to_thread(is_healthy, served.url):
@@ -78,7 +83,7 @@ def test_one_that_is_killed_each_time_is_started_again_and_then_ends_the_run(tmp
     assert "engine was killed by signal 9" in ending.cause
     assert ending.cause.endswith("(and so 1 times before)")
     assert (ending.code, ending.restarts) == (1, {"trainer": 0, "engine": 1})
-    assert lines == [f"{KILLED}; starting it again in 0.01 s"]
+    assert restarts(lines) == [f"{KILLED}; starting it again in 0.01 s"]
 
 
 def test_one_that_cannot_be_started_again_is_lost_with_the_reason(tmp_path):
@@ -96,7 +101,7 @@ def test_one_that_cannot_be_started_again_is_lost_with_the_reason(tmp_path):
         else:
             with pytest.raises(OSError, match="no such device"):
                 asyncio.run(body())
-        assert lines == [f"{KILLED}; starting it again in 0.01 s"]
+        assert restarts(lines) == [f"{KILLED}; starting it again in 0.01 s"]
 
 
 def test_a_first_start_that_fails_is_tried_again_as_often(tmp_path):
@@ -109,4 +114,4 @@ def test_a_first_start_that_fails_is_tried_again_as_often(tmp_path):
 
     with pytest.raises(EngineDidNotStart, match="killed again"):
         asyncio.run(body())
-    assert lines == ["killed; starting it again in 0.01 s"]
+    assert restarts(lines) == ["killed; starting it again in 0.01 s"]

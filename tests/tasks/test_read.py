@@ -223,6 +223,22 @@ def test_columns_say_which_is_which(tmp_path):
             read_tasks(path, columns=columns)  # type: ignore[arg-type]
 
 
+def test_an_empty_cell_is_a_value_that_is_missing_and_no_missing_column(tmp_path):
+    import pandas
+
+    path = tmp_path / "gsm.csv"
+    path.write_text("question,answer\n1 + 1?,\n")
+    frame = pandas.DataFrame({"question": ["1 + 1?"], "answer": [None]})
+    columns = {"prompt": "question", "ground_truth": "answer"}
+    for source in (path, frame):
+        (task,) = read_tasks(source, columns=columns)
+        assert (task.messages, task.ground_truth) == ((user("1 + 1?"),), None)
+        with pytest.raises(UsageError, match="no column 'answers'; it has question, answer"):
+            read_tasks(source, columns={"ground_truth": "answers"})
+        with pytest.raises(UsageError, match="column 'answer' is empty; write a prompt there"):
+            read_tasks(source, columns={"prompt": "answer"})
+
+
 def test_nested_columns_and_missing_values_of_tables(tmp_path):
     import pandas
 
@@ -302,9 +318,13 @@ def mistake(tmp_path: Path, name: str, data: bytes | str) -> str:
         ("t.csv", "prompt,x\na\n", "t.csv:2: 1 cells, but the first line names 2 columns"),
         ("t.csv", "prompt,x\na,b,c\n", "t.csv:2: 3 cells, but the first line names 2 columns"),
         ("t.csv", "prompt\n" + "x" * 200_000, "t.csv:2: a cell has more than 131,072 characters"),
-        ("t.csv", "prompt,x\n,b\n", "t.csv:2: needs 'messages'"),
+        ("t.csv", "prompt,x\n,b\n", "t.csv:2: column 'prompt' is empty"),
         ("t.csv", b"prompt\ncaf\xe9\n", "t.csv:2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
         ("t.csv", "prompt\na\n".encode("utf-16"), "t.csv is UTF-16; save it as UTF-8"),
+        ("t.jsonl", b'{"prompt": "caf\xe9"}\n', "t.jsonl:1: byte 0xe9 is not UTF-8; save the file"),
+        ("t.json", b'[\n{"prompt": "caf\xe9"}]', "t.json:2: byte 0xe9 is not UTF-8; save the file"),
+        ("t.jsonl", '{"prompt": "a"}'.encode("utf-16"), "t.jsonl:1 is UTF-16; save it as UTF-8"),
+        ("t.csv", "id,prompt,answer\nx,,5\n", "t.csv:2: column 'prompt' is empty; write a prompt"),
         ("t.csv", "messages\nhello\n", "messages is a text, 'hello'; write a JSON list"),
         ("t.csv", 'messages\n"[1,"\n', "t.csv:2: messages: not JSON"),
         ("t.csv", "id,prompt\na,x\na,y\n", "task id 'a' is used 2 times, in lines 2, 3"),

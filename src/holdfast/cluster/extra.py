@@ -4,9 +4,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from holdfast.records.errors import UsageError
-
-MISSING = "--cluster needs Ray: pip install '.[ray]' (in the clone)"
+from holdfast.extras import needed_by
 
 
 def import_ray() -> Any:
@@ -14,9 +12,7 @@ def import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Or it gives notice, at each start, of what it will do about GPUs some day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
+    with needed_by("--cluster", extra="ray"):
         import ray
-    except ImportError as error:
-        raise UsageError(MISSING) from error
     module: ModuleType = ray
     return module

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.read import opened_to_read
+from holdfast.extras import needed_by
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import NotTrainable, UsageError
@@ -17,7 +18,8 @@ from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.samples.sample import Sample, experts_of
 
 if TYPE_CHECKING:
-    import numpy as np
+    with needed_by("load_experts"):
+        import numpy as np
 
     Rows = np.ndarray[Any, Any]
     Experts = Mapping[tuple[str, int], Rows]

@@ -20,6 +20,7 @@ from holdfast.convert.selection import (
     rewarded_members,
     single_branch,
 )
+from holdfast.extras import needed_by
 from holdfast.records.errors import NotTrainable
 from holdfast.records.samples.sample import Sample
 
@@ -129,7 +130,8 @@ def _not_contiguous(sample: Sample, why: str) -> NotTrainable:
 
 
 def _as_tensors(message: Fields) -> Fields:
-    import torch
+    with needed_by("to_nemo with tensors", extra="local"):
+        import torch
 
     found: dict[str, Any] = dict(message)
     found["token_ids"] = torch.tensor(found["token_ids"], dtype=torch.int64)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.convert.checks import listed, narrowed, samples_for
 from holdfast.convert.provenance import KEY, Fields, provenance_of, restored
 from holdfast.convert.selection import Group, groups_of, real_members, response_start
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.sample import Sample
 from holdfast.training.advantages import ESTIMATORS, Estimator, estimate
@@ -47,7 +48,8 @@ class TinkerDatum(Struct, frozen=True):
     def datum(self, *, weights: bool = False) -> Any:
         """A `tinker.Datum` for `importance_sampling`, `ppo`, `cispo`; with `weights`, for
         `cross_entropy`."""
-        import tinker
+        with needed_by("datum"):
+            import tinker
 
         inputs = {"target_tokens": self.target_tokens}
         if weights:

@@ -23,6 +23,7 @@ from holdfast.convert.selection import (
     single_branch,
 )
 from holdfast.convert.versions import global_steps, steps_of
+from holdfast.extras import needed_by
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.sample import Sample
@@ -155,7 +156,8 @@ def to_trl_async(
     the oldest of its tokens, as TRL counts staleness. `messages`: prompt and completion of each
     trajectory.
     """
-    import numpy as np
+    with needed_by("to_trl_async"):
+        import numpy as np
 
     check_whole("first_group", first_group, least=0)
     found = samples_for("to_trl_async", samples)

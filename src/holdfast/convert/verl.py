@@ -33,6 +33,7 @@ from holdfast.convert.selection import (
     single_branch,
 )
 from holdfast.convert.versions import global_steps, steps_of
+from holdfast.extras import needed_by
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.sample import Sample
@@ -60,8 +61,9 @@ class VerlBatch(Struct, frozen=True):
 
     def data_proto(self) -> Any:
         """A `verl.DataProto`; the memory is shared."""
-        import torch
-        from verl import DataProto
+        with needed_by("data_proto"):
+            import torch
+            from verl import DataProto
 
         return DataProto.from_dict(
             tensors={name: torch.from_numpy(value) for name, value in self.tensors.items()},
@@ -147,7 +149,8 @@ def _length(what: str, rows: Sequence[Sample], lengths: Sequence[int], limit: in
 def _tensors(
     rows: Sequence[Sample], starts: Sequence[int], *, wide: int, long: int, pad: int
 ) -> "Arrays":
-    import numpy as np
+    with needed_by("to_verl"):
+        import numpy as np
 
     shape = (len(rows), wide + long)
     ids = np.full(shape, pad, dtype=np.int64)

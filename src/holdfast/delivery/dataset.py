@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
 from holdfast.delivery.delivery import DeliveredBatch, Delivery
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
+
+with needed_by("DeliveryDataset", extra="local"):
+    from torch.utils.data import IterableDataset, get_worker_info
 
 
 class DeliveryDataset(IterableDataset[Any]):

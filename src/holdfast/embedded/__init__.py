@@ -14,11 +14,12 @@ are the older names of `DecodeEngine` and `ServeSettings`.
 - `model`: The model: loading it, its passes, and the proof that batches change nothing.
 - `parent`: A process that ends with whoever started it: with the other end of the pipe on its
   stdin.
-- `extra`: The extra `local`: torch and transformers, which only this package uses, when it runs.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from holdfast.extras import require
 
 if TYPE_CHECKING:
     from holdfast.embedded.arguments import ServeSettings
@@ -55,5 +56,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _NEED_TORCH:
-        import_module("holdfast.embedded.extra").require()
+        require("the embedded engine", extra="local")
     return getattr(import_module(f"holdfast.embedded.{_HOMES[name]}"), name)

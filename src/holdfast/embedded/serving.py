@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.addresses import is_loopback
-from holdfast.embedded import extra, parent
+from holdfast.embedded import parent
 from holdfast.embedded.arguments import NOTE, STARTING, ServeSettings
 from holdfast.embedded.model import files
 from holdfast.embedded.model.files import TINY
+from holdfast.extras import require
 from holdfast.records.errors import UsageError
 from holdfast.server_tokens import loopback_token, token_file
 
@@ -28,7 +29,7 @@ _BACKLOG = 4096
 def serve(settings: ServeSettings) -> int:
     """Serves until SIGTERM, SIGINT or the end of stdin. Raises `UsageError` before it listens."""
     _check_key_needed(settings)
-    extra.require()
+    require("the embedded engine", extra="local")
     path = _path(settings)
     with _bind(settings) as sock:
         return _serve(settings, path, sock)

@@ -6,7 +6,7 @@ Lines for people (a replica is down, or back) go to the logger `holdfast`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import PurePath
 
 from holdfast.engine.arguments import address_of
@@ -14,6 +14,8 @@ from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, 
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.errors import HoldfastError
+from holdfast.records.failure import for_caller
 
 LOG = logging.getLogger("holdfast")
 
@@ -31,7 +33,12 @@ async def open_policy(
     `where`: the address of an engine, or those of its replicas; none: the embedded engine, started
     here and stopped at the end. `model` and `api_key` are as in `holdfast.run`.
     """
-    async with connected(address_of(where, model=model, api_key=api_key)) as connection:
+    async with AsyncExitStack() as stack:
+        engine = connected(address_of(where, model=model, api_key=api_key))
+        try:
+            connection = await stack.enter_async_context(engine)
+        except HoldfastError as error:
+            raise for_caller(error)  # noqa: B904 - it is the same error
         yield connection.policy
 
 

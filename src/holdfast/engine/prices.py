@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.records.encoding.declared import check_fields
+from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 from holdfast.records.usage import Usage
 
@@ -120,11 +121,7 @@ def default_prices() -> Prices | None:
 def read_prices(path: Path, *, source: str = "") -> Prices:
     """A TOML or JSON file. Raises `UsageError` that names it."""
     source = source or str(path)
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"prices {source} cannot be read: {why}") from error
+    text = read_text_file(path, f"prices {source}")
     try:
         fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:

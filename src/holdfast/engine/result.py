@@ -16,9 +16,9 @@ from holdfast.engine.export.nested import nested_message
 from holdfast.engine.export.read import samples, trajectories
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import RunReport, as_text
+from holdfast.extras import needed_by
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
-from holdfast.records.errors import UsageError
 from holdfast.records.samples.sample import Sample
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.threads.blocking import run_blocking
@@ -83,18 +83,14 @@ class RunResult(tuple[Ending, RunReport]):
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The table as a DataFrame. Needs pandas."""
-        try:
+        with needed_by("to_pandas", extra="pandas"):
             import pandas
-        except ImportError as error:
-            raise _missing("to_pandas", "pandas") from error
         return pandas.DataFrame(self.table)
 
     def to_dataset(self) -> "datasets.Dataset":
         """The table as a data set of Hugging Face's `datasets`, messages nested. Needs datasets."""
-        try:
+        with needed_by("to_dataset", extra="datasets"):
             import datasets
-        except ImportError as error:
-            raise _missing("to_dataset", "datasets") from error
         return datasets.Dataset.from_list(_uniform(self.table))
 
     async def load(self) -> "RunResult":
@@ -164,7 +160,3 @@ def _uniform(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
 
 def _json(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
-
-
-def _missing(method: str, package: str) -> UsageError:
-    return UsageError(f"{method} needs {package}: pip install '.[{package}]' (in the clone)")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.environments import replies
+from holdfast.extras import needed_by
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,
@@ -22,16 +23,11 @@ from holdfast.rollout.episodes.environment import (
     Recovery,
 )
 
-try:
+with needed_by("OpenEnvEnvironment", extra="openenv"):
     from openenv.core.env_client import EnvClient
     from openenv.core.generic_client import GenericEnvClient
     from openenv.core.sync_client import SyncEnvClient
     from websockets.exceptions import ConnectionClosed
-except ImportError as missing:
-    raise UsageError(
-        f"OpenEnvEnvironment needs openenv-core ({missing}); install it with: "
-        "pip install '.[openenv]' (in the clone)"
-    ) from missing
 
 DEFAULT_PATIENCE = 60.0
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 2.0

@@ -20,7 +20,6 @@ that name, whichever of its modules has it.
 - `models`: The models under the name of eval-protocol's module for them.
 - `exceptions`: Errors by the codes of a status, under eval-protocol's names.
 - `dataset_logger`: DatasetLogger: eval-protocol's store of rows; the default one is the journal.
-- `extra`: The extra `evaluation`: pydantic, for rows and results.
 """
 
 from typing import TYPE_CHECKING
@@ -187,9 +186,9 @@ _load, __all__ = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
-    from holdfast.evaluation.extra import needed_by
+    from holdfast.extras import needed_by
 
-    with needed_by(f"holdfast.evaluation.{name}"):
+    with needed_by(f"holdfast.evaluation.{name}", extra="evaluation"):
         return _load(name)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from msgspec import json
 
+from holdfast.extras import needed_by
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
@@ -108,13 +109,8 @@ def _open_server(where: str, *, read_only: bool) -> Journal:
 
 def require_driver(where: str) -> None:
     """Before anything is imported that talks to the server of a journal."""
-    try:
+    with needed_by(f"journal {shown_address(where)}", extra="postgres"):
         import asyncpg  # noqa: F401 - Whether it is there.
-    except ModuleNotFoundError:
-        raise UsageError(
-            f"journal {shown_address(where)} needs the extra `postgres`: "
-            "pip install '.[postgres]' (in the clone)"
-        ) from None
 
 
 @asynccontextmanager

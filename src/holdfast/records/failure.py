@@ -203,6 +203,24 @@ def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
             _begin_with_user_code(cause)
 
 
+def for_caller(error: HoldfastError) -> HoldfastError:
+    """The error as the public API raises it: without our frames, and without what caused it, since
+    its message says that. Where user code had a part in it, all of its traceback stays."""
+    if _chain_has_user_code(error):
+        return error
+    error.__cause__ = None  # And no context is shown.
+    return error.with_traceback(None)
+
+
+def _chain_has_user_code(error: BaseException | None) -> bool:
+    if error is None:
+        return False
+    frames = tracebacks.walk_tb(error.__traceback__)
+    return any(
+        is_user_code(frame.f_code.co_filename) for frame, _ in frames
+    ) or _chain_has_user_code(error.__cause__ or error.__context__)
+
+
 def is_user_code(file: str) -> bool:
     """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
     return not file.startswith((_PACKAGE, _PYTHON, "<frozen ")) and not _is_in_library(file)

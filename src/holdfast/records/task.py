@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from msgspec import Struct
 
+from holdfast.records.encoding.text_files import decode_text
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, as_messages, user
 
@@ -99,6 +100,7 @@ def decode_row(line: bytes, *, where: str) -> object:
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        decode_text(line, where=where)
         raise UsageError(f"{where}: {_unreadable(line) or f'not JSON: {error}'}") from error
 
 

@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.records.encoding.text_files import decode_text
 from holdfast.records.errors import UsageError
 
 DELIMITERS = (",", ";", "\t")
@@ -15,9 +16,13 @@ DELIMITERS = (",", ";", "\t")
 _KNOWN = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
-def read_csv(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each row with its position, `file:line`. Raises `UsageError` for the first bad line."""
-    text = _decode(path, data)
+Row = tuple[str, dict[str, object], tuple[str, ...]]
+"""Its position, `file:line`; its values; and the columns in which its cell is empty."""
+
+
+def read_csv(path: Path, data: bytes) -> Iterator[Row]:
+    """Raises `UsageError` for the first bad line."""
+    text = decode_text(data, where=str(path))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(path, text))
     try:
         header = next(reader, None)
@@ -28,21 +33,9 @@ def read_csv(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, object]]]
         for cells in reader:
             where, begin = f"{path}:{begin}", reader.line_num + 1
             if any(cell.strip() for cell in cells):
-                yield where, _row(names, cells, where)
+                yield _row(names, cells, where)
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: {_explain(error)}") from error
-
-
-def _decode(path: Path, data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UsageError(f"{path} is UTF-16; save it as UTF-8")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(
-            f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
 
 
 def _delimiter(path: Path, text: str) -> str:
@@ -68,13 +61,15 @@ def _check_header(path: Path, header: list[str]) -> list[str]:
     return names
 
 
-def _row(names: list[str], cells: list[str], where: str) -> dict[str, object]:
+def _row(names: list[str], cells: list[str], where: str) -> Row:
     if len(cells) != len(names):
         raise UsageError(
             f"{where}: {len(cells)} cells, but the first line names {len(names)} columns; put "
             "quotes around a text that holds the delimiter or a line break"
         )
-    return {name: cell for name, cell in zip(names, cells, strict=True) if cell}
+    values = dict(zip(names, cells, strict=True))
+    filled: dict[str, object] = {name: cell for name, cell in values.items() if cell}
+    return where, filled, tuple(name for name, cell in values.items() if not cell)
 
 
 def _explain(error: csv.Error) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
 from holdfast.records.task import PlainRow, decode_row
 from holdfast.tasks.csv_files import read_csv
@@ -33,6 +34,8 @@ class FileRecord(NamedTuple):
 
     where: str
     fields: dict[str, Any]
+    empty: tuple[str, ...] = ()
+    """Columns that the table has, and this row no value in."""
 
 
 def read(path: Path, *, what: str = "data set", hint: str = "") -> Iterator[FileRecord]:
@@ -54,8 +57,8 @@ def _read_file(path: Path, what: str) -> Iterator[FileRecord]:
         return
     try:
         if kind in _COLUMNS:
-            for where, row in read_csv(path, path.read_bytes()):
-                yield FileRecord(where, _with_nested(row, where))
+            for where, row, empty in read_csv(path, path.read_bytes()):
+                yield FileRecord(where, _with_nested(row, where), empty)
         elif kind == ".json":
             yield from _read_json(path, path.read_bytes())
         else:
@@ -126,13 +129,17 @@ def _read_tables(path: Path, batches: Iterable["pyarrow.RecordBatch"]) -> Iterat
     for batch in batches:
         for row in batch.to_pylist():
             number += 1
-            where = f"{path}, row {number}"
-            yield FileRecord(where, plain_row(row, where))
+            yield table_record(row, f"{path}, row {number}")
 
 
-def plain_row(row: Mapping[str, object], where: str) -> PlainRow:
-    """A row of a table in JSON's types. A table has every field in every row: null, or NaN, stands
-    for a missing one."""
+def table_record(row: Mapping[str, object], where: str) -> FileRecord:
+    """A row of a table in JSON's types. A table has every column in every row: null, or NaN, stands
+    for a missing value."""
+    plain = _plain_row(row, where)
+    return FileRecord(where, plain, tuple(str(name) for name in row if str(name) not in plain))
+
+
+def _plain_row(row: Mapping[str, object], where: str) -> PlainRow:
     try:
         # Times, decimal numbers and bytes become texts.
         plain = msgspec.to_builtins(_without_nulls(row), str_keys=True, enc_hook=_as_text)
@@ -154,8 +161,8 @@ def _batches(path: Path) -> Iterator["pyarrow.RecordBatch"]:
 
 
 def _read_parquet(path: Path) -> Iterator["pyarrow.RecordBatch"]:
-    _require_pyarrow(path)
-    import pyarrow.parquet
+    with needed_by(str(path), extra="parquet"):
+        import pyarrow.parquet
 
     with _open(path, lambda: pyarrow.parquet.ParquetFile(path)) as file:
         yield from file.iter_batches(_BATCH_ROWS)
@@ -163,8 +170,8 @@ def _read_parquet(path: Path) -> Iterator["pyarrow.RecordBatch"]:
 
 def _read_arrow(path: Path) -> Iterator["pyarrow.RecordBatch"]:
     """`datasets` writes streams; others write files with an index at their end."""
-    _require_pyarrow(path)
-    import pyarrow
+    with needed_by(str(path), extra="parquet"):
+        import pyarrow
 
     with _open(path, lambda: pyarrow.memory_map(str(path))) as source:
         is_file = source.read(6) == b"ARROW1"
@@ -189,15 +196,6 @@ def _open(path: Path, open_file: Any) -> Any:
         return open_file()
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageError(f"data set {path} cannot be read: {error}") from error
-
-
-def _require_pyarrow(path: Path) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"{path} needs pyarrow: pip install '.[parquet]' (in the clone)"
-        ) from error
 
 
 def _without_nulls(value: Any) -> Any:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.extras import needed_by
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.tasks.files import FileRecord, plain_row
+from holdfast.tasks.files import FileRecord, table_record
 
 PREFIX = "hf:"
 FORM = "hf:NAME, hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT"
@@ -54,7 +55,7 @@ def load_hub(source: str) -> Iterator[FileRecord]:
     table = one_split(_load(source, named), source)
     for number, row in enumerate(table, 1):
         where = f"{source}, row {number}"
-        yield FileRecord(where, plain_row(row, where))
+        yield table_record(row, where)
 
 
 def one_split(found: Any, name: str) -> Any:
@@ -70,12 +71,8 @@ def one_split(found: Any, name: str) -> Any:
 
 
 def _load(source: str, named: HubName) -> Any:
-    try:
+    with needed_by(source, extra="datasets"):
         import datasets
-    except ImportError as error:
-        raise UsageError(
-            f"{source} needs the package datasets: pip install '.[datasets]' (in the clone)"
-        ) from error
     try:
         return datasets.load_dataset(named.path, named.config, split=named.split)
     except Exception as error:  # It raises what its many parts raise.

@@ -1,7 +1,7 @@
 """Reads tasks from any source: the one way for the command line, `holdfast.run` and training."""
 
 import asyncio
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
 
@@ -14,6 +14,7 @@ from holdfast.tasks.files import FileRecord
 from holdfast.tasks.hugging_face import is_hub_name
 from holdfast.tasks.sources import Rows, is_reference, open_source, take
 
+_PROMPTS = frozenset({"prompt", "messages"})
 MANY = 1000
 """Files of a folder among which a misspelled one is looked for."""
 Columns = Mapping[str, str]
@@ -96,22 +97,34 @@ def _hint(source: object) -> str:
 
 
 def _positioned(number: int, row: object, *, columns: Columns) -> tuple[str, object]:
-    where, fields = row if isinstance(row, FileRecord) else (f"task {number}", row)
-    if not columns:
-        return where, fields
-    if not isinstance(fields, Mapping):
-        raise UsageError(f"{where} has no columns: it is of type {type(fields).__name__}")
-    return where, _rename(fields, columns, where)
+    where, fields, empty = row if isinstance(row, FileRecord) else (f"task {number}", row, ())
+    if columns:
+        if not isinstance(fields, Mapping):
+            raise UsageError(f"{where} has no columns: it is of type {type(fields).__name__}")
+        fields = _rename(fields, columns, where, empty)
+    if empty and isinstance(fields, Mapping) and _PROMPTS.isdisjoint(fields):
+        _check_prompt(columns, where, empty)
+    return where, fields
 
 
-def _rename(fields: Mapping[str, object], columns: Columns, where: str) -> Mapping[str, object]:
+def _rename(
+    fields: Mapping[str, object], columns: Columns, where: str, empty: Sequence[str]
+) -> Mapping[str, object]:
     for column in columns.values():
-        if column not in fields:
-            listed = ", ".join(map(str, fields))[:200] or "none"
+        if column not in fields and column not in empty:
+            listed = ", ".join(map(str, [*fields, *empty]))[:200] or "none"
             raise UsageError(f"{where} has no column {column!r}; it has {listed}")
     kept = {name: value for name, value in fields.items() if name not in columns.values()}
-    renamed = {**kept, **{field: fields[column] for field, column in columns.items()}}
+    filled = {field: column for field, column in columns.items() if column in fields}
+    renamed = {**kept, **{field: fields[column] for field, column in filled.items()}}
     return PlainRow(renamed) if isinstance(fields, PlainRow) else renamed
+
+
+def _check_prompt(columns: Columns, where: str, empty: Sequence[str]) -> None:
+    """Raises where the column is there that the prompt comes from, and its cell is empty."""
+    for column in (columns.get(field, field) for field in sorted(_PROMPTS)):
+        if column in empty:
+            raise UsageError(f"{where}: column {column!r} is empty; write a prompt there")
 
 
 def _meant_field(field: object, column: object) -> str:

@@ -19,7 +19,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.foreign import headline_of
 from holdfast.records.task import Task, is_conversation
 from holdfast.rollout.code.load import UserCodeError, format_error, load_module, split
-from holdfast.tasks.files import SUFFIXES, FileRecord, plain_row, read
+from holdfast.tasks.files import SUFFIXES, read, table_record
 from holdfast.tasks.hugging_face import is_hub_name, load_hub, one_split
 from holdfast.tasks.urls import fetch, is_url
 
@@ -188,10 +188,7 @@ def _rows_of_table(source: Any, what: str) -> list[object] | None:
         rows = source
     else:
         return None
-    return [
-        FileRecord(f"row {number}", plain_row(row, f"row {number}"))
-        for number, row in enumerate(rows, 1)
-    ]
+    return [table_record(row, f"row {number}") for number, row in enumerate(rows, 1)]
 
 
 def _is_table(value: object) -> bool:

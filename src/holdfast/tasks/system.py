@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role, system
 from holdfast.records.task import Task
@@ -14,12 +15,7 @@ def system_text(given: str | None) -> str | None:
     """A text, or that of a file: `@FILE`."""
     if given is None or not given.startswith("@"):
         return given
-    try:
-        return Path(given[1:]).read_text("utf-8").rstrip("\n")
-    except OSError as error:
-        raise UsageError(f"--system {given}: {error.strerror}; name a file, or a text") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--system {given}: the file is no UTF-8 text") from None
+    return read_text_file(Path(given[1:]), f"--system {given}").rstrip("\n")
 
 
 def with_system(tasks: Sequence[Task], text: str | None) -> list[Task]:

@@ -33,7 +33,7 @@ def fetch(url: str) -> list[FileRecord]:
             records = list(read(file))
         except UsageError as error:
             raise UsageError(_with_url(str(error), file, url)) from error
-        return [FileRecord(_with_url(record.where, file, url), record.fields) for record in records]
+        return [record._replace(where=_with_url(record.where, file, url)) for record in records]
 
 
 def _with_url(text: str, file: Path, url: str) -> str:

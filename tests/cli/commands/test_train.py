@@ -8,7 +8,6 @@ import pytest
 from holdfast.cli.commands.train import _last_lines, settings_from
 from holdfast.cli.main import _parser, main
 from holdfast.records.errors import UsageError
-from holdfast.training import extra
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Clip, KlPlace
 from holdfast.training.settings import TruncationPolicy
@@ -20,7 +19,7 @@ CALCULATOR = str(EXAMPLES / "calculator.py")
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(extra, "require", lambda: None)
+    monkeypatch.setattr("holdfast.cli.commands.train.require", lambda *_, **__: None)
     (tmp_path / "train.jsonl").write_text(json.dumps({"id": "a", "prompt": "What is 1 + 2?"}))
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "own.py").write_text(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.embedded import extra
 from holdfast.embedded.model.load import best_device, load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.embedded.scheduler.slots import CacheSlots, common_prefix
@@ -148,13 +147,6 @@ def test_attention_that_is_not_the_models_is_not_used(folder: Path) -> None:
     with engine:
         assert "logprobs are off by" in engine.model.why_solo
         assert model.network.config._attn_implementation == "eager"
-
-
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "PACKAGES", ("torch", "no_such_package_of_ours"))
-    with pytest.raises(UsageError, match=r"pip install -c constraints.txt '\.\[local\]'") as caught:
-        extra.require()
-    assert "no_such_package_of_ours" in str(caught.value)
 
 
 def test_the_package_is_imported_without_torch() -> None:

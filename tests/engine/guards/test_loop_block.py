@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine.engine import Ending
 from holdfast.engine.guards import loop_block
 from holdfast.engine.guards.event_loop import run_in_own_loop
-from holdfast.engine.guards.loop_block import sleep_real_time, watch_loop
+from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import prompt
 from holdfast.rollout.tools.tool import Tool
@@ -39,6 +40,11 @@ def told():
     logger.addHandler(handler)
     yield event
     logger.removeHandler(handler)
+
+
+def blocks_of(ending: Ending, line: str) -> list[LoopBlock]:
+    """Those that a line caused: on a busy machine others may be found as well."""
+    return [block for block in ending.loop_blocks if line in block.where]
 
 
 async def something_in(begun: list[int]) -> None:
@@ -130,14 +136,12 @@ def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, tol
             await asyncio.sleep(0)
 
     ending = asyncio.run(Yard("a", "b").work(solve))
-    (found,) = ending.loop_blocks
+    (found,) = blocks_of(ending, "in solve (assert told.wait(60)")
     assert found.where.startswith("test_loop_block.py:")
-    assert "in solve (assert told.wait(60)" in found.where
     assert found.times == 1
     assert found.seconds >= found.longest >= 1.0
-    (record,) = caplog.records
-    assert "assert told.wait(60)" in record.message
-    assert "asyncio.to_thread" in record.message
+    (message,) = [one for one in caplog.messages if "assert told.wait(60)" in one]
+    assert "asyncio.to_thread" in message
 
 
 def test_short_ones_of_one_line_are_added_up(quickly, told):
@@ -147,7 +151,7 @@ def test_short_ones_of_one_line_are_added_up(quickly, told):
             await asyncio.sleep(0.1)
 
     ending = asyncio.run(Yard("a").work(solve))
-    (found,) = ending.loop_blocks
+    (found,) = blocks_of(ending, "time.sleep(0.8)")
     assert found.times > 1
 
 
@@ -258,7 +262,12 @@ def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
     assert isinstance(ended, asyncio.CancelledError)
 
 
-def test_what_keeps_the_interpreter_to_itself_is_found_when_it_lets_go(quickly, told, caplog):
+def test_what_keeps_the_interpreter_to_itself_is_found_when_it_lets_go(
+    quickly, told, caplog, monkeypatch
+):
+    # However little of its time a busy machine gives to this process.
+    monkeypatch.setattr(loop_block, "_CPU_SHARE", 0.001)
+
     async def solve(t):
         numbers = 1_000_000
         while not told.is_set() and numbers < 10**11:

@@ -146,6 +146,14 @@ def test_a_score_that_is_declared_invalid_is_told_with_its_reasons(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_score_is_shown_without_a_verdict_of_ours_about_it(tmp_path):
+    # Its scale is the scorer's: 0 may be the best or the worst.
+    _, text = report(tmp_path, {"a": [scored(0.0)]}, run=spec("zero", samples=1))
+    rules = re.findall(r"\.scored[^{]*\{[^}]*\}", text)
+    assert rules
+    assert not [rule for rule in rules if "--good" in rule or "--bad" in rule]
+
+
 def test_messages_that_were_rendered_anew_are_shown_once(tmp_path):
     told = scored(
         1.0,

@@ -268,4 +268,4 @@ def test_a_server_without_its_driver_names_the_extra(tmp_path, words):
     ended = without_driver("journal", *words, "postgresql://me@nowhere/x", cwd=tmp_path)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert "needs the extra `postgres`" in line
+    assert "needs asyncpg: pip install '.[postgres]'" in line

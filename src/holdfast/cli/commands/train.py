@@ -37,6 +37,7 @@ from holdfast.engine.report import many
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
+from holdfast.extras import require
 from holdfast.journal import check_address
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
 from holdfast.policy.retry import RetryPolicy
@@ -47,7 +48,6 @@ from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted
 from holdfast.tasks.read import read_tasks
 from holdfast.tasks.system import system_text, with_system
-from holdfast.training import extra
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import (
     CORRECTIONS,
@@ -78,7 +78,7 @@ def train(args: argparse.Namespace) -> int:
     if args.watch:
         return pipeline.watch(args)
     _check_required(args)
-    extra.require()
+    require("training", extra="train")
     # Of transformers 5.23 about peft 0.21: nothing that a user could do.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     _follow_torchrun(args)

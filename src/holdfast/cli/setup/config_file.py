@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from holdfast.cli.options.parser import AppendAction, ExtendAction, Parser
 from holdfast.cli.options.suggestions import meant
+from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 
 FILE = "holdfast.toml"
@@ -53,6 +54,8 @@ def find_config(folder: Path) -> Config:
         return Config()
     if named is not None:
         path = Path(named)
+        if not path.exists():
+            raise UsageError(f"there is no {path}, which {VARIABLE} names")
         return _config(path, _tool_table(path) if path.name == PROJECT else _read(path))
     for place in _folders(folder):
         if (path := place / FILE).is_file():
@@ -77,13 +80,7 @@ def _read(path: Path) -> dict[str, object]:
     import tomllib  # Most folders have no such file.
 
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"there is no {path}, which {VARIABLE} names") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no UTF-8: {error}") from error
+        return tomllib.loads(read_text_file(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
 

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.environments import replies
 from holdfast.environments.gym import ansi
+from holdfast.extras import needed_by
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,
@@ -21,16 +22,11 @@ from holdfast.rollout.episodes.environment import (
 )
 from holdfast.rollout.tools.tool import Function, Tool
 
-try:
+with needed_by("GymEnvironment", extra="gym"):
     import gymnasium
     import numpy as np
     from gymnasium.spaces import Discrete
     from gymnasium.wrappers import TimeLimit
-except ImportError as missing:
-    raise UsageError(
-        f"GymEnvironment needs gymnasium ({missing}); install it with: pip install '.[gym]' "
-        "(in the clone)"
-    ) from missing
 
 from holdfast.environments.gym.spaces import (
     Read,

@@ -21,6 +21,7 @@ from holdfast.environments.mcp.connection import Connection, Http
 from holdfast.environments.mcp.content import text_of
 from holdfast.environments.mcp.listing import list_tools
 from holdfast.environments.mcp.server_log import ServerLog
+from holdfast.extras import needed_by
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.records.failure import root_of
 
@@ -238,13 +239,9 @@ class McpSession:
 
 
 def _new_scope() -> "anyio.CancelScope":
-    try:
+    with needed_by("an MCP server", extra="mcp"):
         import anyio
         import mcp  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "MCP servers need their extra: pip install '.[mcp]' (in the clone)"
-        ) from error
     return anyio.CancelScope()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.evaluation.stats.results import RowResult
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 from holdfast.rollout.episodes.environment import as_number
@@ -106,13 +107,8 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
 
 def _zstd(path: Path, info: zipfile.ZipInfo) -> bytes:
     """Reads a zstd member, which `zipfile` cannot before Python 3.14."""
-    try:
+    with needed_by(f"{path} (not if `inspect log convert --to json` wrote it)", extra="parquet"):
         import pyarrow
-    except ImportError as error:
-        raise UsageError(
-            f"{path} is compressed with zstd, which needs pyarrow: pip install '.[parquet]' (in "
-            "the clone), or `inspect log convert --to json`"
-        ) from error
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast import extras
 from holdfast.policy.off_loop import MIN_THREAD_SIZE
 from holdfast.records.errors import UsageError
 
-INSTALL = "pip install '.[renderers]' (in the clone)"
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -44,11 +44,9 @@ _SPLIT = re.compile(f"(?<!{SPLIT}){SPLIT}(?!{SPLIT})")
 
 
 def import_extra(module: str, *, needed_by: str) -> Any:
-    """A module that only an extra installs, imported when it is first needed."""
-    try:
+    """A module that only the extra `renderers` installs, imported when it is first needed."""
+    with extras.needed_by(needed_by, extra="renderers"):
         return importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"{needed_by} needs {error.name or module}: {INSTALL}") from error
 
 
 class Tokenizer:

@@ -18,7 +18,8 @@ from msgspec import Struct, StructMeta, structs
 
 from holdfast.records.encoding.bounds import check_number
 from holdfast.records.encoding.near_names import nearest
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.failure import for_caller
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Values = TypeVar("Values", bound=Struct)
@@ -46,7 +47,8 @@ def check_fields(values: Struct, where: str = "") -> None:
 
 def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
     """A decorator: the function gets arguments that it has, each as it is declared. `own` are
-    those that it checks itself, in better words."""
+    those that it checks itself, in better words. Of an async function, which is where a program
+    comes in, errors of ours go out as `for_caller` makes them."""
 
     def decorate(function: Function) -> Function:
         signature, name = inspect.signature(function), function.__qualname__
@@ -55,7 +57,10 @@ def checks_arguments(*, own: str = "") -> Callable[[Function], Function]:
 
             async def call_async(*given: Any, **named: Any) -> Any:
                 bound = arguments.bind(given, named)
-                return await function(*bound.args, **bound.kwargs)
+                try:
+                    return await function(*bound.args, **bound.kwargs)
+                except HoldfastError as error:
+                    raise for_caller(error)  # noqa: B904 - it is the same error
 
             return typing.cast("Function", functools.wraps(function)(call_async))
 

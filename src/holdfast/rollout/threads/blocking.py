@@ -11,14 +11,18 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from holdfast.records.errors import HoldfastError
+from holdfast.records.failure import for_caller
+
 Result = TypeVar("Result")
 
 
 def run_blocking(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """What the coroutine returns, or raises. An interrupt cancels it, and waits for its end."""
-    if not is_in_loop():
-        return _run(make)
-    found: Result = _OwnThread(make).wait()
+    try:
+        found: Result = _OwnThread(make).wait() if is_in_loop() else _run(make)
+    except HoldfastError as error:
+        raise for_caller(error)  # noqa: B904 - it is the same error
     return found
 
 

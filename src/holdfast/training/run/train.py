@@ -24,6 +24,7 @@ from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
+from holdfast.extras import require
 from holdfast.journal.journal import Consumer, Journal, keep_renewing
 from holdfast.journal.process import this_process
 from holdfast.policy.rendering.reasoning_effort import renderer_at
@@ -36,7 +37,6 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.tasks.read import load_tasks
-from holdfast.training import extra
 from holdfast.training.computation import Loss
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.ranks.group import RankGroup
@@ -162,7 +162,7 @@ async def train(
     groups that were trained or given out. Raises `UsageError` for bad input before anything is
     sampled or written.
     """
-    extra.require()
+    require("training", extra="train")
     check_arguments(journal, loss=loss)
     settings = training_settings_from(settings)
     for tracker in trackers:

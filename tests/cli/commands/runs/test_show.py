@@ -347,6 +347,13 @@ async def solve(t: holdfast.Rollout) -> None:
 """
 
 
+def test_a_reply_without_tokens_is_shown_without_weight_versions(lab: Lab) -> None:
+    lab.finished_run("--dialect", "chat")
+    shown = lab.holdfast("show", "r", "sum").out
+    assert "assistant (" in shown
+    assert "version" not in shown
+
+
 def test_how_replies_were_sampled_is_shown_where_it_changes(lab: Lab) -> None:
     lab.write("agent.py", SAMPLING)
     lab.finished_run()

@@ -15,6 +15,7 @@ from holdfast.cluster.extra import import_ray
 from holdfast.cluster.folder import TravelFolder, travel_folder
 from holdfast.cluster.messages import Place
 from holdfast.journal import is_server
+from holdfast.records.encoding.text_files import read_text_file
 from holdfast.records.errors import UsageError
 
 MAX_REQUIREMENTS = 100_000
@@ -67,10 +68,7 @@ def _requirements(args: argparse.Namespace) -> list[str]:
     if args.requirements is None:
         return []
     name = f"--requirements {args.requirements}"
-    try:
-        text = Path(args.requirements).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name} cannot be read: {error}") from error
+    text = read_text_file(Path(args.requirements), name)
     if len(text) > MAX_REQUIREMENTS:
         raise UsageError(f"{name} has {len(text):,} characters, and can have {MAX_REQUIREMENTS:,}")
     whole = text.replace("\\\n", " ").splitlines()

@@ -8,10 +8,10 @@ from msgspec import structs
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
-from holdfast.evaluation.extra import needed_by
 from holdfast.evaluation.stats.comparison import compare as compared
 from holdfast.evaluation.stats.comparison import format_comparison, questions_of
 from holdfast.evaluation.stats.results import Results, results_of
+from holdfast.extras import needed_by
 from holdfast.journal import is_server
 from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
@@ -33,7 +33,7 @@ async def _results(name: str, where: str) -> Results:
     if Path(name).exists() and not await _has(where, name):
         from holdfast.evaluation.importers.load import results_from
 
-        with needed_by(name):
+        with needed_by(name, extra="evaluation"):
             return results_from(Path(name))
     if "/" in name:  # No run's name has one.
         raise UsageError(f"there is no file {name}")

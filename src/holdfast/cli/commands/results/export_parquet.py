@@ -10,15 +10,11 @@ from holdfast.convert.lines import Format
 from holdfast.convert.sft import SftLayout
 from holdfast.engine.export.export import Row, What
 from holdfast.engine.export.nested import OTHER_FIELDS, nested_message
-from holdfast.records.errors import UsageError
+from holdfast.extras import needed_by
 
-try:
+with needed_by("parquet (--format jsonl does not)", extra="parquet"):
     import pyarrow as pa
     import pyarrow.parquet as pq
-except ImportError as error:
-    raise UsageError(
-        "parquet needs pyarrow: pip install '.[parquet]' (in the clone), or use --format jsonl"
-    ) from error
 
 ROWS_PER_GROUP = 256
 _CALL = pa.struct(

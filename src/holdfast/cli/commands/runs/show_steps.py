@@ -118,7 +118,7 @@ def _step(step: Step, view: TrajectoryView, *, others: Collection[str]) -> list[
             who = step.model if path in others else "assistant"
             return [
                 (
-                    f"[{path}] {who} ({_tokens(step)}, {step.finish_reason}, {_versions(step)}, "
+                    f"[{path}] {who} ({_tokens(step)}, {step.finish_reason}{_versions(step)}, "
                     f"{many(step.tries, 'try')}{broken}): {step.message.text}"
                 ),
                 *_calls(step.message),
@@ -152,8 +152,10 @@ def _tokens(step: Generated) -> str:
 
 
 def _versions(step: Generated) -> str:
+    """A reply without tokens has none."""
+    if not step.versions:
+        return ""
     if len(step.versions) == 1:
-        return f"version {step.versions[0].version or 'unknown'}"
-    return "versions " + ", ".join(
-        f"{span.version or 'unknown'} {span.start}–{span.end}" for span in step.versions
-    )
+        return f", version {step.versions[0].version or 'unknown'}"
+    spans = (f"{span.version or 'unknown'} {span.start}–{span.end}" for span in step.versions)
+    return f", versions {', '.join(spans)}"
