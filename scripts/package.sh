@@ -37,7 +37,10 @@ check_version() {
     *) echo "$version is not the version of $(basename "$wheel")"; exit 1 ;;
   esac
 }
-extras=$(unzip -p "$wheel" '*/METADATA' | sed -n 's/^Provides-Extra: //p' | grep -vx -e dev -e docs)
+extras=$("$python" -c "
+import sys, tomllib
+print(*sorted(set(tomllib.load(sys.stdin.buffer)['project']['optional-dependencies']) - {'dev', 'docs'}))
+" < pyproject.toml)
 for extra in "" $extras; do
   environment "$extra"
   check_version
