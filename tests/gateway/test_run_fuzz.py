@@ -9,6 +9,7 @@ import random
 import aiohttp
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
+from holdfast.gateway.calls.heard import NOTE_SECONDS
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.journal.damage.check import check
@@ -58,6 +59,7 @@ class Siege:
             for name in ("alpha", "bravo", "bystander")
         }
         await converse(http, taken["bystander"][0])
+        await asyncio.sleep(5 * NOTE_SECONDS)  # What its agent is known to have is noted.
         before = await self._records("bystander")
         self.keys = {name: [one["key"] for one in every] for name, every in taken.items()}
         keys = {**self.keys, "nobody": self._nobodys()}

@@ -18,7 +18,7 @@ from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import Lora, OptimizerSettings, TrainerSettings
 from holdfast.training.trainer import Trainer
 from support.crash.training import STEPS, Training
-from support.embedded.client import serving
+from support.embedded.client import TOKEN, serving
 
 TOLERANCE = 1e-4
 """In nats; 3e-5 is what was seen. Weights of another step are off by more than 1e-2."""
@@ -56,7 +56,7 @@ def test_logprobs_agree_at_every_temperature_and_after_every_switch(tmp_path, lo
 
     async def body(engine):
         async with serving(engine) as client:
-            policy = EnginePolicy(str(client.session._base_url).rstrip("/"), "tiny")
+            policy = EnginePolicy(str(client.session._base_url).rstrip("/"), "tiny", api_key=TOKEN)
             await policy.check()
             sync = await weights.connect_sync(policy, model=TINY)
             for step in range(1, 4):

@@ -57,7 +57,7 @@ import hashlib, sys
 from pathlib import Path
 from holdfast.training.run import weights
 from holdfast.training.run.loop import TrainingState
-from holdfast.training.run.train import TINY
+from holdfast.embedded.model.files import TINY
 from holdfast.training.settings import Lora, TrainingSettings
 from holdfast.training.trainer import Trainer
 

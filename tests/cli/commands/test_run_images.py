@@ -34,6 +34,7 @@ import json, os, signal, sys, urllib.request
 
 task = json.load(open(os.environ["HOLDFAST_TASK"]))
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+headers["Content-Type"] = "application/json"
 messages = list(task["messages"])
 for turn in range(2):
     body = json.dumps({"model": "m", "messages": messages, "max_tokens": 12}).encode()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -136,13 +137,14 @@ def test_a_judge_that_is_down_for_a_moment_is_asked_again() -> None:
 # --- outages
 
 
-victims: list[FakeEngine] = []
+# A queue is no plain data: what is in it is no part of the rollout.
+victims: SimpleQueue[FakeEngine] = SimpleQueue()
 
 
 async def solve_killing(t: holdfast.Rollout) -> None:
     """Ends the judge's engine when everything was checked, and nothing judged."""
-    if victims:
-        victims.pop().kill()
+    if not victims.empty():
+        victims.get().kill()
     await solve(t)
 
 
@@ -175,7 +177,7 @@ def test_an_engine_that_goes_before_the_first_judgement_is_waited_for(
     tmp_path: Path, policy: FakeEngine
 ) -> None:
     with FakeEngine(replies=[GOOD]) as engine:
-        victims.append(engine)
+        victims.put(engine)
         handler = StartsAgain(engine)
         logging.getLogger("holdfast").addHandler(handler)
         try:
@@ -190,7 +192,7 @@ def test_one_that_stays_away_stops_the_run_which_then_only_judges(
     tmp_path: Path, policy: FakeEngine
 ) -> None:
     with FakeEngine(replies=[GOOD]) as engine:
-        victims.append(engine)
+        victims.put(engine)
         with pytest.raises(EndpointDown, match="the same command to go on") as caught:
             run_killing(engine, policy, tmp_path / "j.db", patience=0.0)
         assert str(caught.value).startswith(f"the judge: {engine.url} has been down")

@@ -16,7 +16,8 @@ from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.strategies.strategy import WeightStrategy
 from holdfast.weights.sync import WeightSync
 
-RETRY = RetryPolicy(tries=8, deadline=120, try_timeout=60, stall_timeout=60, base=0.01, cap=0.05)
+# A trainer that is started again takes as long as the machine lets it.
+RETRY = RetryPolicy(tries=8, deadline=280, try_timeout=280, stall_timeout=280, base=0.01, cap=0.05)
 SEED, TOKENS = 7, 120
 
 

@@ -76,6 +76,13 @@ class HeardAnswers:
         return max(1, len(self._session.history.attempts) + self._session.log.is_unstarted)
 
 
+def continued_keys(history: History) -> set[bytes]:
+    """The keys of calls whose answers a later call goes on from. An agent that asks one of these
+    again has begun anew, and hears everything again."""
+    bases = {step.base for step in history.generations if step.base}
+    return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
+
+
 def heard_occurrences(history: History) -> dict[bytes, int]:
     """By key, how many of the first calls with it the agent of the last attempt has heard."""
     heard: defaultdict[bytes, set[int]] = defaultdict(set)

@@ -21,7 +21,7 @@ from holdfast.gateway.calls import digest, unsupported
 from holdfast.gateway.calls.answer import build_answer
 from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
 from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
-from holdfast.gateway.calls.heard import HeardAnswers, heard_occurrences
+from holdfast.gateway.calls.heard import HeardAnswers, continued_keys, heard_occurrences
 from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
 from holdfast.gateway.calls.prefix_tree import (
     Conversation,
@@ -84,6 +84,7 @@ class AgentTrajectory:
         self._heard = HeardAnswers(session)
         self._heard_before: dict[bytes, int] = {}
         """By key, of an agent that outlived its gateway: how many answers it had then."""
+        self._continued: set[bytes] = set()
         # Calls at once are not recorded in the order of their numbers, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
@@ -175,6 +176,8 @@ class AgentTrajectory:
 
     def _call_id(self, key: bytes, older: bytes, *, again: bool) -> CallId:
         calls = self._calls[key]
+        if key in self._continued:
+            self._heard_before.clear()
         heard, heard_older = (self._heard_before.get(each, 0) for each in (key, older))
         # Who says that it repeats its last request has not heard the answer after all.
         first = max(0, heard - (again and not calls))
@@ -362,6 +365,7 @@ class AgentTrajectory:
         self.session.log.continue_attempt()
         self.tools.go_on()
         self._heard_before = heard_occurrences(self.session.history)
+        self._continued = continued_keys(self.session.history)
         for path in steps_of_last_attempt(self.session.history):
             self._keep(path)
 
