@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.processors.gym.simulated_user import SAME
 from holdfast.policy.client.replicas import EnginePolicy
@@ -179,3 +180,5 @@ def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named
     history = yard.history()
     assert history.status.name == status, history.failures
     assert told in "".join(one.message for one in history.failures)
+    (row,) = yard.rows(What.ROWS)
+    assert row["input_metadata"]["completion_params"]["model"] != "the-user"
