@@ -57,6 +57,17 @@ def test_the_user_speaks_first_and_ends_the_conversation():
     assert row.get_total_reward() == 0.5, "two of three steps were taken"
 
 
+def test_steps_bound_the_answers_to_the_user_and_not_the_tool_calls_for_them():
+    yard = simulated()
+    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(yard)
+    answers = [one.content for one in row.messages if one.role == "assistant" and one.content]
+    assert answers == ["I said 1.", "I said 2."]
+    asked = [text_of(one.prompt) for one in yard.policy.requests]
+    assert sum(USER in one for one in asked) == 2, "nobody would hear its next answer"
+
+
 def test_only_the_policys_side_is_trained():
     yard = simulated()
     yard.run(MCPGymRolloutProcessor(SCRIPT))

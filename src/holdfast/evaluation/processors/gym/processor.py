@@ -34,7 +34,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     One server serves all rows. `input_metadata.dataset_info` of a row holds `environment_context`
     (with `seed`) for the gym, `user_prompt_template`, the first prompt with its `{observation}`,
     and `user_simulation`, a user played by a model: the policy answers that user until the user, or
-    the episode, ends. `steps` bounds the policy's turns.
+    the episode, ends. `steps` bounds the policy's answers to that user, whatever tools it calls for
+    them; where there is none, its tool calls.
     """
 
     def __init__(
@@ -108,7 +109,6 @@ class MCPGymRolloutProcessor(RolloutProcessor):
 
     async def rollout(self, t: Rollout) -> Returned:
         assert self._gym is not None, "it was set up"
-        t.limit(turns=self.steps)
         info = _dataset_info(t.task)
         context = info.get("environment_context")
         episode = await t.env(
@@ -123,22 +123,30 @@ class MCPGymRolloutProcessor(RolloutProcessor):
             text = await simulated.begin()
         t.add(*opening_messages(t.task, info, text, is_state=simulated is None))
         try:
-            await _play(t, episode, simulated)
+            await _play(t, episode, simulated, steps=self.steps)
         except Truncated as limit:
             raise Truncated(limit.reason, returned=episode.total_reward) from limit
         return episode.total_reward
 
 
-async def _play(t: Rollout, episode: Episode, simulated: SimulatedUser | None) -> None:
+async def _play(
+    t: Rollout, episode: Episode, simulated: SimulatedUser | None, *, steps: int
+) -> None:
     while not episode.over:
+        if not steps:
+            t.truncate(Truncation.MAX_TURNS)
         reply = await t.generate(tools=episode.tools)
         if reply.tool_calls:
-            await t.tools(reply.tool_calls, *episode.tools)
-            continue
-        text = None if simulated is None else await simulated.answer(reply.text)
-        if text is None:
+            calls = reply.tool_calls[: None if simulated else steps]
+            await t.tools(calls, *episode.tools)
+            steps -= 0 if simulated else len(calls)
+        elif simulated is None:
             return
-        t.add(text)
+        elif steps := steps - 1:
+            text = await simulated.answer(reply.text)
+            if text is None:
+                return
+            t.add(text)
     if episode.observation.truncated:
         t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
