@@ -29,7 +29,6 @@ from holdfast.engine.export.row_tokens import (
 from holdfast.engine.prices import Prices
 from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
-from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.records.samples.sample import has_tokens
 from holdfast.records.step import Generated

@@ -42,7 +42,7 @@ def simulated(answer=either, **said: object) -> Yard:
     return yard_of(answer, user_simulation=told, user_prompt_template="Customer: {observation}")
 
 
-def test_the_user_speaks_first_and_ends_the_conversation():
+def test_the_user_speaks_first_and_ends_the_conversation_all_by_the_rows_template():
     yard = simulated()
     yard.run(MCPGymRolloutProcessor(SCRIPT))
     assert yard.statuses() == {"a/0": ("COMPLETED", True)}
@@ -51,8 +51,9 @@ def test_the_user_speaks_first_and_ends_the_conversation():
     assert [one for one in spoken if one[1]] == [
         ("user", "Customer: Please count."),
         ("assistant", "I said 1."),
-        ("user", "Now the next one."),
+        ("user", "Customer: Now the next one."),
         ("assistant", "I said 2."),
+        ("user", "Customer: Thank you. ###STOP###"),
     ]
     assert row.get_total_reward() == 0.5, "two of three steps were taken"
 

@@ -12,6 +12,7 @@ from holdfast.evaluation.processors.gym.server import GymServer, server_options
 from holdfast.evaluation.processors.gym.simulated_user import (
     SimulatedSpeaker,
     SimulatedUser,
+    ends_conversation,
     simulation_of,
 )
 from holdfast.evaluation.processors.row_processor import RolloutProcessor
@@ -121,7 +122,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         if (simulation := simulation_of(info)) is not None:
             simulated = SimulatedUser(t, simulation, self._speaker)
             text = await simulated.begin()
-        t.add(*opening_messages(t.task, info, text, is_state=simulated is None))
+        prompt = user_prompt(t.task, info, text, is_state=simulated is None)
+        t.add(*opening_messages(t.task, info, prompt))
         try:
             await _play(t, episode, simulated, steps=self.steps)
         except Truncated as limit:
@@ -144,29 +146,39 @@ async def _play(
             return
         elif steps := steps - 1:
             text = await simulated.answer(reply.text)
-            if text is None:
+            t.add(user_prompt(t.task, _dataset_info(t.task), text))
+            if ends_conversation(text):
                 return
-            t.add(text)
     if episode.observation.truncated:
         t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
 
-def opening_messages(
-    task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = True
-) -> list[Message]:
-    """The first prompt: the row's messages, and the first observation, which is the gym's state or
-    the simulated user's message."""
-    template = info.get("user_prompt_template")
-    if not isinstance(template, str) or not template:
-        return [*task.messages, user(observation)]
+def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> list[Message]:
+    """The row's messages before the first prompt, and that; with a template, its rules alone."""
+    before = (one for one in task.messages if one.role is Role.SYSTEM or not _template(info))
+    return [*before, user(prompt)]
+
+
+def user_prompt(
+    task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = False
+) -> str:
+    """What the policy is told: the gym's state, or what the simulated user says, as the row's
+    template writes it."""
+    template = _template(info)
+    if not template:
+        return observation
     context = info.get("environment_context")
     values = context if isinstance(context, Mapping) else {}
     state = _observation_of(observation) if is_state else observation
     try:
-        prompt = template.format(**{**values, "observation": state})
+        return template.format(**{**values, "observation": state})
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(f"row {task.id!r}: user_prompt_template: {error!r}") from error
-    return [*(message for message in task.messages if message.role is Role.SYSTEM), user(prompt)]
+
+
+def _template(info: Mapping[str, object]) -> str:
+    template = info.get("user_prompt_template")
+    return template if isinstance(template, str) else ""
 
 
 def _observation_of(observation: str) -> object:
