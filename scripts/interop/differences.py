@@ -7,16 +7,31 @@ The reasons are those of docs/evaluations.md ("How do I move a test from eval-pr
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from rows import Difference
+from stand_ins import THINKS
+
 
 class Known(NamedTuple):
     evaluation: str
     """`FILE::FUNCTION`; `*` stands for any part of it."""
     fields: tuple[str, ...]
+    """Each of them has to differ in some row: what does not differ is not listed."""
     reason: str
+    question: str = ""
+    """A part of what the row was asked; without it, any row."""
+
+    def covers(self, difference: Difference) -> bool:
+        return (
+            fnmatchcase(difference.evaluation, self.evaluation)
+            and difference.field in self.fields
+            and self.question in difference.row
+        )
 
 
 _BENCHMARKS = "eval_protocol/benchmarks"
 _JUDGED = ("score", "is_score_valid", "agg_score", "standard_error", "passed")
+_GYM_FIELDS = ("finish_reason", "tool_call_count")
+_GYM = "a gym's rows have them here; eval-protocol's gym processor writes neither into its rows"
 _FAILED = "a row that failed for good is not judged, and fails the test; there it is judged, as 0"
 KNOWN: tuple[Known, ...] = (
     Known("tests/test_retry_mechanism.py::test_fail_fast_exceptions", _JUDGED, _FAILED),
@@ -29,37 +44,32 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         f"{_BENCHMARKS}/test_frozen_lake.py::*",
-        ("rows",),
-        "eval-protocol does not hand the row's seed to the gym, and plays on a random lake",
+        ("question", "messages"),
+        "eval-protocol sends the row's seed to the gym after the episode, with the request that "
+        "resets it; its gym makes the lake of the episode without a seed, by chance",
     ),
+    Known(f"{_BENCHMARKS}/test_frozen_lake.py::*", _GYM_FIELDS, _GYM),
+    Known("*/test_tau_bench_*", _GYM_FIELDS, _GYM),
     Known(
-        f"{_BENCHMARKS}/test_glm_streaming_compliance.py::*",
-        ("finish_reason", "metrics", "reason", "score", "agg_score"),
-        "a reply with tool calls ends with `stop` here, and with the engine's `tool_calls` there",
-    ),
-    Known(
-        "eval_protocol/quickstart/*judge*::*",
+        f"{_BENCHMARKS}/test_aime25.py::*",
         ("messages",),
-        "a thought in the content stays there here; LiteLLM moves it to `reasoning_content`",
+        "a thought at the beginning of the content is reasoning here, whoever the provider is; "
+        "LiteLLM leaves it in the content for `fireworks_ai/` models",
+        question=THINKS,
     ),
 )
 
-_TRACING = "its tracing service is Fireworks's own, and nothing stands in for it"
-_PORT = (
-    "eval-protocol starts a gym for each of its runs on one port, and fails while the gym before "
-    "is still stopping"
-)
 NOT_COMPARED: dict[str, str] = {
-    f"{_BENCHMARKS}/test_tau_bench_*": _PORT,
-    "eval_protocol/quickstart/svg_agent/*": _TRACING,
+    "eval_protocol/quickstart/svg_agent/*": (
+        "its tracing service is Fireworks's own, and nothing stands in for it"
+    ),
 }
 """Evaluations that eval-protocol itself cannot run here: `FILE::FUNCTION` and the reason."""
 
 
-def reason_for(evaluation: str, field: str) -> str | None:
-    """Why the field may differ in this evaluation; None: it may not."""
-    found = (known for known in KNOWN if fnmatchcase(evaluation, known.evaluation))
-    return next((known.reason for known in found if field in known.fields), None)
+def reason_for(difference: Difference) -> str | None:
+    """Why this may differ; None: it may not."""
+    return next((known.reason for known in KNOWN if known.covers(difference)), None)
 
 
 def why_not_compared(evaluation: str) -> str | None:

@@ -8,6 +8,9 @@ from typing import NamedTuple
 BENCHMARKS, QUICKSTART = "eval_protocol/benchmarks", "eval_protocol/quickstart"
 JUDGE = "the engine, also as the judge at api.fireworks.ai"
 TAU = "the engine; an empty database of raw.githubusercontent.com; its own gym is served"
+ONE_GYM = 1
+"""Runs of a gym. eval-protocol 0.3.33 starts a gym for each run, all on the same port, and stops
+none before the last run has ended: the second run finds the port in use, and fails."""
 
 
 class Example(NamedTuple):
@@ -21,6 +24,8 @@ class Example(NamedTuple):
     """Files of the distribution that it finds beside itself, or below the current folder."""
     rows: int | None = 2
     """How many rows of a data set are run; None: all."""
+    runs: int | None = None
+    """How often each row is run; None: as often as the example says."""
     fails: tuple[str, ...] = ()
     """Evaluations whose rows are meant to fail for good. (How, is looked at by unit tests.)"""
     wrong: str = ""
@@ -52,6 +57,7 @@ EXAMPLES = [
         TAU,
         beside=(f"{BENCHMARKS}/data/airline_dataset.jsonl",),
         rows=1,
+        runs=ONE_GYM,
     ),
     Example(
         f"{BENCHMARKS}/test_tau_bench_retail.py",
@@ -59,6 +65,7 @@ EXAMPLES = [
         TAU,
         beside=(f"{BENCHMARKS}/data/retail_dataset.jsonl",),
         rows=1,
+        runs=ONE_GYM,
     ),
     Example(f"{BENCHMARKS}/test_glm_streaming_compliance.py", 27, "the engine"),
     Example(f"{QUICKSTART}/llm_judge_braintrust.py", 1, f"{JUDGE}; api.braintrust.dev"),

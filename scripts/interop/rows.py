@@ -2,7 +2,9 @@
 
 Rows are matched by what they were asked: the evaluation, the model, the messages before the first
 reply, and the ground truth. Rows that were asked the same are compared in the order of their
-results. Ids, times, costs and names of models are each package's own and are not compared.
+results; rows that are left over, in the order of their questions, which then are a difference.
+Ids, times, costs, prefixes of models' names and the white space in a tool's JSON are each package's
+own and are not compared.
 """
 
 import json
@@ -34,26 +36,32 @@ def read_rows(folder: Path) -> dict[str, list[Fields]]:
 
 
 def differences(evaluation: str, ours: list[Fields], theirs: list[Fields]) -> Iterator[Difference]:
-    matched, other = _by_question(ours), _by_question(theirs)
-    for question in sorted(matched.keys() | other.keys()):
-        mine, its = matched.get(question, []), other.get(question, [])
-        if len(mine) != len(its):
-            yield Difference(evaluation, "rows", question, len(mine), len(its))
-            continue
-        for row, its_row in zip(mine, its, strict=True):
-            for field in row:
-                if row[field] != its_row[field]:
-                    yield Difference(evaluation, field, question, row[field], its_row[field])
+    if len(ours) != len(theirs):
+        yield Difference(evaluation, "rows", "all", len(ours), len(theirs))
+        return
+    for row, its_row in _pairs(ours, theirs):
+        for field in row:
+            if row[field] != its_row[field]:
+                question = str(row["question"])
+                yield Difference(evaluation, field, question, row[field], its_row[field])
+
+
+def _pairs(ours: list[Fields], theirs: list[Fields]) -> Iterator[tuple[Fields, Fields]]:
+    """Rows that were asked the same, then the others in the order of their questions."""
+    mine, its = _by_question(ours), _by_question(theirs)
+    for question in sorted(mine.keys() & its.keys()):
+        while mine[question] and its[question]:
+            yield mine[question].pop(0), its[question].pop(0)
+    rest = ([row for at in sorted(side) for row in side[at]] for side in (mine, its))
+    yield from zip(*rest, strict=True)
 
 
 def _by_question(rows: list[Fields]) -> dict[str, list[Fields]]:
+    compared = sorted(map(_compared, rows), key=lambda row: json.dumps(row, sort_keys=True))
     found: dict[str, list[Fields]] = defaultdict(list)
-    for row in rows:
-        found[_question(row)].append(_compared(row))
-    return {
-        question: sorted(same, key=lambda row: json.dumps(row, sort_keys=True))
-        for question, same in found.items()
-    }
+    for row in compared:
+        found[str(row["question"])].append(row)
+    return found
 
 
 def _question(row: Fields) -> str:
@@ -72,6 +80,7 @@ def _compared(row: Fields) -> Fields:
     execution, evaluation = row.get("execution_metadata") or {}, row["eval_metadata"]
     metrics = result.get("metrics") or {}
     return {
+        "question": _question(row),
         "score": result.get("score"),
         "is_score_valid": result.get("is_score_valid"),
         "reason": result.get("reason") or None,
@@ -116,6 +125,14 @@ def _message(message: Fields) -> Fields:
 
 def _text(message: Fields) -> str:
     content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content)
+    if not isinstance(content, str):
+        content = "".join(part.get("text") or "" for part in content)
+    return _as_json(content) if message["role"] == "tool" else content
+
+
+def _as_json(text: str) -> str:
+    """JSON as everybody writes it; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text))
+    except ValueError:
+        return text

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -83,7 +82,7 @@ class Result(NamedTuple):
 
     @property
     def unexplained(self) -> list[Difference]:
-        return [one for one in self.differences if not reason_for(self.evaluation, one.field)]
+        return [one for one in self.differences if not reason_for(one)]
 
     @property
     def is_wrong(self) -> bool:
@@ -111,14 +110,12 @@ def main(folder: Path, names: list[str]) -> int:
 
 def stale_entries(results: list[Result]) -> list[str]:
     """Listed differences that no evaluation shows: they would hide the next one."""
-    seen = {(result.evaluation, one.field) for result in results for one in result.differences}
+    seen = [one for result in results for one in result.differences]
     return [
-        f"{known.evaluation} {', '.join(known.fields)}"
+        f"{known.evaluation} {field}"
         for known in KNOWN
-        if not any(
-            fnmatchcase(evaluation, known.evaluation) and field in known.fields
-            for evaluation, field in seen
-        )
+        for field in known.fields
+        if not any(one.field == field and known.covers(one) for one in seen)
     ]
 
 
@@ -168,7 +165,7 @@ def summary(results: list[Result]) -> int:
         (result.evaluation, one.field): reason
         for result in results
         for one in result.differences
-        if (reason := reason_for(result.evaluation, one.field))
+        if (reason := reason_for(one))
     }
     print("\n| evaluation | known difference | why |\n|---|---|---|")
     for (evaluation, field), reason in known.items():
@@ -282,6 +279,8 @@ def run_example(folder: Path, example: Example, places: dict[str, str], side: Si
     ]
     if example.rows is not None:
         words += ["--ep-max-rows", str(example.rows)]
+    if example.runs is not None:
+        words += ["--ep-num-runs", str(example.runs)]
     words += ["--holdfast-policy", places["engine"]] if side.is_ours else ["-p", "patient"]
     log, env = file.parent / "log.txt", environment(places, file.parent)
     with remote_server(folder / "source", file, example, env) as more, log.open("w") as output:

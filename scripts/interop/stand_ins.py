@@ -36,7 +36,12 @@ HOSTS = [
 ]
 SVG = '```svg\n<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"></svg>\n```'
 THOUGHT = "<think>Or is it B: \\boxed{42}?</think>"
-"""As an engine without a parser of reasoning gives it; some models think here."""
+"""As an engine without a parser of reasoning gives it: of a model of OpenAI's name, and of any that
+is asked what `THINKS` says."""
+THINKS = "What is 35 + 35?"
+SHOPPER = "Domain: retail"
+"""In the instructions of a simulated user. This one is content after two answers; those of the
+other domain never are."""
 ASKED = [{"role": "user", "content": "Which is the largest ocean?"}]
 REPLY = {"role": "assistant", "content": "The Pacific."}
 
@@ -78,16 +83,19 @@ def _message(asked: dict[str, Any]) -> dict[str, Any]:
     said = asked.get("messages") or []
     tools, text = asked.get("tools"), json.dumps(said)
     if tools and asked.get("tool_choice") != "none" and _turns(said) < 3:
-        return {"role": "assistant", "content": None, "tool_calls": [_call(tools[0], len(said))]}
+        return {"role": "assistant", "content": None, "tool_calls": [_call(tools, len(said))]}
     form = asked.get("response_format") or {}
     schema = form.get("schema") or (form.get("json_schema") or {}).get("schema")
     if schema or form.get("type") == "json_object":
         return {"role": "assistant", "content": json.dumps(_filled(schema or {}, "answer"))}
+    if SHOPPER in text and len(said) > 5:  # Its rules, and two turns of either side.
+        return {"role": "assistant", "content": "Thank you. ###STOP###"}
     if "[[A>>B]]" in text:
         return {"role": "assistant", "content": "My final verdict is tie: [[A=B]]"}
     if "SVG" in text or "svg" in text:
         return {"role": "assistant", "content": SVG}
-    thought = THOUGHT if str(asked.get("model")).startswith("gpt-4") else ""
+    thinks = str(asked.get("model")).startswith("gpt-4") or THINKS in text
+    thought = THOUGHT if thinks else ""
     return {"role": "assistant", "content": f"{thought}The answer is A: \\boxed{{70}}."}
 
 
@@ -95,8 +103,12 @@ def _turns(said: list[dict[str, Any]]) -> int:
     return sum(one.get("role") == "assistant" for one in said)
 
 
-def _call(tool: dict[str, Any], number: int) -> dict[str, Any]:
-    function = tool["function"]
+def _call(tools: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    """Of the tool that wants the fewest arguments: it is the least likely to refuse them."""
+    functions = [tool["function"] for tool in tools]
+    function = min(
+        functions, key=lambda one: len((one.get("parameters") or {}).get("required") or ())
+    )
     arguments = _filled(function.get("parameters") or {}, "answer")
     return {
         "id": f"call_{number}",
@@ -123,7 +135,8 @@ def _filled(schema: dict[str, Any], name: str) -> Any:
             return 1
         case "boolean":
             return True
-    return "RIGHT" if name == "action" else name
+    # At the left edge of a lake that is drawn by chance, nobody falls into a hole.
+    return "LEFT" if name == "action" else name
 
 
 # --- hosts
@@ -210,7 +223,7 @@ TRACE = {
 META = {"page": 1, "limit": 100, "totalItems": 1, "totalPages": 1}
 ANSWERS: dict[str, Any] = {
     "aime2025-II.jsonl": lines({"question": "What is 70?", "answer": "70"}),
-    "aime2025-I.jsonl": lines({"question": "What is 35 + 35?", "answer": "70"}),
+    "aime2025-I.jsonl": lines({"question": THINKS, "answer": "70"}),
     "gpqa_diamond.csv": lambda _: web.Response(text=GPQA, content_type="text/csv"),
     "domains/airline/db.json": body({"flights": {}, "users": {}, "reservations": {}}),
     "domains/retail/db.json": body({"products": {}, "users": {}, "orders": {}}),

@@ -102,6 +102,12 @@ def shown_tools(history: History, task: Task) -> list[dict[str, object]]:
     return found
 
 
+def main_turns(history: History) -> list[Generated]:
+    """The generations whose replies `conversation` shows, first to last."""
+    last = main_end(history)
+    return [] if last is None else _since_break(_chain(history, last))
+
+
 def _chain(history: History, last: Generated) -> list[Generated]:
     """The generations of a branch, from its beginning."""
     chain: list[Generated] = []

@@ -323,6 +323,30 @@ def test_a_row_of_several_replies_without_tokens_has_the_sum_of_what_they_used(m
     }
 
 
+def test_a_row_without_tokens_says_nothing_of_a_conversation_beside_its_own(monkeypatch):
+    monkeypatch.setattr("support.engine.yard.BeginsEmpty", MessagesOnly)
+
+    class Counting(Chat):
+        async def sample(self, request: Request) -> Completion:
+            return structs.replace(await super().sample(request), usage=Usage(5, 3))
+
+    async def talk_to_a_simulated_user(t):
+        simulated_user = t.beside()
+        simulated_user.add("begin")
+        opening = await simulated_user.generate(temperature=0.0)
+        t.add(opening.text)
+        reply = await t.generate(temperature=0.8)
+        simulated_user.add(reply.text)
+        await simulated_user.generate(temperature=0.0)
+
+    yard = Yard(policy=Counting())
+    yard.run(talk_to_a_simulated_user)
+    (row,) = rows(yard)
+    assert row["input_metadata"]["completion_params"]["temperature"] == 0.8
+    assert row["execution_metadata"]["usage"]["total_tokens"] == 8
+    assert extra(row)["completions_text"] == ["said said begin"]
+
+
 def test_a_rollout_that_samples_nothing_is_a_row_all_the_same():
     async def says_nothing(t):
         return 0.5

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.records.conversation import main_turns
 from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.history import History
 from holdfast.records.message import Message
@@ -110,7 +111,7 @@ def group_fields(views: Sequence[TrajectoryView]) -> Fields:
 
 def flat_fields(view: TrajectoryView, branch: Branch | None, *, turn_traces: bool) -> Fields:
     """One trajectory, or one branch of it; without tokens when there is no branch to show."""
-    steps = [turn.step for turn in branch.turns] if branch else view.history.generations
+    steps = [turn.step for turn in branch.turns] if branch else main_turns(view.history)
     fields = {} if branch is None else _tokens(branch)
     if branch is not None and turn_traces:
         fields["token_turn_traces"] = _traces(branch)

@@ -4,7 +4,8 @@ One row per task where all its samples are single replies to one prompt, else on
 and branch. A row holds nothing that may differ between a disturbed and an undisturbed run: no
 clocks (`created_at` is left out), no generated ids, no attempt numbers. A failure is a status with
 its root error, never a score (I5): a sample that failed is absent from every list. Where a rollout
-did nothing at all, the row is what it was: its recorded status, tokens and usage stay.
+did nothing at all, the row is what it was: its recorded status, tokens and usage stay. A row says
+of no other conversation than its own: what a simulated user generated is no turn of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,8 @@ from holdfast.engine.export.row_tokens import (
     group_fields,
 )
 from holdfast.engine.prices import Prices
-from holdfast.records.conversation import main_end
+from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
-from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.records.samples.sample import has_tokens
 from holdfast.records.step import Generated
@@ -114,7 +114,7 @@ def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
 
     Without `extra`, which costs more than all the rest: see `extra_fields`.
     """
-    steps = _main_turns(view.history)
+    steps = main_turns(view.history)
     return _row(
         spec,
         view,
@@ -145,17 +145,6 @@ def extra_fields(view: TrajectoryView) -> Fields:
         branch = next(ending, branches[0] if branches else None)
     returned = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
     return _inherited(view) | dict(returned) | flat_fields(view, branch, turn_traces=False)
-
-
-def _main_turns(history: History) -> list[Generated]:
-    """The turns of the main conversation, first to last."""
-    turns: list[Generated] = []
-    step = main_end(history)
-    while step is not None:
-        turns.append(step)
-        base = history.steps.get(step.base) if step.base and not step.prefix_break else None
-        step = base if isinstance(base, Generated) else None
-    return turns[::-1]
 
 
 def _usage_of(steps: Sequence[Generated]) -> Fields | None:
@@ -218,8 +207,7 @@ def _trajectory_rows(spec: RunSpec, view: TrajectoryView, *, turn_traces: bool) 
 def _flat_row(
     spec: RunSpec, view: TrajectoryView, branch: Branch | None, *, turn_traces: bool
 ) -> Fields:
-    history = view.history
-    steps = [turn.step for turn in branch.turns] if branch else history.generations
+    steps = [turn.step for turn in branch.turns] if branch else main_turns(view.history)
     usage = _stated_usage(steps) if branch is None else None
     if branch is not None:
         sampled = sum(turn.end - turn.start for turn in branch.turns)

@@ -8,7 +8,7 @@ from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprint_of
-from support.evaluation.gym_runs import SCRIPT, counting, rows_of, yard_of
+from support.evaluation.gym_runs import SCRIPT, counting, rows_of, say, yard_of
 from support.rollout.stage import text_of
 
 
@@ -66,6 +66,14 @@ def test_steps_are_a_limit_and_what_was_earned_until_then_counts():
     assert yard.history().reward == 0.5
     assert row.get_termination_reason() == "max_steps"
     assert row.rollout_status.get_termination_reason() == "max_steps"
+
+
+def test_each_tool_call_of_a_reply_is_a_step():
+    yard = yard_of(lambda request: say(1) + say(2) + say(3))
+    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(yard)
+    assert (row.get_steps(), yard.history().reward) == (2, 0.5)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.processors.gym.simulated_user import SAME
 from holdfast.policy.client.replicas import EnginePolicy
@@ -41,7 +42,7 @@ def simulated(answer=either, **said: object) -> Yard:
     return yard_of(answer, user_simulation=told, user_prompt_template="Customer: {observation}")
 
 
-def test_the_user_speaks_first_and_ends_the_conversation():
+def test_the_user_speaks_first_and_ends_the_conversation_all_by_the_rows_template():
     yard = simulated()
     yard.run(MCPGymRolloutProcessor(SCRIPT))
     assert yard.statuses() == {"a/0": ("COMPLETED", True)}
@@ -50,10 +51,22 @@ def test_the_user_speaks_first_and_ends_the_conversation():
     assert [one for one in spoken if one[1]] == [
         ("user", "Customer: Please count."),
         ("assistant", "I said 1."),
-        ("user", "Now the next one."),
+        ("user", "Customer: Now the next one."),
         ("assistant", "I said 2."),
+        ("user", "Customer: Thank you. ###STOP###"),
     ]
     assert row.get_total_reward() == 0.5, "two of three steps were taken"
+
+
+def test_steps_bound_the_answers_to_the_user_and_not_the_tool_calls_for_them():
+    yard = simulated()
+    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(yard)
+    answers = [one.content for one in row.messages if one.role == "assistant" and one.content]
+    assert answers == ["I said 1.", "I said 2."]
+    asked = [text_of(one.prompt) for one in yard.policy.requests]
+    assert sum(USER in one for one in asked) == 2, "nobody would hear its next answer"
 
 
 def test_only_the_policys_side_is_trained():
@@ -179,3 +192,5 @@ def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named
     history = yard.history()
     assert history.status.name == status, history.failures
     assert told in "".join(one.message for one in history.failures)
+    (row,) = yard.rows(What.ROWS)
+    assert row["input_metadata"]["completion_params"]["model"] != "the-user"

@@ -12,6 +12,7 @@ from holdfast.evaluation.processors.gym.server import GymServer, server_options
 from holdfast.evaluation.processors.gym.simulated_user import (
     SimulatedSpeaker,
     SimulatedUser,
+    ends_conversation,
     simulation_of,
 )
 from holdfast.evaluation.processors.row_processor import RolloutProcessor
@@ -34,7 +35,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     One server serves all rows. `input_metadata.dataset_info` of a row holds `environment_context`
     (with `seed`) for the gym, `user_prompt_template`, the first prompt with its `{observation}`,
     and `user_simulation`, a user played by a model: the policy answers that user until the user, or
-    the episode, ends. `steps` bounds the policy's turns.
+    the episode, ends. `steps` bounds the policy's answers to that user, whatever tools it calls for
+    them; where there is none, its tool calls.
     """
 
     def __init__(
@@ -108,7 +110,6 @@ class MCPGymRolloutProcessor(RolloutProcessor):
 
     async def rollout(self, t: Rollout) -> Returned:
         assert self._gym is not None, "it was set up"
-        t.limit(turns=self.steps)
         info = _dataset_info(t.task)
         context = info.get("environment_context")
         episode = await t.env(
@@ -121,44 +122,63 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         if (simulation := simulation_of(info)) is not None:
             simulated = SimulatedUser(t, simulation, self._speaker)
             text = await simulated.begin()
-        t.add(*opening_messages(t.task, info, text, is_state=simulated is None))
+        prompt = user_prompt(t.task, info, text, is_state=simulated is None)
+        t.add(*opening_messages(t.task, info, prompt))
         try:
-            await _play(t, episode, simulated)
+            await _play(t, episode, simulated, steps=self.steps)
         except Truncated as limit:
             raise Truncated(limit.reason, returned=episode.total_reward) from limit
         return episode.total_reward
 
 
-async def _play(t: Rollout, episode: Episode, simulated: SimulatedUser | None) -> None:
+async def _play(
+    t: Rollout, episode: Episode, simulated: SimulatedUser | None, *, steps: int
+) -> None:
     while not episode.over:
+        if not steps:
+            t.truncate(Truncation.MAX_TURNS)
         reply = await t.generate(tools=episode.tools)
         if reply.tool_calls:
-            await t.tools(reply.tool_calls, *episode.tools)
-            continue
-        text = None if simulated is None else await simulated.answer(reply.text)
-        if text is None:
+            calls = reply.tool_calls[: None if simulated else steps]
+            await t.tools(calls, *episode.tools)
+            steps -= 0 if simulated else len(calls)
+        elif simulated is None:
             return
-        t.add(text)
+        elif steps := steps - 1:
+            text = await simulated.answer(reply.text)
+            t.add(user_prompt(t.task, _dataset_info(t.task), text))
+            if ends_conversation(text):
+                return
     if episode.observation.truncated:
         t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
 
-def opening_messages(
-    task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = True
-) -> list[Message]:
-    """The first prompt: the row's messages, and the first observation, which is the gym's state or
-    the simulated user's message."""
-    template = info.get("user_prompt_template")
-    if not isinstance(template, str) or not template:
-        return [*task.messages, user(observation)]
+def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> list[Message]:
+    """The row's messages before the first prompt, and that; with a template, its rules alone."""
+    before = (one for one in task.messages if one.role is Role.SYSTEM or not _template(info))
+    return [*before, user(prompt)]
+
+
+def user_prompt(
+    task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = False
+) -> str:
+    """What the policy is told: the gym's state, or what the simulated user says, as the row's
+    template writes it."""
+    template = _template(info)
+    if not template:
+        return observation
     context = info.get("environment_context")
     values = context if isinstance(context, Mapping) else {}
     state = _observation_of(observation) if is_state else observation
     try:
-        prompt = template.format(**{**values, "observation": state})
+        return template.format(**{**values, "observation": state})
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(f"row {task.id!r}: user_prompt_template: {error!r}") from error
-    return [*(message for message in task.messages if message.role is Role.SYSTEM), user(prompt)]
+
+
+def _template(info: Mapping[str, object]) -> str:
+    template = info.get("user_prompt_template")
+    return template if isinstance(template, str) else ""
 
 
 def _observation_of(observation: str) -> object:

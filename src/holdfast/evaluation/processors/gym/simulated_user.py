@@ -110,15 +110,18 @@ class SimulatedUser:
         """The user's first message."""
         return await self._generate(BEGIN)
 
-    async def answer(self, message: str) -> str | None:
-        """The user's answer; None if it ends the conversation."""
-        text = await self._generate(message)
-        return None if any(marker in text for marker in END_MARKERS) else text
+    async def answer(self, message: str) -> str:
+        """The user's answer; see `ends_conversation`."""
+        return await self._generate(message)
 
     async def _generate(self, message: str) -> str:
         self._conversation.add(message)
         reply = await self._conversation.generate(speaker=self._speaker, **self._params)
         return reply.text
+
+
+def ends_conversation(answer: str) -> bool:
+    return any(marker in answer for marker in END_MARKERS)
 
 
 def simulation_of(info: Mapping[str, object]) -> Mapping[str, Any] | None:
