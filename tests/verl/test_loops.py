@@ -88,8 +88,9 @@ def no_score(trajectory: holdfast.TrajectoryView) -> None:
 
 def loop_of(servers: Servers, journal: Any, *, config: Any = None, scorer: Any = score, **options):
     """As verl makes an agent loop: the class is found by the name that is registered."""
-    import holdfast.verl
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    import holdfast.verl
 
     holdfast.verl.agent_loop("my loop", solve, scorer, journal=journal, **options)
     module, _, name = _agent_loop_registry["my loop"]["_target_"].rpartition(".")
