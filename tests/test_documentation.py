@@ -65,7 +65,7 @@ def test_the_public_names_are_these():
         "HoldfastError", "JournalError", "PolicyError", "RunChanged", "RunHeld",
         "Message", "Reply", "Rollout", "RolloutConfig", "RolloutProcessor", "Sample", "Sampling",
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
-        "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView", "Voice",
+        "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView",
         "Speaker", "group_scorer", "open_journal", "renderer_for", "run", "tool", "Role",
         "samples", "read_tasks", "run_sync", "RunResult", "open_policy",
         "trajectories", "system", "user", "assistant",

@@ -121,7 +121,6 @@ if TYPE_CHECKING:
     from holdfast.rollout.replay.budget import Limits as Limits
     from holdfast.rollout.replay.run_context import OnDivergence as OnDivergence
     from holdfast.rollout.replay.speaker import Speaker as Speaker
-    from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
     from holdfast.tasks.read import read_tasks as read_tasks
@@ -169,7 +168,7 @@ _MODULES = {
     "rollout.processors.training": "TrainingRolloutProcessor",
     "rollout.replay.budget": "Limits",
     "rollout.replay.run_context": "OnDivergence",
-    "rollout.replay.speaker": "Speaker Voice",
+    "rollout.replay.speaker": "Speaker",
     "rollout.tools.tool": "Tool tool",
     "tasks.read": "read_tasks",
     "training.objective.objective": "Objective",

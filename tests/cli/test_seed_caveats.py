@@ -60,7 +60,7 @@ def test_from_python_it_is_told_to_whoever_listens(seeded, tmp_path):
 
     async def main():
         journal = holdfast.open_journal(tmp_path / "holdfast.db")
-        policy = holdfast.EnginePolicy(seeded.url, seeded.model, tell=lines.append)
+        policy = holdfast.EnginePolicy(seeded.url, seeded.model, notify=lines.append)
         try:
             await holdfast.run(
                 rollout, tasks=[{"id": "a", "prompt": "b"}], policy=policy, journal=journal,

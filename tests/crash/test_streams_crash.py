@@ -145,7 +145,7 @@ def test_a_driver_killed_after_it_has_told_some_of_a_reply_goes_on_with_it(lab, 
     assert kill(lab, baseline, f"gateway.delta:{times}")
 
 
-@pytest.mark.parametrize("point", ["gateway.recorded", "gateway.told"])
+@pytest.mark.parametrize("point", ["gateway.recorded", "gateway.sent"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_driver_killed_beside_the_end_of_a_stream_tells_it_again(lab, baseline, point, times):
     skip_unless_streamed(lab)

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.cli.commands.serving.serve import add_serve
 from holdfast.cli.commands.serving.serve import serve as run_serve
-from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
+from holdfast.embedded import EmbeddedEngine, ServeSettings, arguments, serve, serving
 from holdfast.embedded.child_process import EngineDidNotStart
 from holdfast.embedded.model import load as folder_of_a_model
 from holdfast.embedded.scheduler.engine import DecodeEngine
@@ -119,7 +119,7 @@ def test_a_child_that_is_not_ready_in_time_is_ended(folder: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="--api-key-env"):
-        serve(Settings(host=host))
+        serve(ServeSettings(host=host))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_command_takes_the_same_words(monkeypatch: pytest.MonkeyPatch) -> No
     add_serve(parser.add_subparsers(dest="command"))
     monkeypatch.setenv("A_KEY", "s3cret")
     words = "serve --host 0.0.0.0 --model m --version v3 --threads 2 --api-key-env A_KEY"
-    assert arguments.settings(parser.parse_args(words.split())) == Settings(
+    assert arguments.settings(parser.parse_args(words.split())) == ServeSettings(
         host="0.0.0.0", model=Path("m"), version="v3", threads=2, api_key="s3cret"
     )
     with pytest.raises(UsageError, match="there is no folder /nowhere"):
@@ -163,12 +163,12 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*--port 0"):
-            serve(Settings(port=port))
+            serve(ServeSettings(port=port))
 
 
 def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
     with (
-        serving._bind(Settings(port=0)) as sock,
+        serving._bind(ServeSettings(port=0)) as sock,
         socket.socket() as client,
         pytest.raises(ConnectionRefusedError),
     ):
@@ -178,8 +178,8 @@ def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
 def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
     own_engine: DecodeEngine,
 ) -> None:
-    with serving._bind(Settings(port=0)) as first:
-        settings = Settings(port=first.getsockname()[1])
+    with serving._bind(ServeSettings(port=0)) as first:
+        settings = ServeSettings(port=first.getsockname()[1])
         with serving._bind(settings) as second:
             first.listen()
             with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*--port 0"):
@@ -191,7 +191,7 @@ def test_a_signal_ends_it(
     own_engine: DecodeEngine, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     async def main() -> None:
-        settings = Settings(port=0)
+        settings = ServeSettings(port=0)
         sock = serving._bind(settings)
         listening = asyncio.create_task(
             serving._listen(own_engine, settings, sock=sock, name="tiny")
@@ -207,7 +207,7 @@ def test_a_signal_ends_it(
 
 
 def test_it_says_what_it_is_loading(capsys: pytest.CaptureFixture[str]) -> None:
-    serving._report_stage(Settings(), "loading /models/tiny")
+    serving._report_stage(ServeSettings(), "loading /models/tiny")
     assert capsys.readouterr().err == "holdfast: loading /models/tiny …\n"
-    serving._report_stage(Settings(progress=True), "loading /models/tiny")
+    serving._report_stage(ServeSettings(progress=True), "loading /models/tiny")
     assert capsys.readouterr() == ("starting: loading /models/tiny\n", "")

@@ -112,7 +112,7 @@ def test_an_environment_that_finds_no_thread_is_tried_again(monkeypatch):
         refused = 0
 
         def start(self):
-            # The first would look for standstills, the others would do what the environment does.
+            # The first would look for blocked loops, the others would do what the environment does.
             if Scarce.refused < 3:
                 Scarce.refused += 1
                 raise RuntimeError("can't start new thread")

@@ -64,6 +64,23 @@ def test_only_the_policy_is_ever_in_a_baseline() -> None:
     assert [cause for cause, one in TREATMENT.items() if one.in_baseline] == [Cause.POLICY]
 
 
+def test_a_group_of_errors_counts_as_its_worst_member() -> None:
+    bug, accident, outage = (
+        KeyError("a"),
+        errors.EnvironmentBroken("b"),
+        errors.EngineUnavailable("c"),
+    )
+    limit = errors.Truncated("max_turns")
+    for worst, *others in (
+        (bug, limit, outage, accident),
+        (accident, limit, outage),
+        (outage, limit),
+    ):
+        failure = failure_of(ExceptionGroup("several", [*others, worst]))
+        assert failure.cause is failure_of(worst).cause, "wherever it stands"
+        assert failure.type == type(worst).__name__
+
+
 def test_the_root_is_found_inside_groups_and_is_never_a_cancellation() -> None:
     root = ValueError("the one")
     group = BaseExceptionGroup(

@@ -391,6 +391,35 @@ def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> Non
     asyncio.run(main())
 
 
+def test_a_call_after_a_fork_has_another_key() -> None:
+    """It stands where the replaced one stood, with the same id and arguments: a service that knows
+    the key would answer with what it did for a conversation that is gone."""
+
+    async def main() -> None:
+        play, keys = Play(), list[str]()
+
+        @tool
+        async def pay(idempotency_key: str) -> str:
+            """Pays."""
+            keys.append(idempotency_key)
+            return "paid"
+
+        async def rollout(t: holdfast.Rollout, message: str) -> None:
+            t.add(message)
+            await t.generate()
+            await t.tool(call("pay"), pay)
+
+        await play.perform(partial(rollout, message="go"))
+        await play.perform(partial(rollout, message="go on"))
+        history = await play.history()
+        assert [fork.path for fork in history.forks] == ["0"]
+        assert (len(keys), len(set(keys))) == (2, 2)
+        await play.perform(partial(rollout, message="go on"))
+        assert len(keys) == 2, "it was replayed"
+
+    asyncio.run(main())
+
+
 class Interrupted:
     """A run whose process dies in the call of an at-most-once tool, as often as a test likes."""
 

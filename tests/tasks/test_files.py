@@ -43,7 +43,7 @@ def test_messages_of_an_export_are_read_again_as_they_were(tmp_path, what):
     assert task.messages[1].content == MESSAGES[1]["content"]
 
 
-def test_messages_of_an_older_export_are_json_text(tmp_path):
+def test_messages_in_a_flat_table_are_json_text(tmp_path):
     table = pa.table({"messages": [json.dumps(MESSAGES)]})
-    pq.write_table(table, tmp_path / "old.parquet")
-    assert read_tasks(tmp_path / "old.parquet")[0].messages == read_tasks([MESSAGES])[0].messages
+    pq.write_table(table, tmp_path / "flat.parquet")
+    assert read_tasks(tmp_path / "flat.parquet")[0].messages == read_tasks([MESSAGES])[0].messages

@@ -150,8 +150,17 @@ def test_with_recorded_logprobs_a_mask_is_zero_or_one():
 
 def test_stale_sequences_with_a_negative_advantage_are_left_out():
     tokens = batch([0.2, 0.2, 0.2, 1.0], [-1.0, -1.0, 1.0, -1.0], sequences=[0, 0, 1, 2])
-    _, parts = policy_loss(tokens, Objective(stale_mask=1.0, clip=Unclipped()))
+    loss, parts = policy_loss(tokens, Objective(stale_mask=1.0, clip=Unclipped()))
+    loss.backward()
     assert parts.kept.tolist() == [False, False, True, True]
+    assert loss.item() == pytest.approx(-0.2 + 1.0)
+    assert tokens.logprobs.grad.tolist() == pytest.approx([0.0, 0.0, -0.2, 1.0])
+
+
+def test_a_sequence_is_as_stale_as_its_tokens_are_on_average():
+    tokens = batch([0.05, 1.0, 0.2, 1.0], [-1.0] * 4, sequences=[0, 0, 1, 1])
+    _, parts = policy_loss(tokens, Objective(stale_mask=1.0, clip=Unclipped()))
+    assert parts.kept.tolist() == [False, False, True, True], "1.5 nats on average, and 0.8"
 
 
 def test_entropy_is_a_bonus():

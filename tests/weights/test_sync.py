@@ -218,6 +218,35 @@ def test_tokens_of_weights_that_the_check_refused_are_dropped(
     with_engines(body, {"tied": True}, {})
 
 
+def test_a_reply_that_ends_before_the_check_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_module, "MAX_SENDS", 1)
+    check_scores = sync_module.check_scores
+
+    async def body(engines: Any) -> None:
+        liar = engines[0]
+
+        async def check_late(replica: Any, *words: Any, **named: Any) -> Any:
+            while replica.endpoint.url == liar.url:
+                if not (await asyncio.to_thread(liar.stats)).in_flight:
+                    break
+            return await check_scores(replica, *words, **named)
+
+        monkeypatch.setattr(sync_module, "check_scores", check_late)
+        versions = [version_at(tmp_path, step) for step in (1, 2)]
+        async with synced(engines) as it:
+            it.policy.acknowledge("default")
+            calls = it.running(6, tokens=60)
+            await it.under_way(6)
+            await it.sync.publish(versions[1])
+            for number, completion in enumerate(await asyncio.gather(*calls)):
+                assert mislabelled(completion, it.prompt(number), SEED, versions) == []
+            assert it.policy.endpoints[0].breaker.is_abandoned
+
+    with_engines(body, {"tied": True}, {})
+
+
 def test_on_a_cpu_tied_embeddings_need_our_worker_in_vllm() -> None:
     async def refused(engines: Any) -> None:
         with pytest.raises(UsageError, match=r"--worker-extension-cls holdfast\."):

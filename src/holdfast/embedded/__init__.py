@@ -2,8 +2,7 @@
 
 `load` reads the folder, `DecodeEngine` decodes many requests together, `serve` puts it behind HTTP,
 and `EmbeddedEngine` runs that in a child process. Each is imported when it is first used: torch and
-transformers (the extra `local`) with `DecodeEngine` and `load`, not before. `Engine` and `Settings`
-are the older names of `DecodeEngine` and `ServeSettings`.
+transformers (the extra `local`) with `DecodeEngine` and `load`, not before.
 
 - `child_process`: The embedded engine as a child process.
 - `arguments`: The words of `holdfast serve`.
@@ -23,19 +22,15 @@ from holdfast.extras import require
 
 if TYPE_CHECKING:
     from holdfast.embedded.arguments import ServeSettings
-    from holdfast.embedded.arguments import ServeSettings as Settings
     from holdfast.embedded.child_process import EmbeddedEngine
     from holdfast.embedded.model.load import load
     from holdfast.embedded.scheduler.engine import DecodeEngine
-    from holdfast.embedded.scheduler.engine import DecodeEngine as Engine
     from holdfast.embedded.serving import serve
 
 __all__ = [
     "DecodeEngine",
     "EmbeddedEngine",
-    "Engine",
     "ServeSettings",
-    "Settings",
     "load",
     "serve",
 ]
@@ -47,12 +42,10 @@ _HOMES = {
     "load": "model.load",
     "serve": "serving",
 }
-_OLDER_NAMES = {"Engine": "DecodeEngine", "Settings": "ServeSettings"}
 _NEED_TORCH = ("DecodeEngine", "load")
 
 
 def __getattr__(name: str) -> Any:
-    name = _OLDER_NAMES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _NEED_TORCH:

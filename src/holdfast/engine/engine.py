@@ -57,11 +57,6 @@ class Ending(Struct, frozen=True):
     spent: bool = False
     """Whether a limit on what is spent stopped it."""
 
-    @property
-    def standstills(self) -> tuple[LoopBlock, ...]:
-        """The earlier name of `loop_blocks`."""
-        return self.loop_blocks
-
 
 class TrajectoryCancelled(HoldfastError):
     """Something in this process cancelled a trajectory's task, which is the engine's alone."""

@@ -230,7 +230,7 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
         from holdfast.evaluation.running.session import EvaluationSession
 
         config.stash[_session] = EvaluationSession(
-            _options_of(config), root=_root_of(config), tell=_notifier(config)
+            _options_of(config), root=_root_of(config), notify=_notifier(config)
         )
     return config.stash[_session]
 
@@ -291,7 +291,7 @@ def _attach(item: pytest.Function, outcome: "Outcome") -> None:
         {
             "test": item.nodeid,
             "passed": outcome.passed,
-            "told": outcome.told,
+            "notes": outcome.notes,
             "texts": [part.text for part in outcome.parts],
             "runs": [part.summary for part in outcome.parts],
             "pages": outcome.pages,
@@ -341,7 +341,7 @@ class _Collector:
         if self.outcomes:
             terminalreporter.section("evaluations")
             for outcome in self.outcomes:
-                lines = outcome["told"]
+                lines = outcome["notes"]
                 for text, table in zip(outcome["texts"], outcome["tables"], strict=True):
                     # What failed is shown in full among the failures.
                     said = text.splitlines()[: None if outcome["passed"] else 2]
@@ -388,7 +388,7 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     summary = {
         "evaluations": [
-            {key: outcome[key] for key in ("test", "passed", "told", "runs", "pages")}
+            {key: outcome[key] for key in ("test", "passed", "notes", "runs", "pages")}
             for outcome in sorted(outcomes, key=lambda outcome: str(outcome["test"]))
         ]
     }

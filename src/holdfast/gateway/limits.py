@@ -28,7 +28,3 @@ class GatewayLimits(Struct, frozen=True):
     """Tokens of a streamed reply that are made durable and sent together; 0: it is sent whole."""
     stream_seconds: float = 0.5
     """After which fewer are sent, where tokens come slowly."""
-
-
-Limits = GatewayLimits
-"""The older name."""

@@ -62,9 +62,9 @@ class RunSpec(Struct, frozen=True):
     tags: tuple[str, ...] = ()
     """The user's own words for it. No part of what is sampled."""
     command: RecordedCommand | None = None
-    """No part of it, either. None for a run of a program, or of an older version."""
+    """No part of it, either. None for a run that a program began."""
     training: str = ""
-    """Of a training: the settings that make it another one, as JSON. "": none, or it is older."""
+    """Of a training: the settings that make it another one, as JSON. "": it is no training."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)

@@ -84,9 +84,6 @@ class Rollout:
         """The run's own policy and renderer."""
         return self._session.speaker
 
-    voice = speaker
-    """The same under its older name."""
-
     # --- the conversation
 
     @breaks_on_misuse
@@ -154,15 +151,13 @@ class Rollout:
         chat_template_kwargs: Mapping[str, object] | None = None,
         separate_reasoning: bool | None = None,
         speaker: Speaker | None = None,
-        voice: Speaker | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
         What is None is as if it was not given: no tools, and the run's own sampling.
         `json`: True for any JSON object, or the JSON schema that the reply has to fit. Which engine
         knows which of the others: docs/engines.md.
-        Another `speaker` than the run's own samples from another policy (`voice` is the older name
-        of this parameter).
+        Another `speaker` than the run's own samples from another policy.
         """
         self._check_own()
         session = self._session
@@ -171,7 +166,7 @@ class Rollout:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
-        speaker = speaker or voice or session.speaker
+        speaker = speaker or session.speaker
         schemas = self._schemas = schemas_of(() if tools is None else tools)
         generate_step.as_json(schemas)  # What could not be recorded is refused before it is shown.
         validate.adopt_messages(self.messages)

@@ -30,7 +30,7 @@ POINTS = {
     "export.row": "export.row",
     "gateway.delta": "gateway.delta",
     "gateway.recorded": "gateway.recorded",
-    "gateway.told": "gateway.told",
+    "gateway.sent": "gateway.sent",
     "gateway.refused": "gateway.refused",
     "gateway.finished": "gateway.finished",
     "train.batch": "train.batch",

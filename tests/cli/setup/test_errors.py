@@ -10,8 +10,12 @@ from contextlib import closing
 
 import pytest
 
+from holdfast.cli.setup.errors import guarded
 from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.records import errors
 from holdfast.testing import FakeEngine
+from holdfast.training.run.folder import FolderInUse, OtherTraining
+from holdfast.weights.engine_lock import EngineInUse
 from support.cli.shell import Lab, end, start
 
 GOOD = "async def solve(t):\n    pass\n"
@@ -51,6 +55,35 @@ def refused_anew(lab, *extra, code=Exit.USAGE, **options) -> str:
     assert not (lab.place / "fresh.db").exists()
     assert lab.engine.stats().requests == 0
     return line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.JournalFull("disk"), Exit.STOPPED),
+        (errors.JournalUnreachable("server"), Exit.STOPPED),
+        (errors.LeaseLost("worker"), Exit.STOPPED),
+        (errors.EndpointDown("engine"), Exit.STOPPED),
+        (errors.JournalCorrupt("record"), Exit.CORRUPT),
+        (errors.JournalDamaged("commits"), Exit.CORRUPT),
+        (errors.JournalNewer("schema"), Exit.USAGE),
+        (errors.NotAJournal("file"), Exit.USAGE),
+        (errors.PolicyRefused("model"), Exit.USAGE),
+        (errors.NotTrainable("sample"), Exit.USAGE),
+        (errors.UsageError("option"), Exit.USAGE),
+        (errors.RunHeld("run"), Exit.HELD),
+        (EngineInUse("engine"), Exit.HELD),
+        (FolderInUse("folder"), Exit.HELD),
+        (OtherTraining("folder"), Exit.CHANGED),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_each_error_has_its_exit_code_and_one_line(error, code, capsys):
+    def fail():
+        raise error
+
+    assert guarded(fail) == code
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(recorded):

@@ -84,7 +84,7 @@ def test_a_line_that_stops_the_event_loop_is_named(lab):
     done = lab.finished_run("--json")
     told = "agent.py:4 in solve (time.sleep(6)) stopped the event loop for"
     assert sum(told in line for line in done.err.splitlines()) == 2, "at once, and at the end"
-    (found,) = json.loads(done.out)["standstills"]
+    (found,) = json.loads(done.out)["loop_blocks"]
     assert found["times"] == 1
 
 

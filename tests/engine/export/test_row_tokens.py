@@ -13,7 +13,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, user
 from holdfast.records.usage import Usage
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import tool
 from support.engine.yard import Yard
 from support.rollout.stage import Oracle, completion
@@ -250,7 +250,7 @@ def test_what_another_voice_said_is_there_but_not_in_the_mask():
 
     async def interviewed(t):
         t.add("start")
-        await t.generate(voice=Voice(other, t.voice.renderer, trained=False))
+        await t.generate(speaker=Speaker(other, t.speaker.renderer, trained=False))
 
     yard = Yard()
     yard.run(interviewed)

@@ -70,7 +70,7 @@ def test_evaluate_runs_it_all_and_says_what_came_of_it(engine: FakeEngine, place
     assert outcome.run.endswith("test_call.judged")
     again = judged.evaluate(policy=engine.url, journal=str(place / "here.db"))  # type: ignore[attr-defined]
     assert again.score == 1.5
-    assert "was finished already" in again.told[0]
+    assert "was finished already" in again.notes[0]
     assert engine.stats().requests == 4
 
 

@@ -1,26 +1,18 @@
 """Ids and keys of calls are made of what they say: not of when they come, nor of how they are
-written. What older versions recorded is replayed as it was recorded."""
+written."""
 
 import asyncio
-import base64
 import json
 from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.records.encoding import codec
-from holdfast.records.step import Called
-from support.gateway.calls import FUNCTION, SCHEMA, SHOWN, AsSent, turned
+from support.gateway.calls import SCHEMA, SHOWN, AsSent, turned
 from support.gateway.counter import CHAT, RESPONSES, Counter, exchange, opened, post
-from support.paths import TESTS
 from support.rollout.stage import Oracle, Play, text_of
 
-OLDER = json.loads((TESTS / "gateway" / "older_calls.json").read_text())
-"""What an agent asked and was told, and the records of it, by the version before ids and keys were
-made as they are now."""
 CALLING = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
@@ -249,86 +241,5 @@ def test_tools_that_cannot_be_recorded_are_refused(path):
             reply = await exchange(counter.port, post(path, large.encode(), binding))
             assert reply.status == 400
             assert b"64 bits" in reply.body
-
-    perform(body)
-
-
-# --- older records
-
-
-@asynccontextmanager
-async def older(answer=lambda _: "live"):
-    """A stage on which the older version stood before."""
-    stage = Stage(answer, Play)
-    for blob in OLDER["blobs"]:
-        await stage.play.journal.put_blob(blob.encode())
-    records = [codec.decode(base64.b64decode(one)) for one in OLDER["records"]]
-    await stage.play.journal.append(await stage.play.lease(), records)
-    yield stage
-
-
-def test_what_an_older_version_recorded_is_replayed_as_it_was_told():
-    async def body():
-        async with older() as stage:
-            for _ in range(2):
-                async with stage.attempt() as (ask, _):
-                    for call in OLDER["calls"]:
-                        assert await ask(call["path"], call["body"]) == call["answer"]
-            assert stage.sampled == 0
-            history = await stage.play.history()
-            assert len(history.calls) == len(OLDER["calls"])
-            assert not history.forks
-
-    perform(body)
-
-
-def test_an_older_trajectory_goes_on_and_all_of_it_is_replayed_afterwards():
-    async def body():
-        first, second, third, *_ = OLDER["calls"]
-        assert first["body"] == second["body"]
-        async with older() as stage:
-            async with stage.attempt() as (ask, trajectory):
-                told = [await ask(one["path"], one["body"]) for one in (first, second, third)]
-                # Once more the same, and one that goes on with what was recorded.
-                told.append(await ask(CHAT, first["body"]))
-                told.append(await ask(CHAT, after(third["body"], third["answer"])))
-                last = trajectory.session.history.generations[-1]
-                assert not last.prefix_break
-                assert last.base == "2.0.0"
-            assert told[:3] == [one["answer"] for one in (first, second, third)]
-            assert len({one["id"] for one in told}) == 5
-            assert stage.sampled == 2
-            async with stage.attempt() as (ask, _):
-                for one, body in zip(
-                    told,
-                    [
-                        *(one["body"] for one in (first, second, third, first)),
-                        after(third["body"], third["answer"]),
-                    ],
-                    strict=True,
-                ):
-                    assert await ask(CHAT, body) == one
-            assert stage.sampled == 2
-
-    perform(body)
-
-
-def test_older_records_have_no_field_for_what_was_left_out():
-    records = [codec.decode(base64.b64decode(one)) for one in OLDER["records"]]
-    called = [one for one in records if isinstance(one, Called)]
-    assert len(called) == len(OLDER["calls"])
-    assert not any(one.ignored for one in called)
-
-
-def test_a_trajectory_reads_its_tools_once_however_often_they_are_shown():
-    async def body():
-        stage = Stage(lambda _: CALLING)
-        async with stage.attempt() as (ask, trajectory):
-            assert isinstance(trajectory, AgentTrajectory)
-            for number in range(30):
-                tool = {"type": "function", "function": {**FUNCTION, "name": f"add{number}"}}
-                await ask(CHAT, {**SHOWN[CHAT], "tools": [tool]})
-            assert len(trajectory._schemas._sets) <= 8
-        assert stage.sampled == 30
 
     perform(body)

@@ -19,7 +19,7 @@ from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.engine.yard import Yard
 from support.gateway.counter import opened
 from support.gateway.libraries import engine_behind, openai_client
@@ -194,7 +194,7 @@ def test_an_engine_that_takes_messages_takes_no_bare_prompt():
             opened() as (counter, trajectory, binding),
             openai_client(binding) as client,
         ):
-            trajectory.session.speaker = Voice(counter.play.oracle, MessagesOnly())
+            trajectory.session.speaker = Speaker(counter.play.oracle, MessagesOnly())
             for prompt in ("Once", [1, 2]):
                 with pytest.raises(openai.BadRequestError, match="takes messages") as refused:
                     await said(client, prompt)
@@ -240,7 +240,7 @@ def test_what_was_sampled_is_never_encoded_again():
             openai_client(binding) as client,
         ):
             oracle = counter.play.oracle = Spelling()
-            trajectory.session.speaker = Voice(oracle, renderer())
+            trajectory.session.speaker = Speaker(oracle, renderer())
             text = await said(client, "<|im_start|>user\nhi", max_tokens=11)
             await said(client, f"<|im_start|>user\nhi{text}<|im_end|>\n", max_tokens=11)
             first, second = oracle.requests

@@ -5,7 +5,6 @@ import asyncio
 
 import pytest
 
-from holdfast.gateway.calls import digest
 from holdfast.testing import FakeEngine
 from support.gateway.calls import SHOWN, AsSent, turned
 from support.gateway.connections import Connection, text_of
@@ -52,35 +51,5 @@ def test_a_reply_that_was_cut_is_told_whole_to_whoever_asks_in_another_order(
             assert not history.drafts
             if stream:
                 assert text_of(unchunked(told.body)) == said
-
-    asyncio.run(body())
-
-
-def test_a_reply_that_an_older_version_had_begun_is_gone_on_with(engine, monkeypatch):
-    def older(ask, conversation, sampling, *, tools):
-        return digest.older_key_of(ask, conversation, sampling)
-
-    async def body():
-        asked = {"model": "m", **SHOWN[CHAT], "stream": True}
-        async with streaming(engine, held(50)) as (counter, trajectory, binding):
-            with monkeypatch.context() as before:
-                before.setattr(digest, "key_of", older)
-                async with Connection(counter.port, post(CHAT, asked, binding)) as connection:
-                    await connection.said()
-                    told = connection.text
-            counter.gateway.release(binding)
-            await trajectory.aclose()
-            await asyncio.to_thread(engine.set_faults)
-            async with counter.attempt() as (again, fresh):
-                (draft,) = again.session.history.drafts.values()
-                whole = await exchange(counter.port, post(CHAT, asked, fresh))
-                step = again.session.history.steps["0.0.0"]
-                assert step.ids.startswith(draft.ids)
-                assert step.seams
-            assert text_of(unchunked(whole.body)).startswith(told)
-            async with counter.attempt() as (again, fresh):
-                once_more = await exchange(counter.port, post(CHAT, turned(asked), fresh))
-                assert len(again.session.history.calls) == 1
-            assert text_of(unchunked(once_more.body)) == text_of(unchunked(whole.body))
 
     asyncio.run(body())

@@ -8,7 +8,7 @@ from holdfast.records.errors import Unsupported, UsageError
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.replay import generate_step
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.gateway.counter import CHAT, COMPLETIONS, MESSAGES, exchange, post
 from support.gateway.libraries import HI, engine_behind, perform
 
@@ -118,11 +118,11 @@ def test_reasoning_that_goes_on_beyond_its_budget_is_no_answer():
     completion = Completion(b"", b"", "stop", (), "m", 1, 0.0, message=thought)
     turn = generate_step.GenerateStep("0", None, (), Sampling(thinking_token_budget=50), (), (), ())
     with pytest.raises(Unsupported, match="reasoned for about 300"):
-        generate_step._message(Voice(None, Bytes()), turn, completion)
+        generate_step._message(Speaker(None, Bytes()), turn, completion)
     enough = generate_step.GenerateStep(
         "0", None, (), Sampling(thinking_token_budget=240), (), (), ()
     )
-    assert generate_step._message(Voice(None, Bytes()), enough, completion) is thought
+    assert generate_step._message(Speaker(None, Bytes()), enough, completion) is thought
 
 
 @pytest.mark.parametrize("budget", [-1, 1.5, True, "9"])

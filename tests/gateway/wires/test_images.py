@@ -17,7 +17,7 @@ from holdfast.records.message import Message, Role, image, user
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.testing import FakeEngine
 from support.gateway.counter import (
     CHAT,
@@ -105,7 +105,7 @@ def test_the_same_image_is_the_same_call_and_another_is_another(wire):
             async with Gateway(WIRES) as gateway:
                 counter = Counter(gateway, counter.play)
                 async with counter.attempt() as (trajectory, binding):
-                    trajectory.session.speaker = Voice(policy, MessagesOnly())
+                    trajectory.session.speaker = Speaker(policy, MessagesOnly())
                     again = await ask(counter, binding, wire, BODIES[wire]())
                     assert again.body == first.body
                     assert not engine.calls()
@@ -198,7 +198,7 @@ def test_an_image_of_the_task_is_recorded_by_reference():
             async with Gateway(WIRES) as gateway:
                 counter = Counter(gateway, play)
                 async with counter.attempt() as (trajectory, binding):
-                    trajectory.session.speaker = Voice(policy, MessagesOnly())
+                    trajectory.session.speaker = Speaker(policy, MessagesOnly())
                     assert (await ask(counter, binding, CHAT, chat_body())).status == 200
             await policy.aclose()
             (step,) = (await play.history()).generations

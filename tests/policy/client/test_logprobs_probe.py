@@ -144,7 +144,7 @@ def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late:
             away = stack.enter_context(engine_with("raw" if late else "processed"))
             if late:
                 away.kill()
-            async with policy_for([up, away], tell=told.append) as policy:
+            async with policy_for([up, away], notify=told.append) as policy:
                 _, endpoint = policy.endpoints
                 if not late:
                     away.kill()
@@ -169,7 +169,7 @@ def test_why_a_replica_is_kept_out_is_told() -> None:
     async def main() -> None:
         told: list[str] = []
         with engine_with("processed") as up, engine_with("processed") as away:
-            async with policy_for([up, away], tell=told.append) as policy:
+            async with policy_for([up, away], notify=told.append) as policy:
                 _, endpoint = policy.endpoints
                 away.kill()
                 away.start_with(logprobs_mode="raw")
@@ -185,7 +185,7 @@ def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_say
     async def main() -> None:
         told: list[str] = []
         with engine_with("processed") as engine:
-            async with policy_for([engine], tell=told.append) as policy:
+            async with policy_for([engine], notify=told.append) as policy:
                 engine.kill()
                 engine.start_with(logprobs_mode="raw")
                 engine.start()

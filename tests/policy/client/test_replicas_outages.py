@@ -228,6 +228,27 @@ def test_with_all_down_calls_wait_until_one_is_back() -> None:
     run(main())
 
 
+def test_failures_before_an_outage_do_not_count_after_it() -> None:
+    """Each side of the outage has one failure less than a call may have."""
+
+    async def main() -> None:
+        broken, away = Answer(status=500), asyncio.Event()
+        async with Canned() as server:
+            server.always("/v1/models", models()).says(COMPLETIONS, broken, broken)
+            server.says(COMPLETIONS, Answer(before=away.wait))
+            async with policy_at(server) as policy:
+                call = asyncio.create_task(policy.sample(request()))
+                await until(lambda: len(server.bodies(COMPLETIONS)) == 3)
+                await server.stop()
+                await until(lambda: policy.seconds_down > 0)
+                server.says(COMPLETIONS, broken, broken, plain(Kind.VLLM, [5]))
+                await server.start()
+                completion = await call
+                assert (ids(completion), completion.tries) == ([5], 6)
+
+    run(main())
+
+
 def test_patience_with_all_of_them_ends_every_call() -> None:
     async def main() -> None:
         async with two(patience=0.1) as pair:

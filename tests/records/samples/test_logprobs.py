@@ -63,7 +63,7 @@ def test_a_sample_says_what_its_trained_tokens_have() -> None:
     assert mode_of(step("0", PROCESSED), step("1", RAW)) is RAW
     assert mode_of(step("0", RAW, temperature=1.0), step("1", PROCESSED)) is PROCESSED
     assert mode_of(step("0", PROCESSED), step("1", RAW, trainable=False)) is PROCESSED
-    assert mode_of(generated("0")) is PROCESSED, "of an older version, at temperature 1"
+    assert mode_of(generated("0")) is PROCESSED, "not measured, at temperature 1"
     assert mode_of(step("0", UNKNOWN)) is UNKNOWN
     assert placeholder(task="a", group="a", sample=0).logprobs_mode is PROCESSED
 

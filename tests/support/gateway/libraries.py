@@ -10,7 +10,7 @@ from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.testing import FakeEngine
 from support.gateway.counter import Counter
 from support.rollout.stage import Play
@@ -31,7 +31,7 @@ async def engine_behind(dialect="vllm", **options):
                 counter = Counter(gateway, play)
                 async with counter.attempt() as (trajectory, binding):
                     if not policy.has_tokens:
-                        trajectory.session.speaker = Voice(policy, MessagesOnly())
+                        trajectory.session.speaker = Speaker(policy, MessagesOnly())
                     yield engine, counter, binding
         finally:
             await policy.aclose()

@@ -247,7 +247,7 @@ async def _found(looking: Awaitable[Run | None]) -> Run | None:
         return await looking
     except (JournalUnreachable, JournalDamaged):
         raise  # Before an engine is started for nothing.
-    except JournalError:  # Empty, or of an older version: opening it to write says more.
+    except JournalError:  # Opening it to write says more.
         return None
 
 
@@ -310,7 +310,7 @@ def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: 
 def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
     _report_troubles(ending)
     if args.json:
-        known = {"stopped": ending.stopped, "standstills": ending.loop_blocks}
+        known = {"stopped": ending.stopped, "loop_blocks": ending.loop_blocks}
         print_json(msgspec.to_builtins(report) | msgspec.to_builtins(known))
     else:
         text = as_text(report, full_tracebacks=args.full_tracebacks)

@@ -49,8 +49,8 @@ def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] =
     command = run.spec.command
     if command is None:
         raise UsageError(
-            f"run {run.spec.name!r} has no recorded command: a program began it, or an older "
-            "version; give the command itself once, and it is recorded"
+            f"run {run.spec.name!r} has no recorded command: a program began it; give the "
+            "command itself once, and it is recorded"
         )
     name, *rest = command.words
     if name not in parser.commands:

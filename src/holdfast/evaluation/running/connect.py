@@ -123,14 +123,14 @@ async def _enter(
 
     async def enter(address: EngineAddress) -> Connection:
         return await stack.enter_async_context(
-            connect(address, engines=session.engines, notify=session.tell, renderer=renderer)
+            connect(address, engines=session.engines, notify=session.notify, renderer=renderer)
         )
 
     try:
         return await enter(address)
     except NoTokenizer:
         found = await enter(structs.replace(address, dialect=Kind.CHAT.value))
-        session.tell(
+        session.notify(
             f"the tokenizer of {found.policy.model!r} is not here: its engine is asked by chat, "
             "and rows have no token ids"
         )

@@ -335,7 +335,7 @@ async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIt
     async def report() -> None:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
-            work.experiment.session.tell(f"{run.spec.name}: {progress.line()}")
+            work.experiment.session.notify(f"{run.spec.name}: {progress.line()}")
 
     async with in_background(report(), name="progress"):
         yield

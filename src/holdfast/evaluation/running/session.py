@@ -29,12 +29,12 @@ class EvaluationSession:
         options: Options | None = None,
         *,
         root: Path | None = None,
-        tell: Callable[[str], None] = _to_stderr,
+        notify: Callable[[str], None] = _to_stderr,
     ):
         self.options = options or Options()
-        self.tell = tell
+        self.notify = notify
         self._root = root or Path.cwd()
-        self.engines = EmbeddedEngines(tell)
+        self.engines = EmbeddedEngines(notify)
 
     def journal(self) -> str:
         """Where everything is kept; its folder exists when this returns. A password in a URL is

@@ -38,11 +38,6 @@ class Outcome(Struct, frozen=True):
     """The first rows of each run with input, target and answer, as lines for a terminal."""
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The older name of `notes`."""
-        return self.notes
-
-    @property
     def score(self) -> float | None:
         """The score of the first run."""
         return self.parts[0].verdict.score

@@ -2,8 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -23,20 +23,12 @@ from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.session import Session
 
-Value = TypeVar("Value")
 
-
-class CallId(Struct, frozen=True):
+class CallId(NamedTuple):
     """Which of a trajectory's calls it is."""
 
     key: bytes
     occurrence: int
-    older: tuple[bytes, int]
-    """The same in older records, in whose keys the order of members counted."""
-
-    def find_in(self, calls: Mapping[tuple[bytes, int], Value]) -> tuple[bytes, int]:
-        """The key and occurrence under which `calls` has it, if it does."""
-        return self.older if self.older in calls else (self.key, self.occurrence)
 
 
 class AgentCall(Struct):

@@ -54,18 +54,6 @@ def key_of(
     `in_order`, so that the order of a schema's members makes no other request."""
     if isinstance(sampling.json, str):
         sampling = structs.replace(sampling, json=_schema(sampling.json))
-    return _key(request, conversation, sampling, tools)
-
-
-def older_key_of(request: GenerationRequest, conversation: bytes, sampling: Sampling) -> bytes:
-    """As it is in older records: of a request as it came. The same, where the members of its
-    schemas came in order."""
-    return _key(request, conversation, sampling, request.tools)
-
-
-def _key(
-    request: GenerationRequest, conversation: bytes, sampling: Sampling, tools: object
-) -> bytes:
     how = Raw(packed(sampling))
     parts: tuple[object, ...] = (tools, how, request.n, request.text, request.prompt_ids)
     if request.prompts:

@@ -43,7 +43,7 @@ class HeardAnswers:
     def take_records(self) -> tuple[Called, ...]:
         """The notes that are not written yet; whoever takes them writes them."""
         calls, attempt = self._session.history.calls, self._attempt
-        found = [calls.get(call.find_in(calls)) for call in self._unwritten]
+        found = [calls.get(call) for call in self._unwritten]
         self._unwritten = []
         return tuple(
             structs.replace(called, heard=attempt)

@@ -28,11 +28,9 @@ class ToolSet(Struct, frozen=True, eq=False):
     """Of the blob; empty if there are none."""
     canonical: Raw
     """msgpack, in the order that is compared."""
-    in_order: bool
-    """Whether they came in that order."""
 
 
-NO_TOOLS = ToolSet(b"", Raw(canonical.encode(())), in_order=True)
+NO_TOOLS = ToolSet(b"", Raw(canonical.encode(())))
 
 
 class ToolSchemas:
@@ -90,5 +88,4 @@ class ToolSchemas:
 
 
 def _tool_set(tools: Tools, digest: bytes) -> ToolSet:
-    content = canonical.in_order(tools)
-    return ToolSet(digest, Raw(content), content == canonical.encode(tools))
+    return ToolSet(digest, Raw(canonical.in_order(tools)))

@@ -97,7 +97,6 @@ class AgentTrajectory:
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())
         self._schemas = ToolSchemas(session.blobs, recorded)
-        self._has_past = bool(session.history.calls or session.history.drafts)
         self.cache = ConversationCache()
         self.lookup = TrajectoryLookup(session, self.cache)
         self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
@@ -151,10 +150,7 @@ class AgentTrajectory:
             raise RequestRejected(400, message, code="idempotency_key_in_use")
         call = call or self._repeated(key, again=again)
         if call is None:
-            older = key
-            if self._has_past and not (tools.in_order and isinstance(sampling.json, bool)):
-                older = digest.older_key_of(request, conversation, sampling)
-            call_id, live = self._call_id(key, older, again=again), LiveAnswer()
+            call_id, live = self._call_id(key, again=again), LiveAnswer()
             call = self._begin(PendingCall(request, wire, digests, sampling, tools, call_id, live))
         if name:
             self._named[name] = call
@@ -174,17 +170,14 @@ class AgentTrajectory:
         self._calls[pending.id.key].append(call)
         return call
 
-    def _call_id(self, key: bytes, older: bytes, *, again: bool) -> CallId:
+    def _call_id(self, key: bytes, *, again: bool) -> CallId:
         calls = self._calls[key]
         if key in self._continued:
             self._heard_before.clear()
-        heard, heard_older = (self._heard_before.get(each, 0) for each in (key, older))
+        heard = self._heard_before.get(key, 0)
         # Who says that it repeats its last request has not heard the answer after all.
         first = max(0, heard - (again and not calls))
-        before = len(calls) + first
-        if older != key:
-            before = heard_older + sum(call.id.older[0] == older for call in calls)
-        return CallId(key, len(calls) + first, (older, before))
+        return CallId(key, len(calls) + first)
 
     def _repeated(self, key: bytes, *, again: bool) -> AgentCall | None:
         """A call whose answer no connection waits for or received; with `again`, else the last.
@@ -196,7 +189,7 @@ class AgentTrajectory:
     async def _answer(self, pending: PendingCall) -> Answer:
         """From the record, or sampled."""
         request, calls = pending.request, self.session.history.calls
-        called = calls.get(pending.id.find_in(calls))
+        called = calls.get(pending.id)
         if called is not None:
             for path in called.choices:
                 self._keep(path)
@@ -246,7 +239,7 @@ class AgentTrajectory:
         session, request = self.session, pending.request
         session.state.check_usable()
         speaker = session.speaker.at_sampling(pending.sampling)
-        drafted = self._drafted.pop(pending.id.find_in(self._drafted), None)
+        drafted = self._drafted.pop(pending.id, None)
         number = self.take_number() if drafted is None else drafted.number
         await session.keep_episodes()
         await self._schemas.store(pending.tools, request.tools)

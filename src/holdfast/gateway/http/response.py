@@ -86,7 +86,7 @@ class ResponseWriter:
         for event in events:
             await self._write(response.write(event))
         await self._write(response.write_eof())
-        crashpoint.reach("gateway.told")
+        crashpoint.reach("gateway.sent")
         return response
 
     async def _send_deltas(

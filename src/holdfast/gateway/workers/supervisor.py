@@ -43,17 +43,17 @@ class WorkerSupervisor:
         *,
         count: int,
         inherited: Sequence[int],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         grace: float,
     ):
         """`command`: that of each worker; `message`: what it reads from its standard input, which
-        it watches from then on; `grace`: seconds that all of them have after `stop`; `tell` prints
-        a line for the user."""
+        it watches from then on; `grace`: seconds that all of them have after `stop`; `notify`
+        prints a line for the user."""
         self._command = command
         self._message = message
         self._count = count
         self._inherited = tuple(inherited)
-        self._report = tell
+        self._report = notify
         self._grace = grace
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()

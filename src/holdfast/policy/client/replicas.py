@@ -76,16 +76,15 @@ class EnginePolicy:
         connections: int = 1024,
         clock: Clock | None = None,
         notify: Callable[[str], None] | None = None,
-        tell: Callable[[str], None] | None = None,
         is_trained: bool = False,
     ):
         """`notify` gets a line for people when a replica goes down, when it is back, and for each
-        caveat of the engine. `tell` is its older name. `is_trained`: the replicas get their weights
-        from a training and may have others before, so that they are not compared."""
+        caveat of the engine. `is_trained`: the replicas get their weights from a training and may
+        have others before, so that they are not compared."""
         self.model = model
         self._is_trained = is_trained
         self._patience, self._connections = patience, connections
-        self.notify = self.tell = notify or tell or (lambda line: None)
+        self.notify = notify or (lambda line: None)
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._dialect = None if dialect is None else _parse_kind(dialect)

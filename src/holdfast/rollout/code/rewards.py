@@ -14,7 +14,7 @@ from holdfast.rollout.code.source import definition_of
 _UNREWARDED = frozenset(
     {
         *("add", "generate", "key", "limit", "messages", "speaker", "spent", "task", "tool"),
-        *("tools", "truncate", "value", "voice"),
+        *("tools", "truncate", "value"),
     }
 )
 """What a rollout's context has that earns nothing by itself."""

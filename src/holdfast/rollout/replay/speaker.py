@@ -22,7 +22,3 @@ class Speaker(Struct, frozen=True):
         if renderer is self.renderer:
             return self
         return structs.replace(self, renderer=renderer)
-
-
-Voice = Speaker
-"""The same under its older name."""

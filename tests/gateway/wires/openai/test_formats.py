@@ -13,7 +13,7 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.step import Generated
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.gateway.counter import CHAT, MESSAGES, RESPONSES, opened
 from support.gateway.libraries import HI, anthropic_client, engine_behind, openai_client, perform
 from support.rollout.renderers import Thinking
@@ -168,7 +168,7 @@ def test_a_chat_engine_may_call_a_tool_instead():
 
     async def body():
         async with opened() as (_, trajectory, binding), openai_client(binding) as client:
-            trajectory.session.speaker = Voice(Calling(), MessagesOnly())
+            trajectory.session.speaker = Speaker(Calling(), MessagesOnly())
             asked = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
             made = await client.chat.completions.create(**asked, tools=[tool])
             assert made.choices[0].message.tool_calls[0].function.name == "look"
@@ -202,7 +202,7 @@ def test_an_effort_is_written_where_the_renderer_knows_it(wire):
     async def body():
         async with opened() as (counter, trajectory, binding):
             voice = trajectory.session.speaker
-            trajectory.session.speaker = Voice(voice.policy, Thinking())
+            trajectory.session.speaker = Speaker(voice.policy, Thinking())
             await ask_with_effort(binding, wire, "low")
             (request,) = counter.play.oracle.requests
             assert bytes(request.prompt[:3].tolist()) == b"low"
@@ -251,7 +251,7 @@ def test_tokens_are_counted_at_the_effort_that_is_asked_for():
     async def body():
         async with opened() as (_, trajectory, binding), anthropic_client(binding) as client:
             voice = trajectory.session.speaker
-            trajectory.session.speaker = Voice(voice.policy, Thinking())
+            trajectory.session.speaker = Speaker(voice.policy, Thinking())
             asked = {"model": "m", "messages": HI}
             plain = await client.messages.count_tokens(**asked)
             low = await client.messages.count_tokens(**asked, output_config={"effort": "low"})

@@ -27,11 +27,15 @@ def call(identifier: str, city: str) -> ToolCall:
     return ToolCall(identifier, FunctionCall("weather", json.dumps({"city": city})))
 
 
+FIRST, SECOND = "call_0123456789abcdef", "call_fedcba9876543210"
+"""As the gateway names the calls of a generation."""
 TURNS = (
     Message(
-        Role.ASSISTANT, "I look.", (call("call_0_0_0_0", "Oslo"), call("call_0_0_0_1", "Rome"))
+        Role.ASSISTANT,
+        "I look.",
+        (call(f"{FIRST}_0", "Oslo"), call(f"{FIRST}_1", "Rome")),
     ),
-    Message(Role.ASSISTANT, "", (call("call_1_0_0_0", "Bonn"),), reasoning="One more."),
+    Message(Role.ASSISTANT, "", (call(f"{SECOND}_0", "Bonn"),), reasoning="One more."),
     Message(Role.ASSISTANT, "It rains.", reasoning="Everywhere."),
 )
 
@@ -69,7 +73,11 @@ def test_an_agent_with_a_tool_sends_back_the_turns_that_it_was_told(stream: bool
     made, host = asyncio.run(main())
     assert made.final_output == "It rains."
     assert made.context_wrapper.usage.total_tokens == 150
-    results = [("call_0_0_0_0", "Oslo"), ("call_0_0_0_1", "Rome"), ("call_1_0_0_0", "Bonn")]
+    results = [
+        (f"{FIRST}_0", "Oslo"),
+        (f"{FIRST}_1", "Rome"),
+        (f"{SECOND}_0", "Bonn"),
+    ]
     told = [Message(Role.TOOL, f"rain in {city}", tool_call_id=one) for one, city in results]
     expected = (system("Be brief."), user("How is it?"), TURNS[0], *told[:2], TURNS[1], told[2])
     assert host.asks[-1].messages == expected

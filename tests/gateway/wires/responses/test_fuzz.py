@@ -81,7 +81,7 @@ ODD: st.SearchStrategy[Any] = st.one_of(
     st.text(max_size=8),
     st.sampled_from(["auto", "user", "assistant", "function_call", "input_image", "message", ""]),
     st.sampled_from(
-        ["item_reference", "web_search", "msg_a_1", "call_0_0_0_1", "\u0000", "\u2028"]
+        ["item_reference", "web_search", "msg_a_1", "call_0123456789abcdef_1", "\u0000", "\u2028"]
     ),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -17,7 +17,7 @@ Item = dict[str, Any]
 
 
 def called(number: int, *, turn: int = 0, arguments: str = "{}") -> ToolCall:
-    return ToolCall(f"call_{turn}_0_0_{number}", FunctionCall("f", arguments))
+    return ToolCall(f"call_{turn:016x}_{number}", FunctionCall("f", arguments))
 
 
 def items(message: Message, identifier: str = "a0") -> list[Item]:

@@ -154,7 +154,7 @@ class _Supervision:
                 lambda index: self._message(run, str(folder), index, changed),
                 count=args.workers,
                 inherited=[sock.fileno()],
-                tell=notify,
+                notify=notify,
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
             notify(f"{found_at(url, self._at)} ({args.workers} workers)")

@@ -184,9 +184,8 @@ def _resolve(name: str, at: str, known: RequestLookup | None) -> dict[str, objec
 
 _ours = re.compile(r"(?:rs|msg|fc)_([A-Za-z0-9]+)_\d+").fullmatch
 """An item id of `output`; OpenAI's own have no second underscore."""
-_numbered = re.compile(r"(call_(?:\d+_\d+_\d+|[0-9a-f]{16}))_\d+").fullmatch
-"""The id of a call that was sampled without one: the generation's name (its path, in older
-records), then the call's number."""
+_numbered = re.compile(r"(call_[0-9a-f]{16})_\d+").fullmatch
+"""The id of a call that was sampled without one: the generation's name, then the call's number."""
 
 
 class _Reply:
