@@ -37,9 +37,10 @@ def loopback_token(port: int) -> str:
 
 
 def known_token(url: str) -> str | None:
-    """The token of the server at this address, if it is one of this user's on this machine."""
+    """The token of the server at this address, if it is one of this user's on this machine. An
+    address with credentials of its own needs none."""
     parts = urlsplit(url)
-    if not is_loopback(parts.hostname or ""):
+    if "@" in parts.netloc or not is_loopback(parts.hostname or ""):
         return None
     try:
         token = read_private(token_file(parts.port or 80)).decode()
