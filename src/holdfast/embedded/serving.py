@@ -20,7 +20,7 @@ from holdfast.embedded.model import files
 from holdfast.embedded.model.files import TINY
 from holdfast.extras import require
 from holdfast.records.errors import UsageError
-from holdfast.server_tokens import loopback_token, token_file
+from holdfast.server_tokens import LoopbackToken, token_file
 
 _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
@@ -83,10 +83,14 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         loop.add_signal_handler(number, stop.set)
     log = _log_request if settings.log_requests else None
     port = sock.getsockname()[1]
-    token = loopback_token(port) if settings.api_key is None else ""
-    if not token:
-        token_file(port).unlink(missing_ok=True)  # That of an earlier server, which clients read.
-    server = Server(engine, served=name, api_key=settings.api_key, token=token, log=log)
+    token = LoopbackToken(port) if settings.api_key is None else None
+    server = Server(
+        engine,
+        served=name,
+        api_key=settings.api_key,
+        token="" if token is None else token.value,
+        log=log,
+    )
     runner = web.AppRunner(
         server.application(),
         access_log=None,
@@ -101,13 +105,15 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
             raise _port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
         print(f"serving {name} at http://{_bracket(host)}:{port}", flush=True)  # noqa: T201
-        if token and not settings.progress:
+        if token is not None and not settings.progress:
             _note(f"the token that changes weights is in {token_file(port)}")
         await stop.wait()
         # First the engine, so that requests in flight are answered with what they have.
         await asyncio.to_thread(engine.close)
     finally:
         await runner.cleanup()
+        if token is not None:
+            token.close()
 
 
 def _report_stage(settings: ServeSettings, stage: str) -> None:

@@ -49,7 +49,7 @@ from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.request_guard import RequestRefused, check_request
-from holdfast.server_tokens import loopback_token
+from holdfast.server_tokens import LoopbackToken
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -139,6 +139,7 @@ class Gateway:
         self._created = int(time.time())
         self.token = at.token or ""
         """Opens `endpoints`; made at the start where none was given."""
+        self._loopback_token: LoopbackToken | None = None
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
             **{
                 path: (("POST",), self._with_token(endpoint))
@@ -164,7 +165,8 @@ class Gateway:
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
         )
         if self._has_token_routes and not self.token:
-            self.token = loopback_token(port)
+            self._loopback_token = LoopbackToken(port)
+            self.token = self._loopback_token.value
         self.url = await address.advertised_url(
             at.host, port, given=at.advertise, secure=at.tls is not None
         )
@@ -178,6 +180,8 @@ class Gateway:
         answers of the others are recorded all the same, and sent when they are requested again."""
         self.holds.close()
         await self._listener.aclose()
+        if self._loopback_token is not None:
+            self._loopback_token.close()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
         """A key for the attempt; once released, it is rejected. `ends`: the attempt ends when the

@@ -4,13 +4,13 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from holdfast.environments.http.environment import HttpEnvironment
 from holdfast.environments.http.server import EnvironmentServer
 from holdfast.private_files import write_private
-from holdfast.server_tokens import known_token, token_file
+from holdfast.server_tokens import LoopbackToken, known_token, token_file
 from support.environments.http_worlds import Ledger
 
 WORLDS = Path(__file__).parent / "http_worlds.py"
@@ -104,7 +104,8 @@ class Line:
         if (token := known_token(f"http://127.0.0.1:{self._target[1]}")) is not None:
             write_private(token_file(port), token.encode())
         try:
-            yield self
+            with nullcontext() if token is None else LoopbackToken(port):
+                yield self
         finally:
             server.close()
             await server.wait_closed()

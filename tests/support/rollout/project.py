@@ -14,6 +14,9 @@ import pytest
 from holdfast.rollout.code.fingerprint import fingerprinted
 
 _numbers = itertools.count()
+_NOT_COMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Python knows a compiled file by its source's size and time in seconds. Tests write a source twice
+within one."""
 
 
 class Project:
@@ -54,7 +57,7 @@ class Project:
         path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
             [sys.executable, *words],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | env,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | _NOT_COMPILED | env,
             check=True,
             capture_output=True,
             text=True,
@@ -65,6 +68,5 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.syspath_prepend(str(tmp_path))
-    # Compiled files are told apart by size and seconds, and these are written anew within one.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return Project(tmp_path)

@@ -28,7 +28,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.failure import as_exception, failure_of
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.rollout.episodes.environment import Environment
-from holdfast.server_tokens import loopback_token
+from holdfast.server_tokens import LoopbackToken
 
 MAX_SESSIONS = 256
 IDLE_SECONDS = 3600.0
@@ -80,6 +80,7 @@ class EnvironmentServer:
         self._host, self._port = host, port
         self._given_token = check_token(token)
         self._token = ""
+        self._loopback_token: LoopbackToken | None = None
         self._max_sessions, self._idle, self._max_body = max_sessions, idle, max_body
         self.description: Description = _describe(make, example)
         self.url = ""
@@ -111,7 +112,7 @@ class EnvironmentServer:
             ) from error
         self._runner = runner
         host, port = runner.addresses[0][:2]
-        self._token = self._given_token or loopback_token(port)
+        self._token = self._given_token or self._take_token(port)
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -127,7 +128,13 @@ class EnvironmentServer:
         cancelled = [task for session in self._sessions.values() for task in session.cancel()]
         await asyncio.wait([self._sweeper, *cancelled], timeout=_SHUTDOWN_SECONDS)
         await self._runner.cleanup()
+        if self._loopback_token is not None:
+            self._loopback_token.close()
         self._runner = None
+
+    def _take_token(self, port: int) -> str:
+        self._loopback_token = LoopbackToken(port)
+        return self._loopback_token.value
 
     @property
     def sessions(self) -> int:

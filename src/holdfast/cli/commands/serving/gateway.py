@@ -6,7 +6,9 @@ bound, and everything else that can be wrong is checked, before the run is opene
 """
 
 import argparse
+import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.addresses import is_loopback, secret_in
@@ -28,7 +30,7 @@ from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY, is_server
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprinted
-from holdfast.server_tokens import loopback_token
+from holdfast.server_tokens import LoopbackToken
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
@@ -61,10 +63,11 @@ def gateway(args: argparse.Namespace) -> int:
     token = secret_in(args.token_env, option="--token-env")
     address.check_usable(token, args.host)
     tls = _tls(args)
-    with address.listen(args.host, args.port) if role is None else role.sock as sock:
+    with ExitStack() as stack:
+        sock = stack.enter_context(_listening(args, role))
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
-        if token is None:
-            loopback_token(sock.getsockname()[1])  # It is there before anybody is answered.
+        if token is None:  # Before anybody is answered.
+            stack.enter_context(LoopbackToken(sock.getsockname()[1]))
         kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         processor = kind(
             at,
@@ -80,6 +83,10 @@ def gateway(args: argparse.Namespace) -> int:
         if args.workers > 1:
             return gateway_workers.go(args, work, at)
         return running.go(args, work)
+
+
+def _listening(args: argparse.Namespace, role: gateway_workers.WorkerRole | None) -> socket.socket:
+    return address.listen(args.host, args.port) if role is None else role.sock
 
 
 def _on_cluster(args: argparse.Namespace) -> int:
