@@ -135,6 +135,15 @@ def test_what_is_told_is_a_beginning_of_what_is_parsed(renderers, part):
     assert live > REPLIES
 
 
+def test_reasoning_that_ends_twice_loses_no_text(renderers):
+    """First with the characters of `</think>`, then with its token."""
+    renderer = renderers["opened template, deepseek-v3"]
+    ids = encoded(renderer, ["Hm", "</", "think>", "<thin", " a < b", "</think>", "\n\nSure"])
+    check(renderer, ids, list(range(len(ids))))
+    said = renderer.parse(ids, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
+    assert (said.reasoning, said.text) == ("Hm", "<thin a < b</think>\n\nSure")
+
+
 LIVE = "The answer is 42 é, and that is that"
 
 

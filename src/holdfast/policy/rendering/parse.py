@@ -66,9 +66,8 @@ class CompletionParser:
         return is_open and "</think>" not in text
 
     def _with_package(self, ids: list[int], rest: str, reasoning: str | None) -> Message:
-        end = self.reasoning_end
-        start = ids.index(end) + 1 if reasoning is not None and end in ids else 0
-        if reasoning is not None and not start:
+        start = 0 if reasoning is None else self._after_reasoning(ids)
+        if start is None:
             return assistant_message(rest, reasoning=reasoning)
         after = ids[start:]
         try:
@@ -82,6 +81,14 @@ class CompletionParser:
         except Exception:
             # The parser is not ours and the text is the policy's: what breaks it is only text.
             return assistant_message(rest, reasoning=reasoning)
+
+    def _after_reasoning(self, ids: list[int]) -> int | None:
+        """The place after the token that ends reasoning. None if reasoning is not over, or if the
+        policy wrote `</think>` with other tokens: nothing after it is a call then."""
+        if self.reasoning_end not in ids:
+            return None
+        at = ids.index(self.reasoning_end)
+        return None if "</think>" in self._tokenizer.decode(ids[:at]) else at + 1
 
     def _before_end(self, completion: Sequence[int]) -> list[int]:
         ids = list(completion)
