@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +21,7 @@ from holdfast.records.errors import (
     EngineUnavailable,
     PolicyRefused,
 )
+from holdfast.server_tokens import LoopbackToken
 from holdfast.testing import ManualClock
 from support.policy.answers import MODEL, PATHS, events, models, plain, request, said, streamed
 from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
@@ -285,6 +287,24 @@ def test_a_prompt_that_is_called_too_long_is_an_overflow(words: str) -> None:
 
 
 # --- notices
+
+
+def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused() -> None:
+    """The token may be of a server that had the port before, with which this one has nothing to
+    do."""
+    own = models(owned_by="holdfast")
+
+    async def main() -> list[str]:
+        async with Canned() as server, policy_at(server, api_key="the-users-own-key") as policy:
+            endpoint = policy.endpoints[0]
+            endpoint.described.owned_by = "holdfast"
+            with LoopbackToken(urlsplit(server.url).port or 0) as token:
+                server.says("/v1/models", Answer(status=401), own)
+                assert [model.id for model in await endpoint.models()] == [MODEL]
+            sent = [asked.headers.get("Authorization", "") for asked in server.asked]
+            return [each.replace(token.value, "the token") for each in sent]
+
+    assert run(main()) == ["Bearer the token", "Bearer the-users-own-key"]
 
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:

@@ -6,17 +6,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
-from holdfast.records.errors import BadAnswer, EndpointDown, PolicyRefused, UsageError
+from holdfast.records.errors import (
+    BadAnswer,
+    EndpointDown,
+    EngineUnavailable,
+    PolicyRefused,
+    UsageError,
+)
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.testing import FakeEngine
 from support.policy.answers import PATHS, models, plain, request
-from support.policy.canned_server import Answer, Canned
+from support.policy.canned_server import Answer, Asked, Canned
 from support.policy.clients import QUICK, ids, policy_at, run, until
 
 COMPLETIONS = PATHS[Kind.VLLM]
@@ -247,6 +254,29 @@ def test_failures_before_an_outage_do_not_count_after_it() -> None:
                 assert (ids(completion), completion.tries) == ([5], 6)
 
     run(main())
+
+
+def test_a_call_that_brings_its_engine_down_each_time_fails_at_last() -> None:
+    """An outage is the endpoint's failure: this one comes with each of the call's tries."""
+    tries = 2
+
+    def answer(asked: Asked) -> Answer:
+        is_probe = asked.body["max_tokens"] == 1
+        return plain(Kind.VLLM, [5]) if is_probe else Answer(status=503)
+
+    async def main() -> list[Any]:
+        async with Canned() as server:
+            server.always("/v1/models", models()).always(COMPLETIONS, answer)
+            for _ in range(tries + 1):  # Each outage: one probe fails, and the next one succeeds.
+                server.says("/v1/models", Answer(status=503), models())
+            retry = structs.replace(QUICK, tries=tries)
+            async with policy_at(server, retry=retry) as policy:
+                with pytest.raises(EngineUnavailable, match="503"):
+                    await policy.sample(request())
+                assert policy.endpoints[0].breaker.outages == tries + 1
+            return [body for body in server.bodies(COMPLETIONS) if body["max_tokens"] > 1]
+
+    assert len(run(main())) == tries * (tries + 1)
 
 
 def test_patience_with_all_of_them_ends_every_call() -> None:
