@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.dialects.dialect import Kind, one_try
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import ContextOverflow, PolicyRefused
 from holdfast.records.sampling import Sampling
@@ -123,7 +123,7 @@ def test_nothing_narrows_the_distribution_that_nobody_asked_for(engine: Engine) 
 
 def test_a_request_names_what_vllm_would_else_take_from_the_model() -> None:
     asked = Request(NOISE, Sampling(8), 1, "r")
-    body = DIALECTS[Kind.VLLM].body(SampleRequest(asked, "m", NOISE, 8, 1, stream=False))
+    body = DIALECTS[Kind.VLLM].body(one_try(asked, "m", max_tokens=8))
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     assert {name: body[name] for name in neutral} == neutral
 

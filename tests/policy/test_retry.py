@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.retry import RetryBudget, RetryPolicy, retry_after
+from holdfast.policy.client.circuit_breaker import RetryBudget
+from holdfast.policy.retry import RetryPolicy, retry_after
 
 
 @given(failures=st.integers(1, 10**6))

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.message import Message
@@ -68,6 +68,14 @@ class Request(Struct, frozen=True):
     """The time limit of a completion in parts, without outages; then it is truncated."""
     experts_from: int | None = None
     """From which token of prompt and completion on routed experts are wanted; None: none are."""
+    # What follows is set for one try, whose prompt has the tokens that are sampled already.
+    model: str = ""
+    """The name that the engine is asked for."""
+    max_tokens: int = 0
+    stream: bool = False
+    adapter: str = ""
+    """The name of the adapter that is asked for, which `model` then is."""
+    prompt_json: Raw = Raw()
 
 
 class Completion(Struct, frozen=True, gc=False):

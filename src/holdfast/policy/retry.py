@@ -1,4 +1,4 @@
-"""Retries of one HTTP call: number, delay, and a shared budget."""
+"""Retries of one HTTP call: their number, and the delay between them."""
 
 import random
 from collections.abc import Mapping
@@ -31,35 +31,6 @@ class RetryPolicy(Struct, frozen=True, metaclass=NamedFields):
         """
         jitter = random.uniform(0, min(self.cap, self.base * 2 ** min(failures - 1, 30)))
         return jitter + (retry_after or 0.0)
-
-
-class RetryBudget:
-    """Shared by all calls to an endpoint: retries may be a tenth of the successes, plus a floor.
-
-    Without it, an overloaded engine would get the most calls.
-    """
-
-    def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
-        self._floor = floor
-        self._earned = earned
-        self._left = floor
-
-    def earn(self) -> None:
-        self._left = min(self._floor, self._left + self._earned)
-
-    def spend(self) -> bool:
-        """Takes one retry out; False when there is none left."""
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-    @property
-    def is_full(self) -> bool:
-        return self._left >= self._floor
-
-    def refill(self) -> None:
-        self._left = self._floor
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:

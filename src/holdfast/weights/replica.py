@@ -12,7 +12,6 @@ import msgspec
 
 from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
-from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import HoldfastError
 from holdfast.weights.carrier import Device
 from holdfast.weights.version import WeightsNotTaken
@@ -79,11 +78,7 @@ class Replica:
     def kind(self) -> EngineKind:
         if self.endpoint.described.owned_by == "holdfast":
             return EngineKind.EMBEDDED
-        if self.endpoint.dialect.kind is Kind.SGLANG:
-            return EngineKind.SGLANG
-        if self.endpoint.dialect.kind in (Kind.VLLM, Kind.VLLM_GENERATE):
-            return EngineKind.VLLM
-        return EngineKind.OTHER
+        return EngineKind(self.endpoint.dialect.administers or EngineKind.OTHER)
 
     @property
     def title(self) -> str:

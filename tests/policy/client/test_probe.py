@@ -9,7 +9,7 @@ from holdfast.policy.client import circuit_breaker
 from holdfast.policy.client.completion_builder import CompletionBuilder
 from holdfast.policy.client.probe import find_sampling_fault
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.dialects.dialect import Kind, one_try
 from holdfast.policy.policy import Completion
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
@@ -131,7 +131,7 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         endpoint, asked = policy.endpoints[0], request()
-        ask = SampleRequest(asked, engine.model, asked.prompt, 1, None, stream=False)
+        ask = one_try(asked, engine.model, max_tokens=1)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(endpoint._sessions, "get", unreachable)
             with pytest.raises(EngineUnavailable, match="took no connection") as caught:

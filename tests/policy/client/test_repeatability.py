@@ -6,7 +6,7 @@ from array import array
 import pytest
 from msgspec import structs
 
-from holdfast.policy.client.repeatability import OTHER_REQUESTS, repeatability
+from holdfast.policy.client.capability_check import OTHER_REQUESTS, repeatability
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs

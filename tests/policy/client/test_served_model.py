@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.client.served_model import Seeds
+from holdfast.policy.dialects.dialect import Seeds
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.client.completion_builder import CompletionBuilder
-from holdfast.policy.client.stop_strings import StopStringSearch
+from holdfast.policy.client.completion_builder import CompletionBuilder, StopStringSearch
 from holdfast.policy.dialects.dialect import Kind, Piece
 from holdfast.policy.policy import Draft
 from support.policy.answers import logprob_of, logprobs_of, plain, request, streamed

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, SampleRequest
+from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, one_try
 from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from holdfast.records.sampling import Sampling
@@ -19,10 +19,9 @@ TOOLS = ({"type": "function", "function": {"name": "add"}},)
 
 
 def body(kind: Kind, *, stream: bool = False, **more: Any) -> dict[str, object]:
-    request = Request(array("i", PROMPT), SAMPLING, 7, "r", stop_token_ids=(2,), **more)
-    asked = DIALECTS[kind].body(
-        SampleRequest(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream)
-    )
+    prompt = array("i", [*PROMPT, 9])
+    request = Request(prompt, SAMPLING, 11, "r", stop_token_ids=(2,), **more)
+    asked = DIALECTS[kind].body(one_try(request, "m", max_tokens=20, stream=stream))
     sent: dict[str, object] = msgspec.json.decode(msgspec.json.encode(asked))
     return sent
 
@@ -177,8 +176,8 @@ NAMED = {
 @pytest.mark.parametrize("kind", list(Kind))
 def test_each_engine_is_asked_for_all_that_it_knows_by_its_name(kind: Kind) -> None:
     prompt = array("i", PROMPT)
-    request = Request(prompt, ALTERING, 7, "r", stop_token_ids=(3,), messages=(user("hi"),))
-    found = DIALECTS[kind].body(SampleRequest(request, "m", prompt, 20, 11, stream=False))
+    request = Request(prompt, ALTERING, 11, "r", stop_token_ids=(3,), messages=(user("hi"),))
+    found = DIALECTS[kind].body(one_try(request, "m", max_tokens=20))
     params: Any = found.get("sampling_params", found)
     assert {name: params.get(name) for name in NAMED} == NAMED
     assert params.get("stop_token_ids") == (None if kind is Kind.FIREWORKS else [3])

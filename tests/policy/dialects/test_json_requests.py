@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.dialects.dialect import Kind, one_try
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.tokens import unpack_ids
@@ -108,7 +108,7 @@ def test_nothing_is_said_of_json_to_an_engine_that_is_not_asked_for_it(kind: Kin
 
 def _body(kind: Kind, wanted: bool | str) -> dict[str, Any]:
     one = asked(wanted)
-    return DIALECTS[kind].body(SampleRequest(one, "m", one.prompt, 8, 1, stream=False))
+    return DIALECTS[kind].body(one_try(one, "m", max_tokens=8))
 
 
 def test_a_chat_engine_is_asked_for_json_and_for_an_effort() -> None:

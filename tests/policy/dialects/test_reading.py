@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind
-from holdfast.policy.dialects.reading import remove_echo
+from holdfast.policy.dialects.dialect import Kind, remove_echo
 from holdfast.records.errors import BadAnswer
 from support.policy.answers import encoded, request, said
 from support.policy.canned_server import Answer

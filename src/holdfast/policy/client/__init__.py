@@ -7,13 +7,9 @@
 - `http_sessions`: Its HTTP client, one for each event loop.
 - `circuit_breaker`: Stops calls to an endpoint that is down, and probes it until it is back.
 - `completion_builder`: The tokens of one completion so far, from all tries and replicas.
-- `stop_strings`: Stop strings that begin before an interruption and end after it.
 - `discovery`: The kind of an engine, its models and its abilities.
-- `served_model`: A model as `/v1/models` describes it, and the effect of its seeds.
 - `probe`: Whether an endpoint that answers can also sample.
 - `logprobs_probe`: What an engine's logprobs say of it: their distribution, and its model.
-- `repeatability`: Measures whether a seed repeats a reply.
 - `capability_check`: The report of `holdfast policy check`: is the engine fit for training?
-- `sampling_probe`: Whether an engine takes the sampling of a run, before it is recorded.
 - `caveats`: Warnings about the engine before a run samples anything.
 """

@@ -10,25 +10,22 @@ import asyncio
 import contextlib
 import hashlib
 from array import array
-from collections.abc import Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import aiohttp
+from msgspec import structs
 
-from holdfast.clock import Clock
-from holdfast.policy.client.completion_builder import ABORTED, FINISHED, CompletionBuilder
-from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.client.served_model import Seeds
-from holdfast.policy.client.stop_strings import StopStringSearch
-from holdfast.policy.client.supported import (
-    check_experts,
-    check_sampling,
-    check_structure,
-    check_whole_answer,
+from holdfast.policy.client.completion_builder import (
+    ABORTED,
+    FINISHED,
+    CompletionBuilder,
+    StopStringSearch,
 )
-from holdfast.policy.dialects.dialect import SampleRequest
+from holdfast.policy.client.endpoint import Endpoint, Interruptible
+from holdfast.policy.client.supported import check_request
+from holdfast.policy.dialects.dialect import Seeds
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
-from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadAnswer,
@@ -36,8 +33,11 @@ from holdfast.records.errors import (
     EngineUnavailable,
     HoldfastError,
     PolicyError,
+    Unsupported,
 )
-from holdfast.records.step import VersionSpan
+
+if TYPE_CHECKING:
+    from holdfast.policy.client.replicas import EnginePolicy
 
 SAVE_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
@@ -46,44 +46,16 @@ _BUSY = 4.0
 """How much longer than usual is waited for an engine that takes no more requests now."""
 
 
-class Replicas(Protocol):
-    """The replicas that a call can go to."""
-
-    async def choose(self, request: Request, *, avoid: Endpoint | None) -> Endpoint:
-        """A replica that takes calls, not `avoid` if there is another; waits if none does."""
-        ...
-
-    async def available(self) -> None:
-        """Returns when a replica takes calls; raises `EndpointDown` when patience is spent."""
-        ...
-
-    @property
-    def seconds_down(self) -> float: ...
-
-    def distrust(self, endpoint: Endpoint) -> None:
-        """Counts an invalid answer of the endpoint."""
-        ...
-
-    def version_of(self, endpoint: Endpoint) -> str | None: ...
-
-    def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
-        """Raises `BadAnswer` for tokens of weights that nobody published."""
-        ...
-
-
 class SampleCall:
     """The state of one sample. Used once."""
 
-    def __init__(
-        self, request: Request, replicas: Replicas, *, model: str, retry: RetryPolicy, clock: Clock
-    ):
+    def __init__(self, request: Request, replicas: "EnginePolicy"):
         self._request = request
         self._replicas = replicas
-        self._model = model
-        self._retry = retry
-        self._clock = clock
+        self._retry = replicas.retry
+        self._clock = replicas.clock
         self._sampled = CompletionBuilder(request)
-        self._started = clock.elapsed()
+        self._started = self._clock.elapsed()
         self._down = replicas.seconds_down
         self._tries = 0
         self._failures = 0
@@ -94,10 +66,6 @@ class SampleCall:
         self._is_named = False
         """Whether the present try asks for its version by name: no update changes that one."""
         self._watch: StopStringSearch | None = None
-        sampling = request.sampling
-        self._is_constrained = (
-            sampling.json is not False or bool(request.structure) or sampling.starts_anew
-        )
         self._renewals = 0
         """How often all tokens were dropped, to be sampled again with the same seed."""
         self._fresh = 0
@@ -120,9 +88,7 @@ class SampleCall:
             else:
                 endpoint.breaker.record_success()
                 return self._sampled.completion(
-                    model=self._model,
-                    tries=self._tries,
-                    seconds=self._seconds_taken(),
+                    model=self._replicas.model, tries=self._tries, seconds=self._seconds_taken()
                 )
 
     # --- one try
@@ -135,7 +101,7 @@ class SampleCall:
             self._renewals += 1
             sampled.restart()
         attempt = await self._build_request(endpoint)
-        self._version = self._replicas.version_of(endpoint)
+        self._version = endpoint.weights
         self._is_named = attempt.model != endpoint.model
         sampled.begin(
             attempt.prompt,
@@ -144,17 +110,18 @@ class SampleCall:
             logprobs_mode=endpoint.logprobs_mode,
             prompt_json=attempt.prompt_json,
         )
-        self._watch = StopStringSearch.at_seam(self._request, sampled)
+        has_seam = bool(sampled.ids)
+        self._watch = StopStringSearch.at_seam(self._request, sampled) if has_seam else None
         try:
-            with endpoint.interruptible(attempt.model):
+            with Interruptible(endpoint, attempt.model):
                 if attempt.stream:
                     await self._follow(endpoint, attempt)
                 else:
                     await self._receive(endpoint, attempt)
                 await endpoint.checked.wait()
-            self._replicas.check_versions(endpoint, sampled.fresh_spans)
+            if self._replicas.published:
+                self._replicas.check_versions(endpoint, sampled.fresh_spans)
             self._check_end()
-            check_experts(sampled)
         except PolicyError as error:
             if isinstance(error, EngineUnavailable) and self._is_complete():
                 return  # The connection broke after the last token.
@@ -168,6 +135,17 @@ class SampleCall:
                     await self._save(hold=0)
             raise
 
+    @cached_property
+    def _is_constrained(self) -> bool:
+        """Whether an engine starts the reply's format, or counts its tokens, anew with each
+        request: no reply continues from its first tokens then."""
+        request = self._request
+        return (
+            request.sampling.json is not False
+            or bool(request.structure)
+            or request.sampling.starts_anew
+        )
+
     def _is_complete(self) -> bool:
         """Whether an interrupted try has a whole completion all the same."""
         if self._watch is not None:
@@ -176,7 +154,7 @@ class SampleCall:
 
     async def _keep_after(self, error: PolicyError) -> None:
         """Keeps the tokens of a failed try, but not of an invalid answer, and not of a constrained
-        reply: an engine starts a format, or counts tokens, again with each request."""
+        reply."""
         partial = self._request.partial
         if not isinstance(error, BadAnswer) and not self._is_constrained:
             self._sampled.interrupt()
@@ -190,9 +168,9 @@ class SampleCall:
         room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
             room = min(room, longest - len(self._request.prompt))
-        if len(sampled) and len(sampled) >= room:
+        if sampled.ids and len(sampled.ids) >= room:
             sampled.finish_reason = "length"
-        elif len(sampled) and sampled.ids[-1] in self._request.stop_token_ids:
+        elif sampled.ids and sampled.ids[-1] in self._request.stop_token_ids:
             sampled.finish_reason = "stop"
         return sampled.finish_reason is not None
 
@@ -205,35 +183,32 @@ class SampleCall:
         longer than the time between two aborts would never end.
         """
         request = self._request
-        if not len(self._sampled) or request.seed is None or self._renewals >= self._retry.tries:
+        if not self._sampled.ids or request.seed is None or self._renewals >= self._retry.tries:
             return False
         if request.partial is not None or request.draft.ids:
             return False
         return endpoint.seeds is Seeds.REQUEST
 
-    async def _build_request(self, endpoint: Endpoint) -> SampleRequest:
-        request, sampled = self._request, self._sampled
-        check_sampling(request.sampling, endpoint)
-        check_structure(request.structure, request.sampling, endpoint)
-        check_whole_answer(request, endpoint)
-        prompt: array[int] = request.prompt
-        if len(sampled):
-            prompt = prompt + sampled.ids
-        max_tokens = request.sampling.max_tokens - len(sampled)
+    async def _build_request(self, endpoint: Endpoint) -> Request:
+        """The request of one try: its prompt has the tokens that are sampled already."""
+        request, ids = self._request, self._sampled.ids
+        check_request(request, endpoint)
+        prompt: array[int] = request.prompt + ids if ids else request.prompt
+        max_tokens = request.sampling.max_tokens - len(ids)
         longest = endpoint.described.max_model_len
         if longest is not None and endpoint.dialect.has_tokens:
             if len(prompt) >= longest:
                 raise ContextOverflow(f"{len(prompt)} tokens; the model takes {longest}")
             max_tokens = min(max_tokens, longest - len(prompt))
-        return SampleRequest(
-            request=request,
+        return structs.replace(
+            request,
             model=endpoint.model_name,
             prompt=prompt,
             max_tokens=max_tokens,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
             adapter=endpoint.adapter,
-            _prompt_json=await endpoint.prompt_cache.encode(prompt, request.home),
+            prompt_json=await endpoint.prompt_cache.encode(prompt, request.home),
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:
@@ -242,18 +217,18 @@ class SampleCall:
         An engine starts a seed's noise again with each request. With the same seed, it would sample
         the rest with the noise of the beginning.
         """
-        seed, at = self._request.seed, len(self._sampled)
+        seed, at = self._request.seed, len(self._sampled.ids)
         if seed is None or not at or endpoint.seeds is Seeds.POSITION:
             return seed
         digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
-    async def _receive(self, endpoint: Endpoint, attempt: SampleRequest) -> None:
+    async def _receive(self, endpoint: Endpoint, attempt: Request) -> None:
         await endpoint.answer(attempt, self._sampled, before=lambda: self._note_version(endpoint))
         if self._watch is not None:
             self._watch.found(self._sampled)
 
-    async def _follow(self, endpoint: Endpoint, attempt: SampleRequest) -> None:
+    async def _follow(self, endpoint: Endpoint, attempt: Request) -> None:
         partial = self._request.partial
         assert partial is not None, "only what is kept in parts is streamed"
         stream = endpoint.stream(
@@ -274,11 +249,10 @@ class SampleCall:
     def _note_version(self, endpoint: Endpoint) -> None:
         """An update during a stream splits it there; for an answer in one piece, nobody knows which
         weights sampled which token."""
-        version = self._replicas.version_of(endpoint)
-        if version != self._version and not self._is_named:
-            self._version = version
+        if endpoint.weights != self._version and not self._is_named:
+            self._version = endpoint.weights
             whole = self._request.partial is None
-            self._sampled.assume(None if whole else version)
+            self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
         """At its deadline, a completion with tokens still coming ends as it is. A stream without
@@ -299,11 +273,11 @@ class SampleCall:
         """A finished completion is recorded as a whole: it needs no draft any more."""
         if self._sampled.finish_reason is not None or self._is_constrained:
             return False
-        take_unsaved = len(self._sampled) - self._sampled.saved
-        if take_unsaved > partial.every:
+        unsaved = len(self._sampled.ids) - self._sampled.saved
+        if unsaved > partial.every:
             return True
         seconds = SAVE_SECONDS if partial.seconds is None else partial.seconds
-        return take_unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
+        return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, *, hold: int) -> None:
         partial = self._request.partial
@@ -319,6 +293,12 @@ class SampleCall:
             raise EngineUnavailable("the engine aborted the generation (finish_reason 'abort')")
         if reason is None:
             raise EngineUnavailable("the engine's answer ends without a finish_reason")
+        if self._request.experts_from is not None and self._sampled.lacks_experts:
+            raise Unsupported(
+                "routed_experts",
+                "the engine gives no routed experts: start vLLM or SGLang with "
+                "--enable-return-routed-experts and a model that has experts, or leave them out",
+            )
 
     # --- after a try that failed
 

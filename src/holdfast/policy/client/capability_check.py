@@ -1,15 +1,21 @@
 """What an endpoint can do, and what is missing for training; this samples some tokens."""
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct, structs
 
-from holdfast.policy.client.repeatability import repeatability
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.client.served_model import Seeds
-from holdfast.policy.policy import Completion, Draft, Partial, Request
-from holdfast.records.encoding.tokens import count, unpack_ids
+from holdfast.policy.dialects.dialect import Seeds
+from holdfast.policy.policy import Completion, Draft, Partial, Policy, Request
+from holdfast.records.encoding.tokens import (
+    count,
+    pack_ids,
+    pack_logprobs,
+    unpack_ids,
+    unpack_logprobs,
+)
 from holdfast.records.errors import HoldfastError
 from holdfast.records.message import user
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode
@@ -169,3 +175,60 @@ def _tokens(completion: Completion) -> list[int]:
 
 
 _CHECKS: tuple[Check, ...] = (_ids, _logprobs, _versions, _seeds, _streams)
+
+
+# --- seeds
+
+
+OTHER_REQUESTS = (1, 3, 7)
+"""Numbers of other requests at the same time."""
+_TRIED = "alone and beside 1, 3 and 7 other requests"
+
+
+async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
+    """What a seed is worth, in words: tried, and not taken on trust. `seeds_by_position`: the
+    engine promises that a reply which continues from its tokens gets the same tokens as without
+    an interruption.
+
+    How an engine computes a batch may depend on what is in it. So the same request is made alone,
+    beside others and, where the engine promises it, from its own middle. Tokens and logprobs are
+    compared bit by bit.
+    """
+    first, second = await policy.sample(request), await policy.sample(request)
+    if first.ids != second.ids:
+        return "do not repeat: a run cannot be reproduced, only resumed"
+    beside = [await _beside(policy, request, others=number) for number in OTHER_REQUESTS]
+    if any(item.ids != first.ids for item in beside):
+        return "repeat alone, and not beside other requests: a run can be resumed, not reproduced"
+    if off := max(_difference(first, entry) for entry in (second, *beside)):
+        return f"repeat the tokens, {_TRIED}; their logprobs differ by up to {off:.2g}"
+    if not seeds_by_position:
+        return f"repeat exactly for whole replies (tokens and logprobs, {_TRIED})"
+    if (await _from_middle(policy, request, first)).ids != first.ids:
+        return f"repeat exactly for whole replies only, although the engine says more ({_TRIED})"
+    return f"repeat exactly (tokens and logprobs, {_TRIED}), also when a reply goes on after a kill"
+
+
+async def _beside(policy: Policy, request: Request, *, others: int) -> Completion:
+    """The reply, while other prompts of other lengths are sampled."""
+    seed, prompt = request.seed or 0, request.prompt
+    together = [
+        structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)
+        for n in range(1, others + 1)
+    ]
+    # In the middle of them, so that it neither joins nor leaves an empty batch.
+    half = others // 2
+    together.insert(half, request)
+    return (await asyncio.gather(*map(policy.sample, together)))[half]
+
+
+async def _from_middle(policy: Policy, request: Request, whole: Completion) -> Completion:
+    half = count(whole.ids) // 2
+    ids, logprobs = unpack_ids(whole.ids)[:half], unpack_logprobs(whole.logprobs)[:half]
+    draft = Draft(0, pack_ids(ids), pack_logprobs(logprobs))
+    return await policy.sample(structs.replace(request, draft=draft))
+
+
+def _difference(first: Completion, second: Completion) -> float:
+    pairs = zip(unpack_logprobs(first.logprobs), unpack_logprobs(second.logprobs), strict=True)
+    return max((abs(left - right) for left, right in pairs), default=0.0)

@@ -1,7 +1,7 @@
 """Warnings about the engine before a run samples anything."""
 
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.client.served_model import Seeds
+from holdfast.policy.dialects.dialect import Seeds
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 

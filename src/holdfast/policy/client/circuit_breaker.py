@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.clock import Clock
-from holdfast.policy.retry import RetryBudget
 from holdfast.records.errors import EndpointDown
 
 FAILURES_IN_A_ROW = 3
@@ -22,6 +21,35 @@ COOL_BASE_SECONDS = 1.0
 COOL_MAX_SECONDS = 30.0
 PROBE_TASK_PREFIX = "probe "
 """The beginning of the names of its tasks."""
+
+
+class RetryBudget:
+    """Shared by all calls to an endpoint: retries may be a tenth of the successes, plus a floor.
+
+    Without it, an overloaded engine would get the most calls.
+    """
+
+    def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
+        self._floor = floor
+        self._earned = earned
+        self._left = floor
+
+    def earn(self) -> None:
+        self._left = min(self._floor, self._left + self._earned)
+
+    def spend(self) -> bool:
+        """Takes one retry out; False when there is none left."""
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        return self._left >= self._floor
+
+    def refill(self) -> None:
+        self._left = self._floor
 
 
 class CircuitBreaker:

@@ -40,8 +40,10 @@ class CompletionBuilder:
 
     def __init__(self, request: Request):
         draft = request.draft
-        self.ids: array[int] = unpack_ids(draft.ids)
-        self.logprobs: array[float] = unpack_logprobs(draft.logprobs)
+        self.ids: array[int] = unpack_ids(draft.ids) if draft.ids else array(TYPE_IDS)
+        self.logprobs: array[float] = (
+            unpack_logprobs(draft.logprobs) if draft.ids else array(TYPE_LOGPROBS)
+        )
         self.spans: list[VersionSpan] = list(draft.versions)
         self.seams: list[int] = [len(self.ids)] if self.ids else []
         self.saved = len(self.ids)
@@ -184,12 +186,8 @@ class CompletionBuilder:
 
     @property
     def lacks_experts(self) -> bool:
-        """Whether they were asked for, and did not come with an answer that has ended."""
-        return (
-            self._experts_from is not None
-            and self._experts is None
-            and self.finish_reason in FINISHED
-        )
+        """Whether an answer that has ended brought none."""
+        return self._experts is None and self.finish_reason in FINISHED
 
     @property
     def experts(self) -> ExpertRows | None:
@@ -284,7 +282,8 @@ class CompletionBuilder:
         return Usage(len(self._prompt), self.fresh) if self.fresh else NOTHING
 
     def _close_try(self) -> None:
-        self._used, self._stated = self._used + self._try_usage, None
+        if self._stated is not None or self.fresh:
+            self._used, self._stated = self._used + self._try_usage, None
 
     def completion(self, *, model: str, tries: int, seconds: float) -> Completion:
         assert self.finish_reason is not None, "a completion ends for a reason"
@@ -304,6 +303,54 @@ class CompletionBuilder:
             experts=self.experts,
             reasoning_tags=self.reasoning_tags,
         )
+
+
+class StopStringSearch:
+    """Looks for stop strings across a seam, in the first few tokens after it.
+
+    An engine looks for stop strings only in its own sample. When a completion continues from
+    earlier tokens, it does not see a stop string that begins in those and ends after them.
+    """
+
+    def __init__(self, request: Request, seam: int, reach: int, sampled: CompletionBuilder):
+        assert request.decode is not None, "text is needed to find text"
+        self._decode = request.decode
+        self._stops = request.sampling.stop
+        self._reach = reach
+        self._seen = seam
+        # A character takes at most four tokens, when each is a byte.
+        self._start = max(0, seam - 4 * reach)
+        # A character that the seam splits counts as before it; its last bytes come after.
+        self._text = self._decode(sampled.ids[self._start : seam])
+        self._before = len(self._text)
+        self._is_watching = True
+
+    @classmethod
+    def at_seam(cls, request: Request, sampled: CompletionBuilder) -> "StopStringSearch | None":
+        """None if no stop string can lie across a seam."""
+        stops = request.sampling.stop
+        if not stops or not sampled.ids or request.decode is None:
+            return None
+        return cls(request, len(sampled.ids), max(map(len, stops)), sampled)
+
+    def found(self, sampled: CompletionBuilder) -> bool:
+        """Cuts the completion after the token that completes a stop string, as an engine does."""
+        while self._is_watching and self._seen < len(sampled.ids):
+            self._seen += 1
+            # A partial character at the end may still become another text.
+            settled = len(self._text.rstrip("\ufffd"))
+            self._text = self._decode(sampled.ids[self._start : self._seen])
+            if any(self._ends(stop, after=settled) for stop in self._stops):
+                sampled.cut(self._seen)
+                sampled.finish_reason = "stop"
+                return True
+            # A stop string across the seam ends within its own length after it.
+            self._is_watching = len(self._text) - self._before < self._reach
+        return False
+
+    def _ends(self, stop: str, *, after: int) -> bool:
+        """Whether `stop` begins before the seam and ends with what was just added."""
+        return -1 < self._text.find(stop, max(0, after - len(stop) + 1)) < self._before
 
 
 class TokenEvents:

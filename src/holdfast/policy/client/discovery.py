@@ -10,27 +10,17 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 
 from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.logprobs_probe import measure_logprobs_mode
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
-from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import UNREADABLE, EngineError, InvalidAnswer, Kind
-from holdfast.records.errors import (
-    BadRequest,
-    EndpointDown,
-    EngineUnavailable,
-    PolicyRefused,
-    Truncated,
-)
+from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, Kind, Seeds, ServedModel
+from holdfast.records.errors import EndpointDown, EngineUnavailable, PolicyRefused
 from holdfast.records.samples.logprobs import LogprobsMode
 
 FIRST_SAMPLE_SECONDS = 120.0
 """An engine's first tokens after its start may take a minute."""
-_UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
-"""The statuses of a path that an engine does not have, or has switched off as vLLM does."""
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
@@ -42,13 +32,11 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
             f"{endpoint.name} does not serve model {endpoint.model!r}; it serves: "
             f"{', '.join(entry.id for entry in served) or 'none'}"
         )
-    kind = dialect or await _kind(endpoint, described)
-    endpoint.dialect = DIALECTS[kind]
     endpoint.described = described
+    endpoint.dialect = DIALECTS[dialect] if dialect else await _spoken_by(endpoint)
     described.max_model_len = described.max_model_len or described.context_length
     endpoint.seeds = Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
-    if kind is Kind.SGLANG:
-        await _read_sglang_options(endpoint)
+    await endpoint.dialect.describe(endpoint)
     try:
         endpoint.logprobs_mode = await logprobs_mode_of(
             endpoint, described, seconds=FIRST_SAMPLE_SECONDS
@@ -123,7 +111,7 @@ async def check_dialect(endpoints: Sequence[Endpoint]) -> None:
         try:
             await endpoint.send("POST", endpoint.dialect.path, {"model": endpoint.model})
         except Denied as error:
-            if error.status not in _UNKNOWN.get(endpoint.dialect.kind, (404, 405)):
+            if error.status not in endpoint.dialect.no_route:
                 raise
             raise PolicyRefused(await _wrong_dialect_message(endpoint, error)) from error
         except UNREACHABLE:
@@ -131,7 +119,7 @@ async def check_dialect(endpoints: Sequence[Endpoint]) -> None:
 
 
 async def _wrong_dialect_message(endpoint: Endpoint, error: Denied) -> str:
-    named, looks_like = endpoint.dialect.kind, await _kind(endpoint, endpoint.described)
+    named, looks_like = endpoint.dialect.kind, (await _spoken_by(endpoint)).kind
     if named is looks_like:
         return (
             f"{error}; it looks like {named.value}, but does not speak it: name another --dialect"
@@ -142,67 +130,8 @@ async def _wrong_dialect_message(endpoint: Endpoint, error: Denied) -> str:
     )
 
 
-async def _kind(endpoint: Endpoint, model: ServedModel) -> Kind:
-    owner = (model.owned_by or "").lower()
-    if owner in ("vllm", "holdfast"):
-        return Kind.VLLM_GENERATE if await _has_generate(endpoint) else Kind.VLLM
-    if "fireworks" in owner or "fireworks.ai" in endpoint.url:
-        return Kind.FIREWORKS
-    if owner == "sglang" or await _is_sglang(endpoint):
-        return Kind.SGLANG
-    return Kind.VLLM if await _gives_ids(endpoint) else Kind.CHAT
-
-
-async def _has_generate(endpoint: Endpoint) -> bool:
-    """Whether vLLM's own wire is switched on: it then rejects an empty request, instead of
-    answering 404 (unknown) or 403 (disabled)."""
-    try:
-        await endpoint.send("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
-    except (BadRequest, Truncated):
-        return True
-    except UNREACHABLE:
-        return False
-    return True
-
-
-async def _is_sglang(endpoint: Endpoint) -> bool:
-    try:
-        found = msgspec.json.decode(await endpoint.get("/get_model_info"))
-    except UNREACHABLE:
-        return False
-    return isinstance(found, dict) and "model_path" in found
-
-
-async def _read_sglang_options(endpoint: Endpoint) -> None:
-    """A seed works only in deterministic inference, and by position."""
-    try:
-        found = msgspec.json.decode(await endpoint.get("/get_server_info"))
-    except UNREACHABLE:
-        return
-    if not isinstance(found, dict):
-        return
-    described = endpoint.described
-    lengths = [found.get(name) for name in ("context_length", "max_total_num_tokens")]
-    if described.max_model_len is None:
-        known = (length for length in lengths if isinstance(length, int) and length > 0)
-        described.max_model_len = next(known, None)
-    is_deterministic = found.get("enable_deterministic_inference")
-    if described.seeds is None and isinstance(is_deterministic, bool):
-        endpoint.seeds = Seeds.POSITION if is_deterministic else Seeds.NONE
-
-
-async def _gives_ids(endpoint: Endpoint) -> bool:
-    """Whether an unknown engine completes token ids with token ids: only sampling shows it."""
-    dialect = DIALECTS[Kind.VLLM]
-    body = {
-        "model": endpoint.model,
-        "prompt": [1],
-        "max_tokens": 1,
-        "logprobs": 0,
-        "return_token_ids": True,
-    }
-    try:
-        piece = dialect.whole(await endpoint.send("POST", dialect.path, body))
-    except (*UNREACHABLE, InvalidAnswer, EngineError):
-        return False
-    return bool(piece.ids) and piece.logprobs is not None
+async def _spoken_by(endpoint: Endpoint) -> Dialect:
+    for dialect in DIALECTS.values():
+        if await dialect.is_spoken_by(endpoint):
+            break
+    return dialect

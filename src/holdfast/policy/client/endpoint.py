@@ -21,7 +21,6 @@ from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions
 from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
-from holdfast.policy.client.served_model import Models, Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
@@ -29,14 +28,18 @@ from holdfast.policy.dialects.dialect import (
     EngineError,
     InvalidAnswer,
     Kind,
+    Models,
     Piece,
     Reader,
-    SampleRequest,
+    Seeds,
+    ServedModel,
     add_extra,
+    ask_fields,
+    remove_echo,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
-from holdfast.policy.dialects.reading import remove_echo
 from holdfast.policy.dialects.sse import END, SseParser
+from holdfast.policy.policy import Request
 from holdfast.policy.providers import meant_provider, unknown_provider
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
@@ -119,6 +122,7 @@ class Endpoint:
         self.url = base_url(url)
         self.model = model
         self.name = redact(self.url)
+        self.host = urlsplit(self.url).hostname or ""
         self.dialect = dialect
         self.described = ServedModel(model)
         self.seeds = Seeds.REQUEST
@@ -170,22 +174,19 @@ class Endpoint:
         """Whether it can keep a reply to JSON. All can but the embedded engine."""
         return self.described.owned_by != "holdfast"
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
+    def body(self, attempt: Request) -> dict[str, object]:
         """The request of one try. Raises `Unsupported` for an `extra_body` that would change it."""
         body = self.dialect.body(attempt)
         if self._limit_name != _LIMIT:
             body[self._limit_name] = body.pop(_LIMIT)
-        add_extra(body, attempt.request.sampling.extra)
+        if attempt.sampling.extra_body:
+            add_extra(body, attempt.sampling.extra)
         return body
 
     @property
     def model_name(self) -> str:
         """What a request has to ask for."""
         return self.adapter or self.model
-
-    def interruptible(self, name: str) -> "Interruptible":
-        """A context for one try, which `interrupt` ends."""
-        return Interruptible(self, name)
 
     def add_try(self, attempt: "Interruptible") -> None:
         self.running += 1
@@ -222,7 +223,7 @@ class Endpoint:
 
     async def models(self) -> list[ServedModel]:
         """Its models. Raises the errors of `UNREACHABLE`."""
-        body = await self.get("/v1/models")
+        body = await self.send("GET", "/v1/models")
         return msgspec.json.decode(body, type=Models).data
 
     def _address(self, path: str) -> str:
@@ -231,8 +232,22 @@ class Endpoint:
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
-    async def get(self, path: str) -> bytes:
-        return await self.send("GET", path)
+    async def ask(self, path: str, body: object = None) -> bytes | None:
+        """The response to one small request; None if it gives none."""
+        try:
+            return await self.send("GET" if body is None else "POST", path, body)
+        except UNREACHABLE:
+            return None
+
+    async def has_route(self, path: str) -> bool:
+        """Whether it rejects an empty request there, and not the path."""
+        try:
+            await self.send("POST", path, {})
+        except (BadRequest, Truncated):
+            return True
+        except UNREACHABLE:
+            return False
+        return True
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
@@ -305,23 +320,19 @@ class Endpoint:
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
-        path = "/get_model_info" if self.dialect.kind is Kind.SGLANG else "/weight_info"
-        try:
-            found = msgspec.json.decode(await self.get(path))
-        except UNREACHABLE:
-            return None
-        version = found.get("weight_version") if isinstance(found, dict) else None
+        fields = await ask_fields(self, self.dialect.version_path)
+        version = fields.get("weight_version")
         return version if isinstance(version, str) else None
 
     # --- samples
 
-    async def check_taken(self, attempt: SampleRequest) -> None:
+    async def check_taken(self, attempt: Request) -> None:
         """Raises what the engine refuses a request with; one that it takes is ended at once."""
         async with self._post(attempt):
             return
 
     async def answer(
-        self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
+        self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> None:
         """One request and its answer, which is added to `sampled`; `before` is called first."""
         raw = await self._ask(attempt)
@@ -332,7 +343,7 @@ class Endpoint:
         except (InvalidAnswer, EngineError) as error:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
-    async def _ask(self, attempt: SampleRequest) -> bytes:
+    async def _ask(self, attempt: Request) -> bytes:
         """The body of a whole answer. A server that refuses `max_tokens` and names
         `max_completion_tokens`, as OpenAI's reasoning models do, gets that from now on."""
         sent = self._limit_name
@@ -344,12 +355,12 @@ class Endpoint:
         self._limit_name = _NEWER_LIMIT
         return await self._read_answer(attempt)
 
-    async def _read_answer(self, attempt: SampleRequest) -> bytes:
+    async def _read_answer(self, attempt: Request) -> bytes:
         async with self._post(attempt) as response:
             return await _read_body(response, _MAX_ANSWER_BYTES)
 
     async def stream(
-        self, attempt: SampleRequest, sampled: CompletionBuilder, *, before: Callable[[], None]
+        self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
     ) -> AsyncIterator[None]:
         """Adds the events to `sampled`, and yields after each chunk until the stream ends. `before`
         is called before the events of each chunk are added."""
@@ -364,7 +375,7 @@ class Endpoint:
                     return
 
     def _take_events(
-        self, events: list[bytes], read: Reader, sampled: CompletionBuilder, attempt: SampleRequest
+        self, events: list[bytes], read: Reader, sampled: CompletionBuilder, attempt: Request
     ) -> None:
         """Adds the events of one chunk; a run of events with only tokens is checked as one."""
         run, data = TokenEvents(), b""
@@ -389,7 +400,7 @@ class Endpoint:
         if died is not None:
             raise self._known_to_fit(self._bad(died, data), attempt) from died
 
-    def _without_base_versions(self, piece: Piece, attempt: SampleRequest) -> Piece:
+    def _without_base_versions(self, piece: Piece, attempt: Request) -> Piece:
         """An engine reports the version of its model's weights, also for an adapter's tokens."""
         if attempt.model != self.model:
             piece.versions = None
@@ -404,11 +415,11 @@ class Endpoint:
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
-    async def _post(self, attempt: SampleRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _post(self, attempt: Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response, if its status is 200. Other statuses and socket errors become ours."""
         headers = {
             "Content-Type": "application/json",
-            "X-Request-Id": _header_text(attempt.request.id),
+            "X-Request-Id": _header_text(attempt.id),
         }
         try:
             session = await self._sessions.get()
@@ -439,7 +450,7 @@ class Endpoint:
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
-    def _known_to_fit(self, error: Exception, attempt: SampleRequest) -> Exception:
+    def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
         """An engine that rejects a request within its own context length is out of order."""
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:
@@ -501,7 +512,7 @@ class Endpoint:
         if not self._api_key:
             return {}
         own = {"Authorization": f"Bearer {self._api_key}"}
-        if urlsplit(self.url).hostname == ANTHROPIC:
+        if self.host == ANTHROPIC:
             # Its list of models takes no bearer, and wants to know what is expected of it.
             own |= {"x-api-key": self._api_key, "anthropic-version": "2023-06-01"}
         return own

@@ -30,7 +30,7 @@ from holdfast.policy.dialects.dialect import (
     EngineError,
     InvalidAnswer,
     Piece,
-    SampleRequest,
+    one_try,
 )
 from holdfast.policy.policy import Request
 from holdfast.records.errors import EngineUnavailable
@@ -97,9 +97,9 @@ async def _sample(
     """`lost`: gets the error of a connection that was lost, or could not be made."""
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
-    attempt = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
+    body = dialect.body(one_try(request, model, max_tokens=TOKENS))
     try:
-        return dialect.whole(await post("POST", dialect.path, dialect.body(attempt)))
+        return dialect.whole(await post("POST", dialect.path, body))
     except (*UNREACHABLE, InvalidAnswer, EngineError) as error:
         if isinstance(error, aiohttp.ClientConnectionError) and not isinstance(error, TimeoutError):
             lost.append(error)
@@ -134,17 +134,9 @@ async def likeliest(
 ) -> tuple[int, float]:
     """The token that the engine finds likeliest after `ids`, and its logprob. `model`: the name
     that it is asked for. Raises the errors of `UNREACHABLE`, `EngineError` and `InvalidAnswer`."""
-    prompt = array("i", ids)
-    attempt = SampleRequest(
-        Request(prompt, LIKELIEST, None, "likeness"),
-        model,
-        prompt,
-        max_tokens=1,
-        seed=None,
-        stream=False,
-        adapter=model if model != endpoint.model else "",
-    )
-    body = endpoint.dialect.body(attempt)
+    request = Request(array("i", ids), LIKELIEST, None, "likeness")
+    adapter = model if model != endpoint.model else ""
+    body = endpoint.dialect.body(one_try(request, model, max_tokens=1, adapter=adapter))
     raw = await endpoint.send("POST", endpoint.dialect.path, body, seconds=seconds)
     piece = endpoint.dialect.whole(raw)
     if not piece.ids or not piece.logprobs:

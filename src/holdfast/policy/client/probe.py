@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, SampleRequest
+from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, one_try
 from holdfast.policy.policy import Request
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
@@ -37,9 +37,8 @@ async def find_sampling_fault(post: Post, dialect: Dialect, model: str) -> str |
     slow or rejects the request works."""
     prompt = array("i", [1])
     request = Request(prompt, Sampling(1), None, "trial", messages=(user("Hello."),))
-    attempt = SampleRequest(request, model, prompt, max_tokens=1, seed=None, stream=False)
     try:
-        await post("POST", dialect.path, dialect.body(attempt))
+        await post("POST", dialect.path, dialect.body(one_try(request, model, max_tokens=1)))
     except (TimeoutError, BadRequest, Truncated, PolicyRefused):
         return None
     except UNREACHABLE as error:

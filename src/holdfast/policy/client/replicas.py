@@ -24,11 +24,9 @@ from holdfast.policy.client.discovery import (
 )
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
 from holdfast.policy.client.logprobs_probe import Likeness, likeness_of, why_different
-from holdfast.policy.client.sampling_probe import check_taken
-from holdfast.policy.client.served_model import Seeds, ServedModel
-from holdfast.policy.client.supported import check_run
+from holdfast.policy.client.supported import check_run, check_taken
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.dialects.dialect import Kind, Seeds, ServedModel
 from holdfast.policy.hold import CallHolds
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
@@ -85,8 +83,8 @@ class EnginePolicy:
         self._is_trained = is_trained
         self._patience, self._connections = patience, connections
         self.notify = notify or (lambda line: None)
-        self._retry = retry or RetryPolicy()
-        self._clock = clock or SystemClock()
+        self.retry = retry or RetryPolicy()
+        self.clock = clock or SystemClock()
         self._dialect = None if dialect is None else _parse_kind(dialect)
         addresses = [urls] if isinstance(urls, str) else list(urls)
         if not addresses:
@@ -99,7 +97,7 @@ class EnginePolicy:
         self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
         """The one that it is used by."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
-        self._downtime = Downtime([replica.breaker for replica in self.endpoints], self._clock)
+        self._downtime = Downtime([replica.breaker for replica in self.endpoints], self.clock)
         self.holds = CallHolds()
         """While one is in effect, no try begins and nothing is admitted."""
         self.published: set[str] = set()
@@ -112,10 +110,10 @@ class EnginePolicy:
             url,
             self.model,
             api_key=api_key,
-            retry=self._retry,
+            retry=self.retry,
             patience=patience,
             connections=connections,
-            clock=self._clock,
+            clock=self.clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
         endpoint.breaker.notify = self.notify
@@ -138,10 +136,10 @@ class EnginePolicy:
             urls,
             model,
             api_key=api_key,
-            retry=retry or self._retry,
+            retry=retry or self.retry,
             patience=self._patience if patience is None else patience,
             connections=self._connections,
-            clock=self._clock,
+            clock=self.clock,
             notify=self.notify,
             is_trained=self._is_trained,
         )
@@ -329,8 +327,7 @@ class EnginePolicy:
 
     async def sample(self, request: Request) -> Completion:
         self._enter_loop()
-        call = SampleCall(request, self, model=self.model, retry=self._retry, clock=self._clock)
-        return await call.complete()
+        return await SampleCall(request, self).complete()
 
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
         """The replica for one try of a request; not `avoid`, if there is another."""
@@ -348,7 +345,7 @@ class EnginePolicy:
                 return self._best(
                     request, [replica for replica in up if replica is not avoid] or up
                 )
-            await self._clock.sleep(DRAIN_POLL_SECONDS)
+            await self.clock.sleep(DRAIN_POLL_SECONDS)
 
     def _best(self, request: Request, up: list[Endpoint]) -> Endpoint:
         busy = MAX_LOAD_RATIO * (1 + sum(replica.running for replica in up)) / len(up)
@@ -391,10 +388,6 @@ class EnginePolicy:
 
     # --- versions
 
-    def version_of(self, endpoint: Endpoint) -> str | None:
-        """The version that `endpoint` is assumed to have: the last one that it acknowledged."""
-        return endpoint.weights
-
     def acknowledge(self, version: str) -> None:
         """Every replica that is up runs `version` now; one that comes back must run it, too."""
         self.expect(version)
@@ -411,9 +404,8 @@ class EnginePolicy:
     def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
         """Raises `BadAnswer` for tokens of weights that nobody published: their engine was started
         anew, or is somebody else's, too. It gets no calls until it has the right ones."""
-        known = self.published
         for span in spans:
-            if known and span.source is VersionSource.ENGINE and span.version not in known:
+            if span.source is VersionSource.ENGINE and span.version not in self.published:
                 endpoint.breaker.trip()
                 raise BadAnswer(
                     f"{endpoint.name} sampled with weights {span.version!r}, which nobody "
@@ -426,11 +418,11 @@ class EnginePolicy:
         """Gives the replica no new calls, and waits for its running ones; whether they ended."""
         endpoint = self._named(url)
         endpoint.draining = True
-        started = self._clock.elapsed()
+        started = self.clock.elapsed()
         while endpoint.running:
-            if self._clock.elapsed() - started > timeout:
+            if self.clock.elapsed() - started > timeout:
                 return False
-            await self._clock.sleep(DRAIN_POLL_SECONDS)
+            await self.clock.sleep(DRAIN_POLL_SECONDS)
         return True
 
     def admit(self, url: str) -> None:

@@ -7,91 +7,60 @@ Hosts that are known to ignore what they do not know are listed.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Mapping
 
-from holdfast.policy.client.completion_builder import CompletionBuilder
+from msgspec import structs
+
 from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.dialects.dialect import one_try
 from holdfast.policy.policy import Request
-from holdfast.records.errors import Unsupported
+from holdfast.records.errors import BadRequest, PolicyError, Truncated, Unsupported
 from holdfast.records.sampling import Sampling
 
 OTHER_ENGINES = "use vLLM, SGLang or another engine that can"
 _LESS_USUAL = ("top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos")
 _OPENAI: tuple[str, ...] = ("presence_penalty", "frequency_penalty", "logit_bias")
-_LACKING: Mapping[Kind, tuple[str, ...]] = {
-    Kind.FIREWORKS: ("stop_token_ids", "routed_experts"),
-    Kind.CHAT: ("routed_experts",),
-}
 _LACKING_HOSTS: Mapping[str, tuple[str, ...]] = {
     "api.openai.com": (*_LESS_USUAL, "chat_template_kwargs"),
     # It ignores what it does not know, and says nothing.
     "api.anthropic.com": (*_LESS_USUAL, *_OPENAI, "chat_template_kwargs"),
 }
 _WORDS = {
-    "top_k": "has no top_k",
-    "min_p": "has no min_p",
-    "presence_penalty": "has no presence_penalty",
-    "frequency_penalty": "has no frequency_penalty",
-    "repetition_penalty": "has no repetition_penalty",
-    "logit_bias": "has no logit_bias",
     "stop_token_ids": "ends no reply at token ids (stop_token_ids); give stop, a text",
-    "ignore_eos": "has no ignore_eos",
     "routed_experts": "gives no routed experts (routed_experts)",
     "chat_template_kwargs": "takes no arguments for a chat template (chat_template_kwargs)",
 }
-
-
-def check_sampling(sampling: Sampling, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, with a message for agents: it holds no address."""
-    if not endpoint.takes_json:
-        _check_embedded(sampling)
-    _check_budget(sampling, endpoint)
-    for name in _lacking(endpoint):
-        if getattr(sampling, name) != getattr(_PLAIN, name):
-            raise Unsupported(name, f"this engine {_WORDS[name]}; {OTHER_ENGINES}, or leave it out")
-    if sampling.ignore_eos and sampling.stop_token_ids and endpoint.dialect.kind is Kind.SGLANG:
-        raise Unsupported(
-            "stop_token_ids", "SGLang ends no reply at token ids with ignore_eos: give one of both"
-        )
-
-
+"""Of parameters of which more is to be said than that the engine has none."""
 _PLAIN = Sampling()
-_PROMPT = array("i", [0])
+_PROMPT = array("i", [1])
+
+
+def check_request(request: Request, endpoint: Endpoint) -> None:
+    """Raises `Unsupported`, with a message for agents: it holds no address."""
+    sampling, dialect, takes_json = request.sampling, endpoint.dialect, endpoint.takes_json
+    if not takes_json:
+        _check_embedded(sampling)
+    if sampling.thinking_token_budget is not None and not (takes_json and dialect.ends_reasoning):
+        raise Unsupported(
+            "thinking_token_budget",
+            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
+            "--reasoning-parser",
+        )
+    for name in (*dialect.lacks, *_LACKING_HOSTS.get(endpoint.host, ())):
+        if getattr(sampling, name) != getattr(_PLAIN, name):
+            lacks = _WORDS.get(name, f"has no {name}")
+            raise Unsupported(name, f"this engine {lacks}; {OTHER_ENGINES}, or leave it out")
+    if request.structure and not (takes_json and dialect.takes_structure):
+        what = "tool_choice" if sampling.tool_choice else "parallel_tool_calls"
+        raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {OTHER_ENGINES}")
+    dialect.check(request)
 
 
 def check_run(sampling: Sampling, endpoint: Endpoint) -> None:
     """The same for all replies of a run, with a request like theirs."""
-    check_sampling(sampling, endpoint)
     request = Request(_PROMPT, sampling, 0, "", stop_token_ids=sampling.stop_token_ids)
-    endpoint.body(SampleRequest(request, endpoint.model, _PROMPT, 1, 0, stream=True))
-
-
-def _lacking(endpoint: Endpoint) -> Iterable[str]:
-    hosted = _LACKING_HOSTS.get(urlsplit(endpoint.url).hostname or "", ())
-    return (*_LACKING.get(endpoint.dialect.kind, ()), *hosted)
-
-
-def check_whole_answer(request: Request, endpoint: Endpoint) -> None:
-    """vLLM's `/v1/completions` has routed experts in answers in one piece alone."""
-    is_in_parts = request.partial is not None and endpoint.dialect.kind is Kind.VLLM
-    if request.experts_from is not None and is_in_parts:
-        raise Unsupported(
-            "routed_experts",
-            "vLLM streams no routed experts on /v1/completions: start it with --enable-scale-out, "
-            "or sample replies in one piece (--partial-tokens 0)",
-        )
-
-
-def check_experts(sampled: CompletionBuilder) -> None:
-    """Raises `Unsupported` for an answer without the routed experts that were asked for."""
-    if sampled.lacks_experts:
-        raise Unsupported(
-            "routed_experts",
-            "the engine gives no routed experts: start vLLM or SGLang with "
-            "--enable-return-routed-experts and a model that has experts, or leave them out",
-        )
+    check_request(request, endpoint)
+    endpoint.body(one_try(request, endpoint.model, max_tokens=1, stream=True))
 
 
 def _check_embedded(sampling: Sampling) -> None:
@@ -107,19 +76,46 @@ def _check_embedded(sampling: Sampling) -> None:
         )
 
 
-def _check_budget(sampling: Sampling, endpoint: Endpoint) -> None:
-    if sampling.thinking_token_budget is not None and (
-        not endpoint.takes_json or endpoint.dialect.kind in (Kind.SGLANG, Kind.FIREWORKS)
-    ):
+# --- asked before the run is recorded
+
+
+_ONLY_THE_ENGINE_KNOWS = ("extra_body", "logit_bias", "stop_token_ids")
+
+
+async def check_taken(sampling: Sampling, endpoint: Endpoint) -> None:
+    """Raises `Unsupported`, with the parameter and the engine by name, for what it refuses. An
+    engine that does not answer now refuses nothing: the first replies find out.
+
+    Only the engine knows which members of an `extra_body` it takes, and how large its vocabulary
+    is. So it gets a request like those of the run, which ends as soon as the engine takes it. Chat
+    APIs get none: they end nothing that early, and it is paid for.
+    """
+    if not endpoint.dialect.has_tokens:
+        return
+    for name in _ONLY_THE_ENGINE_KNOWS:
+        if getattr(sampling, name) != getattr(_PLAIN, name):
+            # One at a time, so that it is known which one is refused.
+            others = {other: getattr(_PLAIN, other) for other in _ONLY_THE_ENGINE_KNOWS}
+            alone = structs.replace(sampling, **others | {name: getattr(sampling, name)})
+            await _ask(name, alone, endpoint)
+
+
+async def _ask(name: str, sampling: Sampling, endpoint: Endpoint) -> None:
+    stops = sampling.stop_token_ids
+    request = Request(_PROMPT, sampling, 0, "holdfast-sampling-check", stop_token_ids=stops)
+    longest = endpoint.described.max_model_len or sampling.max_tokens + 1
+    # No fewer tokens than the run asks for: some parameters are bounded by them (`min_tokens`).
+    tokens = max(1, min(sampling.max_tokens, longest - 1))
+    attempt = one_try(request, endpoint.model_name, max_tokens=tokens, stream=True)
+    try:
+        await endpoint.check_taken(attempt)
+    except BadRequest as error:
+        engine = endpoint.name if endpoint.takes_json else "the embedded engine"
+        said = error.said.removeprefix("the engine ").replace("\n", " ")
         raise Unsupported(
-            "thinking_token_budget",
-            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
-            "--reasoning-parser",
-        )
-
-
-def check_structure(structure: str, sampling: Sampling, endpoint: Endpoint) -> None:
-    """The same for a reply that is kept to tool calls."""
-    if structure and (not endpoint.takes_json or endpoint.dialect.kind is Kind.FIREWORKS):
-        what = "tool_choice" if sampling.tool_choice else "parallel_tool_calls"
-        raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {OTHER_ENGINES}")
+            name,
+            f"{name} is refused by {engine}: it {said}; change it, or leave it out",
+            why=f"{name}: {error.said}",
+        ) from error
+    except (PolicyError, Truncated):
+        return

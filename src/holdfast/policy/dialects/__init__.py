@@ -1,6 +1,6 @@
 """The HTTP interfaces of the engines, by name.
 
-- `dialect`: The interface of a dialect: request bodies, and answers as pieces.
+- `dialect`: The interface of a dialect, and what the dialects share.
 - `prompt_json`: Prompts in JSON, and a cache of them.
 - `completions`: `/v1/completions` with token ids, of vLLM and the embedded engine.
 - `generate`: vLLM's `/inference/v1/generate`, with the version of each span of tokens.
@@ -9,7 +9,6 @@
 - `fireworks`: Fireworks' `/v1/completions`.
 - `sse`: Server-sent events: from bytes to the data of events.
 - `experts`: Routed experts as engines write them.
-- `reading`: Decoding and checks that the dialects share.
 """
 
 from holdfast.policy.dialects.chat import Chat
@@ -20,5 +19,5 @@ from holdfast.policy.dialects.generate import Generate
 from holdfast.policy.dialects.sglang import SGLang
 
 DIALECTS: dict[Kind, Dialect] = {
-    dialect.kind: dialect for dialect in (Completions(), Generate(), SGLang(), Fireworks(), Chat())
+    dialect.kind: dialect for dialect in (Generate(), Fireworks(), SGLang(), Completions(), Chat())
 }

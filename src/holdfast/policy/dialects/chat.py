@@ -9,21 +9,21 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.policy.dialects.dialect import (
+    NULL,
+    Dialect,
+    Engine,
     InvalidAnswer,
     Kind,
     Piece,
     Reader,
-    SampleRequest,
-    drop_none,
-)
-from holdfast.policy.dialects.reading import (
-    NULL,
     chat_usage,
     check_ended,
     decode,
+    drop_none,
     only_choice,
     openai_fields,
 )
+from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, set_reasoning_apart
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import TOOL_CALLS
@@ -66,17 +66,21 @@ class _Answer(Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class Chat:
+class Chat(Dialect):
     kind = Kind.CHAT
     path = "/v1/chat/completions"
     has_tokens = False
+    lacks = ("routed_experts",)
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
-        request = attempt.request
+    async def is_spoken_by(self, engine: Engine) -> bool:
+        """Whatever it is: nothing else is left."""
+        return True
+
+    def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         return drop_none(
             {
-                **openai_fields(attempt),
+                **openai_fields(request),
                 "messages": [_message(message) for message in request.messages],
                 "tools": list(request.tools) or None,
                 "reasoning_effort": sampling.reasoning_effort,

@@ -3,20 +3,27 @@
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
-from holdfast.policy.dialects.experts import npy_experts
-from holdfast.policy.dialects.reading import (
+from holdfast.policy.dialects.dialect import (
     NULL,
-    Choices,
+    ChoicesDialect,
     CompletionChoice,
+    Engine,
+    EngineError,
+    InvalidAnswer,
+    Kind,
+    Piece,
     UsageBody,
     VersionSpanBody,
+    drop_none,
     only_choice,
     openai_fields,
     raw_or_none,
     usage_of,
     version_spans,
 )
+from holdfast.policy.dialects.experts import npy_experts
+from holdfast.policy.policy import Request
+from holdfast.records.errors import Unsupported
 
 
 class _Logprobs(Struct):
@@ -37,25 +44,48 @@ class _Answer(Struct):
     usage: UsageBody | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+OWNERS = ("vllm", "holdfast")
+"""What vLLM and the embedded engine call themselves."""
 
 
-class Completions(Choices[_Answer]):
+class Completions(ChoicesDialect):
     kind = Kind.VLLM
     path = "/v1/completions"
-    has_tokens = True
+    administers = "vLLM"
+    decoder = msgspec.json.Decoder(_Answer)
 
-    def __init__(self) -> None:
-        super().__init__(_decoder, _read)
+    async def is_spoken_by(self, engine: Engine) -> bool:
+        """Of an unknown engine, only sampling shows whether it completes token ids with ids."""
+        if engine.described.owner in OWNERS:
+            return True
+        body = {
+            "model": engine.model,
+            "prompt": [1],
+            "max_tokens": 1,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        try:
+            piece = self.whole(await engine.ask(self.path, body) or b"")
+        except (InvalidAnswer, EngineError):
+            return False
+        return bool(piece.ids) and piece.logprobs is not None
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
-        request = attempt.request
+    def check(self, request: Request) -> None:
+        if request.experts_from is not None and request.partial is not None:
+            raise Unsupported(
+                "routed_experts",
+                "vLLM streams no routed experts on /v1/completions: start it with "
+                "--enable-scale-out, or sample replies in one piece (--partial-tokens 0)",
+            )
+
+    def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         structure = request.structure
         return drop_none(
             {
-                **openai_fields(attempt),
-                "prompt": attempt.prompt_json,
+                **openai_fields(request),
+                "prompt": request.prompt_json,
                 # A request without these gets them from the model's generation_config.json: vLLM
                 # would sample from another distribution.
                 "top_k": sampling.top_k or -1,
@@ -66,27 +96,25 @@ class Completions(Choices[_Answer]):
                 "routed_experts_prompt_start": request.experts_from,
                 "stop_token_ids": list(request.stop_token_ids) or None,
                 "structured_outputs": {"structural_tag": structure} if structure else None,
-                **attempt.stream_options,
             }
         )
 
-
-def _read(answer: _Answer) -> Piece:
-    choice, usage = only_choice(answer.choices), answer.usage
-    ids, prompt, versions = choice.token_ids, choice.prompt_token_ids, choice.weight_versions
-    if ids is None and choice.text:
-        raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
-    # By place, and nothing called for nothing: this runs for each token of each stream.
-    return Piece(
-        ids,
-        choice.logprobs.token_logprobs if choice.logprobs else None,
-        choice.finish_reason,
-        answer.model,
-        None if prompt is NULL else raw_or_none(prompt),
-        None if versions is None else version_spans(versions),
-        None,
-        None if usage is None else usage.completion_tokens,
-        None if usage is None else usage.prompt_tokens,
-        None if usage is None else usage_of(usage),
-        None if choice.routed_experts is None else npy_experts(choice.routed_experts),
-    )
+    def read(self, answer: _Answer) -> Piece:
+        choice, usage = only_choice(answer.choices), answer.usage
+        ids, prompt, versions = choice.token_ids, choice.prompt_token_ids, choice.weight_versions
+        if ids is None and choice.text:
+            raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
+        # By place, and nothing called for nothing: this runs for each token of each stream.
+        return Piece(
+            ids,
+            choice.logprobs.token_logprobs if choice.logprobs else None,
+            choice.finish_reason,
+            answer.model,
+            None if prompt is NULL else raw_or_none(prompt),
+            None if versions is None else version_spans(versions),
+            None,
+            None if usage is None else usage.completion_tokens,
+            None if usage is None else usage.prompt_tokens,
+            None if usage is None else usage_of(usage),
+            None if choice.routed_experts is None else npy_experts(choice.routed_experts),
+        )

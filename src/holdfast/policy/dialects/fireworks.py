@@ -7,17 +7,23 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import InvalidAnswer, Kind, Piece, SampleRequest, drop_none
-from holdfast.policy.dialects.reading import (
-    Choices,
+from holdfast.policy.dialects.completions import OWNERS
+from holdfast.policy.dialects.dialect import (
+    ChoicesDialect,
     CompletionChoice,
+    Engine,
+    InvalidAnswer,
+    Kind,
+    Piece,
     UsageBody,
     add_usage,
     check_token_ids,
+    drop_none,
     only_choice,
     openai_fields,
     raw_or_none,
 )
+from holdfast.policy.policy import Request
 
 
 class _Token(Struct):
@@ -40,51 +46,49 @@ class _Answer(Struct):
     usage: UsageBody | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
-
-
-class Fireworks(Choices[_Answer]):
+class Fireworks(ChoicesDialect):
     kind = Kind.FIREWORKS
     path = "/v1/completions"
-    has_tokens = True
+    lacks = ("stop_token_ids", "routed_experts")
+    takes_structure = ends_reasoning = False
+    decoder = msgspec.json.Decoder(_Answer)
 
-    def __init__(self) -> None:
-        super().__init__(_decoder, _read)
+    async def is_spoken_by(self, engine: Engine) -> bool:
+        owner = engine.described.owner
+        return "fireworks" in owner or ("fireworks.ai" in engine.url and owner not in OWNERS)
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
+    def body(self, request: Request) -> dict[str, object]:
         return drop_none(
             {
-                **openai_fields(attempt),
-                "prompt": attempt.prompt_json,
+                **openai_fields(request),
+                "prompt": request.prompt_json,
                 "logprobs": True,
                 "return_token_ids": True,
-                **attempt.stream_options,
             }
         )
 
-
-def _read(answer: _Answer) -> Piece:
-    choice = only_choice(answer.choices)
-    if choice.text and choice.token_ids is None and choice.logprobs is None:
-        raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
-    content = choice.logprobs.content if choice.logprobs else None
-    if content and len({part.sampling_logprob is None for part in content}) > 1:
-        raise InvalidAnswer("some of its tokens have no sampling_logprob")
-    ids = choice.token_ids
-    if content is not None:
-        named = [item.token_id for item in content]
-        if ids is None and None not in named:
-            ids = [entry for entry in named if entry is not None]
-        elif ids is not None:
-            check_token_ids(named, ids)
-    piece = Piece(
-        ids=ids,
-        logprobs=None if content is None else [_logprob(token) for token in content],
-        finish_reason=choice.finish_reason,
-        model=answer.model,
-        prompt=raw_or_none(choice.prompt_token_ids),
-    )
-    return add_usage(piece, answer.usage)
+    def read(self, answer: _Answer) -> Piece:
+        choice = only_choice(answer.choices)
+        if choice.text and choice.token_ids is None and choice.logprobs is None:
+            raise InvalidAnswer("it has text but no token_ids (return_token_ids was asked for)")
+        content = choice.logprobs.content if choice.logprobs else None
+        if content and len({part.sampling_logprob is None for part in content}) > 1:
+            raise InvalidAnswer("some of its tokens have no sampling_logprob")
+        ids = choice.token_ids
+        if content is not None:
+            named = [item.token_id for item in content]
+            if ids is None and None not in named:
+                ids = [entry for entry in named if entry is not None]
+            elif ids is not None:
+                check_token_ids(named, ids)
+        piece = Piece(
+            ids=ids,
+            logprobs=None if content is None else [_logprob(token) for token in content],
+            finish_reason=choice.finish_reason,
+            model=answer.model,
+            prompt=raw_or_none(choice.prompt_token_ids),
+        )
+        return add_usage(piece, answer.usage)
 
 
 def _logprob(token: _Token) -> float:

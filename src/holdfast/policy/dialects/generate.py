@@ -6,20 +6,25 @@ In a stream only the last event has the spans, and they cover the whole of it.
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, drop_none
-from holdfast.policy.dialects.experts import npy_experts
-from holdfast.policy.dialects.reading import (
+from holdfast.policy.dialects.completions import OWNERS
+from holdfast.policy.dialects.dialect import (
     NULL,
-    Choices,
+    ChoicesDialect,
+    Engine,
+    Kind,
+    Piece,
     UsageBody,
     VersionSpanBody,
     add_usage,
     altering_fields,
     check_token_ids,
+    drop_none,
     only_choice,
     raw_or_none,
+    stream_options,
     version_spans,
 )
+from holdfast.policy.dialects.experts import npy_experts
 from holdfast.policy.policy import Request
 
 
@@ -48,23 +53,22 @@ class _Answer(Struct):
     prompt_token_ids: Raw = NULL
 
 
-_decoder = msgspec.json.Decoder(_Answer)
-
-
-class Generate(Choices[_Answer]):
+class Generate(ChoicesDialect):
     kind = Kind.VLLM_GENERATE
     path = "/inference/v1/generate"
-    has_tokens = True
+    administers = "vLLM"
+    no_route = (403, 404, 405)
+    """vLLM answers 403 where the path is switched off."""
+    decoder = msgspec.json.Decoder(_Answer)
 
-    def __init__(self) -> None:
-        super().__init__(_decoder, _read)
+    async def is_spoken_by(self, engine: Engine) -> bool:
+        return engine.described.owner in OWNERS and await engine.has_route(self.path)
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
-        request = attempt.request
+    def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         params = drop_none(
             {
-                "max_tokens": attempt.max_tokens,
+                "max_tokens": request.max_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "top_k": sampling.top_k or None,
@@ -73,7 +77,7 @@ class Generate(Choices[_Answer]):
                 # Token in, token out: without text the engine could not see a stop string.
                 "detokenize": True if sampling.stop else None,
                 "stop_token_ids": list(request.stop_token_ids) or None,
-                "seed": attempt.seed,
+                "seed": request.seed,
                 "structured_outputs": _structured_outputs(request),
                 "thinking_token_budget": sampling.thinking_token_budget,
                 "routed_experts_prompt_start": request.experts_from,
@@ -81,12 +85,29 @@ class Generate(Choices[_Answer]):
             }
         )
         return {
-            "model": attempt.model,
-            "token_ids": attempt.prompt_json,
+            "model": request.model,
+            "token_ids": request.prompt_json,
             "sampling_params": params,
             "return_token_ids": True,
-            **attempt.stream_options,
+            **stream_options(request),
         }
+
+    def read(self, answer: _Answer) -> Piece:
+        choice = only_choice(answer.choices)
+        content = choice.logprobs.content if choice.logprobs else None
+        ids = choice.token_ids
+        if ids is not None and content is not None:
+            check_token_ids([part.token_id for part in content], ids)
+        piece = Piece(
+            ids=ids,
+            logprobs=None if content is None else [item.logprob for item in content],
+            finish_reason=choice.finish_reason,
+            model=answer.model,
+            prompt=raw_or_none(answer.prompt_token_ids),
+            versions=version_spans(choice.weight_versions),
+            experts=None if choice.routed_experts is None else npy_experts(choice.routed_experts),
+        )
+        return add_usage(piece, answer.usage)
 
 
 def _structured_outputs(request: Request) -> dict[str, object] | None:
@@ -96,21 +117,3 @@ def _structured_outputs(request: Request) -> dict[str, object] | None:
         return None
     schema = request.sampling.schema
     return {"json": schema} if schema else {"json_object": True}
-
-
-def _read(answer: _Answer) -> Piece:
-    choice = only_choice(answer.choices)
-    content = choice.logprobs.content if choice.logprobs else None
-    ids = choice.token_ids
-    if ids is not None and content is not None:
-        check_token_ids([part.token_id for part in content], ids)
-    piece = Piece(
-        ids=ids,
-        logprobs=None if content is None else [item.logprob for item in content],
-        finish_reason=choice.finish_reason,
-        model=answer.model,
-        prompt=raw_or_none(answer.prompt_token_ids),
-        versions=version_spans(choice.weight_versions),
-        experts=None if choice.routed_experts is None else npy_experts(choice.routed_experts),
-    )
-    return add_usage(piece, answer.usage)

@@ -52,8 +52,10 @@ class PromptCache:
 
     async def encode(self, prompt: "array[int]", home: str) -> Raw:
         """`prompt` in JSON."""
+        if len(prompt) < self._min_tokens:
+            return Raw(encode_prompt(prompt))
         # Bytes of numbers of another size could be those of other numbers.
-        if not home or len(prompt) < self._min_tokens or prompt.typecode != TYPE_IDS:
+        if not home or prompt.typecode != TYPE_IDS:
             return Raw(await off_loop(partial(encode_prompt, prompt), size=len(prompt)))
         known, packed = self._forget(home) or _NOTHING, prompt.tobytes()
         text = await off_loop(partial(known.extend, prompt, packed), size=len(prompt))

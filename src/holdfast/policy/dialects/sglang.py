@@ -10,25 +10,28 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from holdfast.policy.dialects.completions import OWNERS
 from holdfast.policy.dialects.dialect import (
+    Dialect,
+    Engine,
     EngineError,
     InvalidAnswer,
     Kind,
     Piece,
     Reader,
-    SampleRequest,
-    drop_none,
-)
-from holdfast.policy.dialects.experts import flat_experts
-from holdfast.policy.dialects.reading import (
+    Seeds,
     VersionSpanBody,
     altering_fields,
+    ask_fields,
     check_ended,
     check_token_ids,
     decode,
+    drop_none,
     version_spans,
 )
+from holdfast.policy.dialects.experts import flat_experts
 from holdfast.policy.policy import Request
+from holdfast.records.errors import Unsupported
 from holdfast.records.step import VersionSpan
 from holdfast.records.usage import Usage, count_of
 
@@ -64,37 +67,61 @@ _decoder = msgspec.json.Decoder(_Answer)
 _ANY_OBJECT = '{"type": "object"}'
 
 
-class SGLang:
+class SGLang(Dialect):
     kind = Kind.SGLANG
     path = "/generate"
-    has_tokens = True
+    administers = "SGLang"
+    ends_reasoning = False
+    version_path = "/get_model_info"
 
-    def body(self, attempt: SampleRequest) -> dict[str, object]:
-        request = attempt.request
+    async def is_spoken_by(self, engine: Engine) -> bool:
+        if (owner := engine.described.owner) in (*OWNERS, "sglang"):
+            return owner == "sglang"
+        return "model_path" in await ask_fields(engine, self.version_path)
+
+    async def describe(self, engine: Engine) -> None:
+        """A seed works only in deterministic inference, and by position."""
+        fields, described = await ask_fields(engine, "/get_server_info"), engine.described
+        if described.max_model_len is None:
+            lengths = (fields.get(name) for name in ("context_length", "max_total_num_tokens"))
+            known = (length for length in lengths if isinstance(length, int) and length > 0)
+            described.max_model_len = next(known, None)
+        is_deterministic = fields.get("enable_deterministic_inference")
+        if described.seeds is None and isinstance(is_deterministic, bool):
+            engine.seeds = Seeds.POSITION if is_deterministic else Seeds.NONE
+
+    def check(self, request: Request) -> None:
+        if request.sampling.ignore_eos and request.sampling.stop_token_ids:
+            raise Unsupported(
+                "stop_token_ids",
+                "SGLang ends no reply at token ids with ignore_eos: give one of both",
+            )
+
+    def body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         # It takes only schemas: any object is a schema, too.
         schema = _ANY_OBJECT if sampling.json is True else sampling.json
         params = drop_none(
             {
-                "max_new_tokens": attempt.max_tokens,
+                "max_new_tokens": request.max_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "top_k": sampling.top_k or None,
                 "stop": list(sampling.stop) or None,
                 "stop_token_ids": list(request.stop_token_ids) or None,
-                "sampling_seed": attempt.seed,
+                "sampling_seed": request.seed,
                 "json_schema": schema or None,
                 "structural_tag": request.structure or None,
                 **altering_fields(sampling),
             }
         )
         return {
-            "input_ids": attempt.prompt_json,
+            "input_ids": request.prompt_json,
             "sampling_params": params,
             "return_logprob": True,
             "logprob_start_len": -1,
-            "stream": attempt.stream,
-            **({"lora_path": attempt.adapter} if attempt.adapter else {}),
+            "stream": request.stream,
+            **({"lora_path": request.adapter} if request.adapter else {}),
             **_wanted_experts(request),
         }
 
