@@ -1,4 +1,4 @@
-"""The walk of one trajectory: the files of Holdfast that it goes through, and the hops between them.
+"""The walk of one trajectory: the files that it goes through, and the hops between them.
 
 Two turns and one tool, against the fake engine. A hop is a call from one file of the package into
 another; frames of libraries in between do not count. What a run does once is left out: counted is

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from holdfast.journal.damage.check import check
-from holdfast.rollout.replay.crash_count import SUSPECT_AFTER_CRASHES
+from holdfast.rollout.replay.session import SUSPECT_AFTER_CRASHES
 from holdfast.testing import FakeEngine
 from support.crash.command import export_samples, finished, holdfast, run_words, write_tasks
 

@@ -12,7 +12,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.restore import EPISODE_OVER, MAX_REWINDS
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.replay.crash_count import MAX_CRASHES
+from holdfast.rollout.replay.session import MAX_CRASHES
 from holdfast.rollout.threads import dedicated
 from support.engine.yard import Yard
 from support.rollout import worlds

@@ -41,10 +41,9 @@ from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.episodes.environment import as_number, earns_rewards
 from holdfast.rollout.processors.processor import Returned, Reward, RolloutProcessor
 from holdfast.rollout.processors.rows_adapter import start_rollout
-from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.threads.contain import end_task, finishes_within
 from holdfast.rollout.tools.tool import result_text
 

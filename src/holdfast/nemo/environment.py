@@ -23,7 +23,7 @@ from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 from holdfast.rollout.episodes.guarded import GuardedEnvironment, check_usable, recovery_of
-from holdfast.rollout.replay.attempt_state import AttemptState
+from holdfast.rollout.replay.session import AttemptState
 
 KEY = "holdfast"
 """Of NeMo's metadata, where the episode is."""

@@ -158,8 +158,9 @@ class History:
         match record:
             case Generated():
                 used = record.billed
-                # What is drafted was counted when it became durable.
-                self._use(record.model, used + Usage(completion_tokens=-record.drafted))
+                if record.drafted:  # It was counted when it became durable.
+                    used += Usage(completion_tokens=-record.drafted)
+                self._use(record.model, used)
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
                 self._show_tools(record)
                 self.rewinds = 0

@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
-from holdfast.records.encoding.tokens import count
+from holdfast.records.encoding.tokens import TOKEN_BYTES
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message, put_reasoning_back
 from holdfast.records.samples.experts import RoutedExperts
@@ -142,7 +142,8 @@ class Generated(_Record, frozen=True, tag=2):
         """What it used if nothing interrupted it: the same in a disturbed run and an undisturbed
         one. So nothing of caches is in it."""
         if self.ids or self.delta:
-            return Usage(self.keep + count(self.delta), self.drafted + count(self.ids))
+            sampled = self.drafted + len(self.ids) // TOKEN_BYTES
+            return Usage(self.keep + len(self.delta) // TOKEN_BYTES, sampled)
         said = self.usage or NOTHING
         return Usage(said.prompt_tokens, said.completion_tokens, 0, said.reasoning_tokens)
 

@@ -25,17 +25,16 @@ from holdfast.records.trajectory import TrajectoryKey, Truncation
 from holdfast.rollout import validate
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.episode import BoundTool, Episode
-from holdfast.rollout.replay import divergence, generate_step
-from holdfast.rollout.replay.attempt_state import is_accident
+from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.budget import Budget, Limits, Spent
-from holdfast.rollout.replay.generate_step import GenerateStep
-from holdfast.rollout.replay.nested_steps import (
+from holdfast.rollout.replay.current_code import (
     StepScope,
     check_not_in_environment,
     check_not_in_step,
     check_own_attempt,
     enclosing_step,
 )
+from holdfast.rollout.replay.generate_step import GenerateStep, run_step
 from holdfast.rollout.replay.prompt import Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
@@ -90,7 +89,6 @@ class Rollout:
     def add(self, *messages: "Message | Mapping[str, object] | str | Observation") -> None:
         """Adds messages to the conversation: `Message`s, or dicts in OpenAI's shape; a string, or
         an observation, is what the user says."""
-        self._check_own()
         check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
             if isinstance(message, Observation):
@@ -116,7 +114,6 @@ class Rollout:
 
         Counted are recorded steps: a resumed rollout has spent what it had before, no more.
         """
-        self._check_own()
         check_not_in_step(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
@@ -159,7 +156,6 @@ class Rollout:
         knows which of the others: docs/engines.md.
         Another `speaker` than the run's own samples from another policy.
         """
-        self._check_own()
         session = self._session
         check_not_in_step(session, self._scope, "t.generate")
         if self._sampling:
@@ -168,10 +164,7 @@ class Rollout:
             )
         speaker = speaker or session.speaker
         schemas = self._schemas = schemas_of(() if tools is None else tools)
-        generate_step.as_json(schemas)  # What could not be recorded is refused before it is shown.
-        validate.adopt_messages(self.messages)
-        messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
-        validate.check_conversation(messages, schemas, speaker.renderer)
+        messages = validate.conversation_of(self.messages, schemas, speaker.renderer)
         requested = validate.sampling_of(
             session.context.spec.sampling,
             max_tokens=max_tokens,
@@ -196,9 +189,8 @@ class Rollout:
         speaker = speaker.at_sampling(requested)
         # An untrained speaker costs the policy nothing.
         budget = self.budget if speaker.trained else Budget()
-        budget.check()
-        sampling = budget.fit(requested)
-        path = self._next_path()
+        sampling = budget.begin(requested)
+        path = self._take_place()
         self._sampling = True
         try:
             step = await self._generated(path, speaker, sampling, messages=messages, budget=budget)
@@ -207,9 +199,8 @@ class Rollout:
         self._stream.advance(step, messages, schemas)
         self._remember(step.message, f"reply:{path}", at=len(messages))
         self.last = Reply(step)
-        budget.take(step)
-        budget.check_after(step, requested=requested)
-        if step.finish_reason == DEADLINE:
+        budget.end(step, requested=requested)
+        if step.engine_finish_reason == DEADLINE:
             late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
             self.truncate(late or Truncation.GENERATION_DEADLINE)
         return self.last
@@ -221,7 +212,7 @@ class Rollout:
 
         The intent is durable before the tool runs, the result before anyone sees it.
         """
-        (reply,) = await self.tools((call,), *tools)
+        (reply,) = await self._run_tools((call,), tools)
         return reply
 
     @must_be_awaited("t.tools")
@@ -230,6 +221,11 @@ class Rollout:
 
         Those of one environment run one by one. If one breaks, the others are let finish first.
         """
+        return await self._run_tools(calls, tools)
+
+    async def _run_tools(
+        self, calls: Sequence[ToolCall], tools: "Sequence[Tool | Function]"
+    ) -> list[ToolReply]:
         known = [as_tool(tool) for tool in tools]
         self._check_own(*(tool.episode for tool in known if isinstance(tool, BoundTool)))
         validate.check_calls(calls, known, self._schemas)
@@ -357,9 +353,11 @@ class Rollout:
             episode.check_of(self._session)
 
     def _next_path(self) -> str:
-        check_own_attempt(self._session)
-        if (inside := enclosing_step(self._session, self._scope)) is not None:
-            return inside.next_path()
+        inside = enclosing_step(self._session, self._scope)
+        return self._take_place() if inside is None else inside.next_path()
+
+    def _take_place(self) -> str:
+        """The path of the conversation's next step."""
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
         return self.step
@@ -367,7 +365,7 @@ class Rollout:
     def _spend(self, seconds: float, *paths: str) -> None:
         """Counts what steps took, and what was sampled inside them."""
         if enclosing_step(self._session, self._scope) is None:
-            self.budget.take_seconds(seconds)
+            self.budget.spent.seconds += seconds
             for path in paths:
                 self.budget.take_inside(self._session.log.sampled_below(path))
 
@@ -414,21 +412,7 @@ class Rollout:
         await session.keep_episodes()
         ids, references = self._stream.prompt_ids(prompt), tuple(map(self._reference, added))
         turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), references)
-        return await self._live(speaker, turn, seconds=budget.seconds_left)
-
-    async def _live(
-        self, speaker: Speaker, turn: GenerateStep, *, seconds: float | None
-    ) -> Generated:
-        session = self._session
-        try:
-            completion = await generate_step.sample_turn(session, speaker, turn, seconds)
-        except Exception as error:
-            if is_accident(error):
-                session.state.fail(error, turn.path)
-            raise
-        step = await generate_step.build_step(session, speaker, turn, completion)
-        await session.log.append(generate_step.without_drafted(session, step))
-        return step
+        return await run_step(session, speaker, turn, budget.seconds_left)
 
     def _observe(self, observation: Observation) -> None:
         message = user(observation.text)

@@ -35,11 +35,9 @@ from holdfast.rollout.episodes.environment import Observation, check_observation
 from holdfast.rollout.episodes.episode import BoundTool
 from holdfast.rollout.episodes.restore import EPISODE_OVER
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.attempt_state import is_accident
-from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import StepScope
+from holdfast.rollout.replay.current_code import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.threads.contain import end_tasks
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.result import is_bug
@@ -64,28 +62,24 @@ async def run_calls(
     breaks, the others are let finish first: what they did is recorded.
     """
     known = [as_tool(tool) for tool in tools]
+    by_name = {tool.name: tool for tool in reversed(known)}
+    called = [by_name.get(call.function.name) for call in calls]
     queues: dict[str, list[int]] = {}
-    for index, call in enumerate(calls):
-        tool = next((candidate for candidate in known if candidate.name == call.name), None)
-        alone = f"call {index}"
-        queue = tool.episode.path if isinstance(tool, BoundTool) else alone
+    for index, tool in enumerate(called):
+        queue = tool.episode.path if isinstance(tool, BoundTool) else f"call {index}"
         queues.setdefault(queue, []).append(index)
     results: dict[int, ToolResult] = {}
 
     async def work(queue: list[int]) -> float:
         for index in queue:
-            results[index] = await run_call(session, paths[index], calls[index], known)
-            _update_episode(known, calls[index], results[index])
+            tool, path, call = called[index], paths[index], calls[index]
+            result = results[index] = await _run_call(session, path, call, tool=tool, tools=known)
+            if isinstance(tool, BoundTool):
+                tool.episode.add_result(result)
         return sum(results[index].seconds for index in queue)
 
     taken = await _wait_all([work(queue) for queue in queues.values()])
     return [results[index] for index in range(len(calls))], max(taken, default=0.0)
-
-
-def _update_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
-    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
-    if isinstance(tool, BoundTool):
-        tool.episode.add_result(result)
 
 
 async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
@@ -101,15 +95,15 @@ async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list
     return [task.result() for task in tasks]
 
 
-async def run_call(
-    session: Session, path: str, call: ToolCall, tools: Sequence[Tool]
+async def _run_call(
+    session: Session, path: str, call: ToolCall, *, tool: Tool | None, tools: Sequence[Tool]
 ) -> ToolResult:
     """The recorded result, or a live one; durable when it is returned."""
-    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
+    mark = _fingerprint(call)
     intent = await session.match(
         path,
         ToolIntent,
-        _fingerprint(call),
+        mark,
         lambda recorded: divergence.of_tool(recorded, call),
     )
     recorded = session.history.results.get(path)
@@ -120,7 +114,8 @@ async def run_call(
         if _may_not_repeat(session, intent, tool):
             return await _tell_interrupted(session, intent)
         await session.go_live()
-    return await _make_call(session, path, call, tool, tools, earlier=intent)
+    key = _key(session, path, call) if intent is None else intent.idempotency_key
+    return await _make_call(session, path, call, tool=tool, tools=tools, mark=mark, key=key)
 
 
 def _may_not_repeat(session: Session, intent: ToolIntent, tool: Tool | None) -> bool:
@@ -142,23 +137,23 @@ async def _make_call(
     session: Session,
     path: str,
     call: ToolCall,
+    *,
     tool: Tool | None,
     tools: Sequence[Tool],
-    *,
-    earlier: ToolIntent | None,
+    mark: bytes,
+    key: str,
 ) -> ToolResult:
-    """`earlier`: the intent of the same call, which is made again."""
     rejection = _rejection(call, tool, tools)
     if tool is not None:
-        check_alive(session, path, f"tool {tool.name}")
+        session.check_alive(path, f"tool {tool.name}")
     intent = ToolIntent(
         path=path,
-        fingerprint=_fingerprint(call),
-        name=call.name,
-        arguments=call.arguments,
+        fingerprint=mark,
+        name=call.function.name,
+        arguments=call.function.arguments,
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
-        idempotency_key=earlier.idempotency_key if earlier else _key(session, path, call),
+        idempotency_key=key,
         # A rejected call reaches no environment.
         environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
@@ -244,7 +239,7 @@ def _fail_on_accident(
 
 
 def _fingerprint(call: ToolCall) -> bytes:
-    parts = (call.name, call.arguments, call.id)
+    parts = (call.function.name, call.function.arguments, call.id)
     return fingerprint(*(part.encode("utf-8", "surrogatepass") for part in parts))
 
 
@@ -273,7 +268,7 @@ def _rejection(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> Tool
     if isinstance(tool, BoundTool) and tool.episode.over:
         return ToolSaysNo(EPISODE_OVER)
     try:
-        tool.bind(call.arguments)
+        tool.bind(call.function.arguments)
     except ToolSaysNo as rejection:
         return rejection
     return None

@@ -65,10 +65,12 @@ def _hint(value: object) -> str:
     return "; did you forget to await it?" if inspect.isawaitable(value) else ""
 
 
-def check_conversation(
-    messages: Sequence[Message], tools: Sequence[dict[str, object]], renderer: Renderer
-) -> None:
-    """What can be asked of the model at all."""
+def conversation_of(
+    messages: "list[Message]", tools: Sequence[dict[str, object]], renderer: Renderer
+) -> "list[Message]":
+    """What is asked of the model, if it can be asked at all: a copy, since what is added meanwhile
+    is no part of it."""
+    adopt_messages(messages)
     # Templates cannot begin with nothing; a renderer of one's own, as for a base model, may.
     if not messages and not getattr(renderer, "begins_empty", False):
         raise UsageError(
@@ -79,6 +81,7 @@ def check_conversation(
             "the model's chat template does not show tools to it: describe them in a message and "
             "call generate without tools, or use a template that has them"
         )
+    return list(messages)
 
 
 def adopt_messages(messages: "list[Message]") -> None:

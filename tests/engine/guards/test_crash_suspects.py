@@ -15,7 +15,7 @@ from holdfast.engine.guards.crash_suspects import (
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
 from holdfast.records.group import GroupPolicy
-from holdfast.rollout.replay.crash_count import MAX_CRASHES, SUSPECT_AFTER_CRASHES
+from holdfast.rollout.replay.session import MAX_CRASHES, SUSPECT_AFTER_CRASHES
 from support.engine.yard import Yard
 from support.rollout.stage import call
 

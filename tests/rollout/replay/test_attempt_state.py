@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.records.errors import EnvironmentBroken, RunStopped, Truncated
-from holdfast.rollout.replay.attempt_state import AttemptState, is_accident
+from holdfast.rollout.replay.session import AttemptState, is_accident
 
 
 def test_the_first_error_breaks_the_attempt_and_stays():

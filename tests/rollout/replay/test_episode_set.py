@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.rollout.replay.episode_set import EpisodeSet
+from holdfast.rollout.replay.session import EpisodeSet
 
 
 class Episode:

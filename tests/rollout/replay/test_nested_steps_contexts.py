@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import holdfast
-from holdfast.rollout.replay.nested_steps import StepScope, is_in_step
+from holdfast.rollout.replay.current_code import StepScope, is_in_step
 from support.engine.yard import Yard, turn
 from support.rollout.stage import call
 

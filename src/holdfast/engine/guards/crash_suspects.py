@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
-from holdfast.rollout.replay.crash_count import SUSPECT_AFTER_CRASHES
+from holdfast.rollout.replay.session import SUSPECT_AFTER_CRASHES
 
 MAX_AT_ONCE = 1024
 

@@ -24,8 +24,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import ToolIntent, ToolResult, path_order
-from holdfast.rollout.replay.attempt_state import is_accident
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Tool
 

@@ -39,9 +39,8 @@ from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
 from holdfast.rollout.replay import generate_step
-from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
 

@@ -15,6 +15,8 @@ Value = TypeVar("Value", int, float)
 
 TYPE_IDS = "i"
 TYPE_LOGPROBS = "f"
+TOKEN_BYTES = 4
+"""Of a packed id, and of a packed logprob."""
 _SLICE = 1 << 16
 
 if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
@@ -76,7 +78,7 @@ def unpack_logprobs(packed: bytes) -> "array[float]":
 
 
 def count(packed: bytes) -> int:
-    return len(packed) // 4
+    return len(packed) // TOKEN_BYTES
 
 
 def _pack(values: "array[int] | array[float]") -> bytes:

@@ -25,7 +25,7 @@ from holdfast.rollout.episodes.environment import (
 from holdfast.rollout.episodes.guarded import check_usable, identity_of, recovery_of
 from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveEnvironment
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.nested_steps import check_own_attempt
+from holdfast.rollout.replay.current_code import check_own_attempt
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session

@@ -22,7 +22,7 @@ from holdfast.rollout.episodes.environment import (
     Recovery,
     check_observation,
 )
-from holdfast.rollout.replay.attempt_state import AttemptState, is_accident
+from holdfast.rollout.replay.session import AttemptState, is_accident
 from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text

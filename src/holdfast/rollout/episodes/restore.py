@@ -31,8 +31,7 @@ from holdfast.rollout.episodes.environment import (
 )
 from holdfast.rollout.episodes.guarded import GuardedEnvironment
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import StepScope
+from holdfast.rollout.replay.current_code import StepScope
 from holdfast.rollout.replay.run_context import OnDivergence
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
@@ -142,7 +141,7 @@ class LiveEnvironment:
         """Before the environment is called: should that kill the process again, it is counted.
         Whether it was recorded."""
         session = self._session
-        check_alive(session, path, self._environment.name)
+        session.check_alive(path, self._environment.name)
         if is_counted := session.log.is_on_old_ground:
             await session.log.append(Entered(path))
         return is_counted

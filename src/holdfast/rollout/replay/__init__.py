@@ -1,14 +1,10 @@
 """The log of one attempt: which step is replayed, and which one runs.
 
 - `run_context`: RunContext: what all attempts of a run share.
-- `current_code`: CurrentCode: for which trajectory, attempt and step the code runs that asks.
-- `attempt_state`: AttemptState: whether an attempt may go on, and what broke it.
-- `step_log`: StepLog: the recorded steps of a trajectory, and which of them this attempt has taken.
-- `episode_set`: EpisodeSet: the environments of one attempt, brought back and closed together.
+- `current_code`: CurrentCode: for which trajectory, attempt and step the code runs that asks;
+  StepScope: user code within a step.
 - `session`: Session: one attempt at one trajectory: its log, its state and its episodes.
-- `nested_steps`: StepScope: user code within a step: a tool's, an environment's or `t.value`'s.
 - `unawaited`: Steps that were called: one that nobody awaits is an error at the rollout's end.
-- `crash_count`: Calls of tools and environments in which the process died, or was stopped, before.
 - `divergence`: Divergence in words: what is recorded, what the rollout asks for now, and where they
   part.
 - `speaker`: Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its

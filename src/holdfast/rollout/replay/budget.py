@@ -58,8 +58,9 @@ class Budget:
         self.began = structs.replace(self.spent)
         """What was spent before it began."""
 
-    def check(self) -> None:
-        """Called before a turn: raises `Truncated` when there is nothing left for it."""
+    def begin(self, sampling: Sampling) -> Sampling:
+        """The sampling of the next turn: it ends where the budget does. Raises `Truncated` when
+        there is nothing left for it."""
         limits, spent = self.limits, self.spent
         if limits.turns is not None and spent.turns >= limits.turns:
             raise Truncated(Truncation.MAX_TURNS, f"{spent.turns} turns")
@@ -67,34 +68,22 @@ class Budget:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{spent.tokens} tokens")
         if self.is_out_of_time:
             raise Truncated(Truncation.TIME_BUDGET, f"{spent.seconds:.1f} seconds")
-
-    def fit(self, sampling: Sampling) -> Sampling:
-        """The sampling of the next turn: it ends where the budget does."""
-        if self.limits.tokens is None:
+        if limits.tokens is None or sampling.max_tokens <= limits.tokens - spent.tokens:
             return sampling
-        left = self.limits.tokens - self.spent.tokens
-        if sampling.max_tokens <= left:
-            return sampling
-        return structs.replace(sampling, max_tokens=left)
+        return structs.replace(sampling, max_tokens=limits.tokens - spent.tokens)
 
-    def take(self, step: Generated) -> None:
-        self.spent.turns += 1
-        self.spent.tokens += step.counted.completion_tokens
+    def end(self, step: Generated, *, requested: Sampling) -> None:
+        """Counts a turn. Raises `Truncated` for a reply that was cut where the budget ends."""
+        self.take_inside([step])
         self.spent.seconds += step.seconds
+        if step.finish_reason == "length" and step.sampling.max_tokens < requested.max_tokens:
+            raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
         """What was sampled inside another step; its time counts already."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += step.counted.completion_tokens
-
-    def take_seconds(self, seconds: float) -> None:
-        self.spent.seconds += seconds
-
-    def check_after(self, step: Generated, *, requested: Sampling) -> None:
-        """A reply that was cut where the budget ends is cut by the budget."""
-        if step.finish_reason == "length" and step.sampling.max_tokens < requested.max_tokens:
-            raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     @property
     def is_out_of_time(self) -> bool:

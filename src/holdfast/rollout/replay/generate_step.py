@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -21,13 +21,13 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls
 from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.encoding.tokens import count, unpack_ids
-from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported, UsageError
+from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role, put_reasoning_back
 from holdfast.records.samples.experts import RoutedExperts
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import STOPPED, Drafted, Generated
 from holdfast.rollout.replay.prompt import Prompt
-from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.replay.speaker import Speaker
 
 
@@ -55,14 +55,6 @@ _LONGEST_TOKEN = 16
 """Characters: no text has fewer tokens than this says."""
 _THINKING_SLACK = 64
 """Tokens that an engine may need to end reasoning in its own words."""
-
-
-def as_json(tools: Sequence[dict[str, object]]) -> str:
-    """As the schemas of tools are recorded. Raises `UsageError` for what is no JSON."""
-    try:
-        return msgspec.json.encode(tools).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"the tools' schemas are no JSON: {error}") from None
 
 
 class DraftListener(Struct, frozen=True):
@@ -144,10 +136,25 @@ async def _keep_experts(
     return RoutedExperts(blob, start, end, found.width, found.layers, found.size)
 
 
-async def sample_turn(
+async def run_step(
+    session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
+) -> Generated:
+    """Samples and records a turn. An accident breaks the attempt."""
+    try:
+        completion = await _sample_within_limits(session, speaker, turn, seconds)
+    except Exception as error:
+        if is_accident(error):
+            session.state.fail(error, turn.path)
+        raise
+    step = await build_step(session, speaker, turn, completion)
+    await session.log.append(without_drafted(session, step))
+    return step
+
+
+async def _sample_within_limits(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Completion:
-    """The same, but a limit that another speaker meets counts as the environment's failure, not as
+    """`sample`, but a limit that another speaker meets counts as the environment's failure, not as
     the policy's: a simulated user with a full context."""
     try:
         completion = await sample(session, speaker, turn, seconds)
@@ -263,9 +270,11 @@ def _with_raw_message(completion: Completion) -> Completion:
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
     """None where they are what is recorded already: see `Generated.tools`."""
-    shown = as_json(turn.tools)
+    shown = msgspec.json.encode(turn.tools).decode()
     known = session.history.shown_tools.get(turn.prompt.base)
-    return None if shown == (as_json(session.task.tools) if known is None else known) else shown
+    if known is None:
+        known = msgspec.json.encode(session.task.tools).decode()
+    return None if shown == known else shown
 
 
 def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Message:

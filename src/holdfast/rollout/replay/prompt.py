@@ -45,11 +45,11 @@ class Stream:
         "_completion",
         "_digest",
         "_ids",
-        "_messages",
         "_tools",
         "_turn",
         "_written",
         "base",
+        "messages",
     )
 
     def __init__(self) -> None:
@@ -57,7 +57,8 @@ class Stream:
         self._turn: tuple[int, bytes, bytes] | None = None
         """How many of those are kept, and what follows them, packed: prompt and completion."""
         self.base = ""
-        self._messages: list[Message] = []
+        self.messages: list[Message] = []
+        """What it stands for, the last reply included."""
         self._completion: array[int] = array("i")
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()
@@ -77,7 +78,7 @@ class Stream:
         stream._ids, stream.base = ids, step.path
         stream._completion = unpack_ids(step.ids)
         stream._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
-        stream._messages, stream._tools = list(messages), tools
+        stream.messages, stream._tools = list(messages), tools
         stream._written = _written(step.sampling)
         return stream
 
@@ -89,22 +90,17 @@ class Stream:
             self._ids, self._turn = self._ids[:keep] + unpack_ids(delta + completion), None
         return self._ids
 
-    @property
-    def messages(self) -> Sequence[Message]:
-        """What it stands for, the last reply included."""
-        return self._messages
-
     def copy(self) -> "Stream":
         other = Stream()
         other._ids, other._turn, other.base = self._ids, self._turn, self.base
-        other._messages, other._completion = list(self._messages), self._completion
+        other.messages, other._completion = list(self.messages), self._completion
         other._digest, other._tools = self._digest, self._tools
         other._written = self._written
         return other
 
     def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
         """The messages that the prompt adds to those of the base."""
-        return messages if anew else messages[len(self._messages) :]
+        return messages if anew else messages[len(self.messages) :]
 
     def prompt_ids(self, prompt: Prompt) -> "array[int]":
         """All of its tokens; not to be changed: a first prompt's are its own."""
@@ -120,8 +116,8 @@ class Stream:
     ) -> Prompt:
         """The next prompt, made in a thread where the conversation is a large one. Raises
         `Unsupported` for images that cannot be rendered."""
-        is_known = list(messages[: len(self._messages)]) == self._messages
-        new = messages[len(self._messages) :] if is_known else messages
+        is_known = list(messages[: len(self.messages)]) == self.messages
+        new = messages[len(self.messages) :] if is_known else messages
         if not isinstance(renderer, MessagesOnly):
             _check_text_only(new)
         # The stream is put together here: in a thread, a copy that is made meanwhile might see
@@ -173,7 +169,7 @@ class Stream:
             why = f"the {_WRITTEN[written[0] == self._written[0]]} changed"
         if not why:
             sent = self.ids[: len(self.ids) - len(self._completion)]
-            new = messages[len(self._messages) :]
+            new = messages[len(self.messages) :]
             bridge = renderer.bridge(sent, self._completion, new, tools)
             if bridge is not None:
                 return len(self.ids), ids_of(bridge), ""
@@ -186,8 +182,8 @@ class Stream:
     def _why_not_bridged(
         self, messages: Sequence[Message], tools: tuple[dict[str, object], ...]
     ) -> str:
-        known = len(self._messages)
-        if list(messages[:known]) != self._messages:
+        known = len(self.messages)
+        if list(messages[:known]) != self.messages:
             return "earlier messages were changed"
         return "" if tools == self._tools else "the tools were changed"
 
@@ -203,7 +199,7 @@ class Stream:
         self._completion = unpack_ids(step.ids)
         self.base = step.path
         self._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
-        self._messages = [*messages, step.message]
+        self.messages = [*messages, step.message]
         self._tools = tools
         self._written = _written(step.sampling)
 

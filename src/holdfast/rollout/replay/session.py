@@ -5,24 +5,47 @@ Composed of three parts: the `log` of steps, the `state` of the attempt and the 
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.journal.journal import Lease
 from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
-from holdfast.records.history import History
+from holdfast.records.errors import (
+    Cause,
+    Diverged,
+    EnvironmentBroken,
+    JournalError,
+    Rewound,
+    RunStopped,
+)
+from holdfast.records.failure import classify
+from holdfast.records.history import WEIGHTS_LOST, History
 from holdfast.records.message import Message
 from holdfast.records.run import seed_for
-from holdfast.records.step import Generated, Record, Step
+from holdfast.records.step import (
+    AttemptStarted,
+    Contract,
+    Forked,
+    Generated,
+    Record,
+    Step,
+    ToolIntent,
+    ancestors,
+)
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
-from holdfast.rollout.replay.attempt_state import AttemptState
-from holdfast.rollout.replay.episode_set import EpisodeSet
-from holdfast.rollout.replay.nested_steps import is_in_step
-from holdfast.rollout.replay.run_context import RunContext
-from holdfast.rollout.replay.step_log import StepLog
+from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.current_code import is_in_step
+from holdfast.rollout.replay.run_context import OnDivergence, RunContext
 
+if TYPE_CHECKING:
+    from holdfast.rollout.episodes.episode import Episode
+
+SUSPECT_AFTER_CRASHES = 5
+"""Trajectories that are suspected of a crash run with ever fewer of their like beside them, so that
+those which only were nearby finish (see `engine.guards.crash_suspects`)."""
+MAX_CRASHES = 25
 Recorded = TypeVar("Recorded", bound=Step)
 
 
@@ -84,15 +107,32 @@ class Session:
 
     async def go_live(self) -> None:
         """Before the first step that is not replayed: the replayed environments come back."""
-        if not is_in_step(self):  # What runs inside a step is live, or is on its way back.
+        # What runs inside a step is live, or is on its way back.
+        if not self.episodes.is_live and not is_in_step(self):
             await self.episodes.go_live()
 
     async def keep_episodes(self) -> None:
         """Between turns: the present states of environments become durable."""
-        if not is_in_step(
-            self
-        ):  # It may be the environment's own code, in the middle of an action.
+        # It may be the environment's own code, in the middle of an action.
+        if self.episodes and not is_in_step(self):
             await self.episodes.keep()
+
+    def check_alive(self, path: str, call: str) -> None:
+        """Raises where the process died so often in the call at `path` that it is given up.
+
+        Whatever was under way at a death may have caused it, and nearly always did not: drivers
+        are killed, machines are taken away. So a call is tried again, and again. Only one in which
+        the process dies every time is given up at last, or the run would never end.
+        """
+        crashes = self.history.interruptions[path]
+        if crashes >= MAX_CRASHES:
+            raise self.state.fail(
+                EnvironmentBroken(
+                    f"the process died, or was stopped, {crashes} times in the same call of "
+                    f"{call}; it is not tried again"
+                ),
+                path,
+            )
 
     async def conclude(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
@@ -108,3 +148,336 @@ class Session:
         key, run_seed = self.lease.key, self.context.spec.seed
         seed = 0 if always and run_seed is None else run_seed
         return seed_for(seed, task=key.task, sample=key.sample, life=self.history.life, path=path)
+
+
+class AttemptState:
+    """Whether an attempt may go on, and what broke it: open, then broken or not, then over.
+
+    The first error that was not the policy's doing is kept: a rollout that swallows it cannot turn
+    an accident into an outcome (I5).
+    """
+
+    def __init__(self, stop: asyncio.Event):
+        """`stop`: set when the run is asked to stop."""
+        self.broken: BaseException | None = None
+        """The first error that no `except` in a rollout may turn into an outcome."""
+        self.step = ""
+        """The step that was begun last."""
+        self.closing_records: list[Record] = []
+        """Errors while closing; written with the attempt's last record."""
+        self.concluded = asyncio.Event()
+        """Set when the attempt's last record is durable."""
+        self._stop = stop
+        self._is_over = False
+        self._blamed: list[tuple[BaseException, str]] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop: nothing new is begun."""
+        return self._stop.is_set()
+
+    def end(self) -> None:
+        """From now on, `check_open` raises."""
+        self._is_over = True
+
+    def check_open(self) -> None:
+        """Raises `RunStopped` once the attempt is over."""
+        if self._is_over:
+            raise RunStopped("the attempt is over; a task that it left behind does nothing more")
+
+    def check_running(self) -> None:
+        """Raises `RunStopped`, which also breaks the attempt, once the run is asked to stop."""
+        if self.is_stopping:
+            stopped = RunStopped("the run is stopping; this trajectory goes on when it is resumed")
+            raise self.fail(stopped)
+
+    def check_unbroken(self) -> None:
+        """Raises what keeps this attempt from taking a step, recorded or new."""
+        self.check_open()
+        if self.broken is not None:
+            raise self.broken
+
+    def check_usable(self) -> None:
+        """Raises what keeps this attempt from doing anything new."""
+        self.check_unbroken()
+        self.check_running()
+
+    def fail(self, error: BaseException, path: str | None = None) -> BaseException:
+        """Breaks the attempt with `error`, unless it is broken already. Returns the error, to be
+        raised; `path`: the step that it came from."""
+        if self.broken is None:
+            self.broken = error
+        if path is not None:
+            self.blame(error, path)
+        return error
+
+    def blame(self, error: BaseException, path: str) -> None:
+        """Remembers at which step an error was raised, where branches run side by side."""
+        self._blamed.append((error, path))
+
+    def step_of(self, error: BaseException) -> str:
+        """The step that `error` came from: the blamed one, else the last that was begun."""
+        return next((path for blamed, path in self._blamed if blamed is error), self.step)
+
+
+def is_accident(error: BaseException) -> bool:
+    """Whether an error is something that the policy did not do."""
+    return classify(error)[0] is not Cause.POLICY
+
+
+class StepLog:
+    """The recorded steps of a trajectory, and which of them this attempt has taken.
+
+    Appends what is new: durable first, visible after (I1). Where the attempt leaves what is
+    recorded, the log forks: steps from there on are history (I9). Writes only while `state` is
+    open, and breaks it when the journal fails.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        lease: Lease,
+        history: History,
+        state: AttemptState,
+        *,
+        continues: bool,
+    ):
+        self.history = history
+        self.is_unsure = False
+        """Whether a cancelled append may have become durable without our history knowing."""
+        self.unseen: list[str] = []
+        """Generations that are no part of the rollout, though they may be durable."""
+        self.is_replaying = bool(history.steps)
+        """Whether there were steps to replay when the attempt began."""
+        self._context = context
+        self._lease = lease
+        self._state = state
+        # A trajectory that nobody claimed before was in no process that is gone.
+        self._reached_before = history.furthest if lease.epoch > 1 else -1
+        self._taken: set[str] = set()
+        self._replayed: set[str] = set()
+        self._cancelled_scopes: list[str] = []
+        # Written together with the first record of the attempt: one commit less for each.
+        self._unwritten: tuple[Record, ...] = () if continues else (self._start(context.worker),)
+
+    # --- the attempt's first record
+
+    def _start(self, worker: str) -> AttemptStarted:
+        return AttemptStarted(len(self.history.attempts) + 1, worker, self._context.clock.now())
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether the attempt has recorded nothing yet."""
+        return any(isinstance(record, AttemptStarted) for record in self._unwritten)
+
+    async def start_attempt(self) -> None:
+        """Makes the attempt durable before anything is done in it: its number then
+        sets its holder apart from those of earlier attempts."""
+        if self._unwritten:
+            return await self.append()
+        before = self.history.attempts
+        return await self.append(self._start(before[-1].worker if before else ""))
+
+    def continue_attempt(self) -> None:
+        """No new attempt: the agent of the last one is alive and goes on with it."""
+        self._unwritten = ()
+
+    # --- writing
+
+    async def append(
+        self, *records: Record, status: Status | None = None, settled: bool | None = None
+    ) -> None:
+        """Durable when it returns; raises `RunStopped` once the attempt is over."""
+        self._state.check_open()
+        await self.write(records, status=status, settled=settled)
+
+    async def write(
+        self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
+    ) -> None:
+        """The same, also when the attempt is over: for its last records."""
+        unwritten, self._unwritten = self._unwritten, ()
+        if unwritten:
+            records = (*unwritten, *records)
+            status = Status.RUNNING if status is None else status
+        elif not records:
+            return
+        try:
+            await self._context.journal.append(self._lease, records, status=status, settled=settled)
+        except asyncio.CancelledError:
+            self.is_unsure = True
+            self.unseen += [record.path for record in records if isinstance(record, Generated)]
+            raise
+        except JournalError as error:
+            self._state.fail(error)
+            raise
+        except Exception:
+            self._unwritten = unwritten  # The records cannot be encoded: nothing was written.
+            raise
+        for record in records:
+            self.history.take(record)
+            self._context.on_record(record)
+
+    # --- which steps belong to this attempt
+
+    def take(self, path: str) -> Step | None:
+        """The step at `path` is taken now; what is recorded there."""
+        if "." in path:
+            self._scopes_with_steps.update(ancestors(path))
+        self._taken.add(path)
+        return self.history.steps.get(path)
+
+    def keep(self, path: str) -> None:
+        """The step at `path` is part of this attempt: its end does not make it history."""
+        self._taken.add(path)
+
+    def mark_replayed(self, path: str) -> None:
+        """The step at `path` is answered from its record: its code does not run."""
+        self._replayed.add(path)
+
+    def mark_running(self, path: str) -> None:
+        """The code of the step at `path` runs, for the first time or again."""
+        self._replayed.discard(path)
+
+    @property
+    def is_on_old_ground(self) -> bool:
+        """Whether an earlier process had come as far as this."""
+        return len(self.history.steps) <= self._reached_before
+
+    def sampled_below(self, path: str) -> list[Generated]:
+        """The policy's generations inside the step at `path`."""
+        steps = (self.history.steps[below] for below in self._steps_below(path))
+        generations = [step for step in steps if isinstance(step, Generated)]
+        return [step for step in generations if step.trainable or not step.ids]
+
+    def _steps_below(self, path: str) -> list[str]:
+        if path not in self._scopes_with_steps:
+            return []
+        return [below for below in self.history.steps if below.startswith(f"{path}.")]
+
+    @cached_property
+    def _scopes_with_steps(self) -> set[str]:
+        """Positions below which there are steps; most trajectories have none."""
+        return {scope for path in self.history.steps if "." in path for scope in ancestors(path)}
+
+    # --- where the attempt leaves what is recorded
+
+    async def fork(self, path: str, difference: str) -> None:
+        """Makes the step at `path`, and all that followed it, history; or raises `Diverged`."""
+        await self.append(self._cut(path, difference))
+
+    def _cut(self, path: str, difference: str) -> Forked:
+        if self._context.on_divergence is OnDivergence.FAIL:
+            raise self._state.fail(
+                Diverged(
+                    f"at step {path} the rollout no longer does what is recorded: {difference}"
+                )
+            )
+        # Cut before waiting: a sibling step that starts meanwhile must not replay what is cut.
+        self.history.cut(path)
+        return Forked(path, "diverged on replay", difference, self._context.clock.now())
+
+    def open_scope(self, path: str, what: str) -> None:
+        """There is no step at `path`, but others below it: one that is recorded there, and all that
+        followed it, are history. That is durable before anything below is."""
+        recorded = self.history.steps.get(path)
+        if recorded is not None:
+            self._state.check_usable()
+            fork = self._cut(path, f"recorded {divergence.name_of(recorded)}, now {what}")
+            self._unwritten = (*self._unwritten, fork)
+
+    async def rewind(self, paths: Sequence[str], reason: str, details: str) -> BaseException:
+        """Makes the steps at `paths`, and what follows them in their scopes, history. Returns the
+        error to raise: the rollout has to begin again."""
+        now = self._context.clock.now()
+        first, *rest = paths
+        follows = f"follows from step {first}"
+        await self.append(
+            Forked(first, reason, details, now),
+            *(Forked(path, follows, "", now) for path in rest),
+        )
+        return self._state.fail(Rewound(f"{reason}: {details}" if details else reason))
+
+    async def begin_anew_if_needed(self) -> None:
+        """Makes the whole trajectory history where it cannot go on from what is recorded."""
+        if reason := self._why_anew():
+            await self.append(Forked("0", reason, "", self._context.clock.now()))
+
+    def _why_anew(self) -> str:
+        """A call under the `restart` contract in which the process died may have changed anything;
+        and a trajectory has one version of the weights, where these may be lost."""
+        for path in self.history.unfinished:
+            step = self.history.steps[path]
+            if isinstance(step, ToolIntent) and step.contract is Contract.RESTART:
+                return f"tool {step.name!r} was interrupted and its contract is to start anew"
+        lost = self._context.lost_versions
+        return WEIGHTS_LOST if lost and self.history.sampled_by(lost) else ""
+
+    def keep_cancelled(self, scope: str) -> None:
+        """Branches under `scope` were cancelled: how far they came on replay is a matter of
+        timing, so what is recorded of them is kept."""
+        self._cancelled_scopes.append(scope)
+
+    async def cut_untaken(self) -> None:
+        """A rollout that ends before its recorded steps do has diverged from them, too."""
+        for path in [path for path in self.history.steps if path not in self._taken]:
+            if path in self.history.steps and not self._is_kept(path):
+                await self.fork(path, "recorded, but the rollout ends without it")
+
+    async def cut_below(self, path: str) -> None:
+        """The code of the step at `path` has run: what is recorded below it, and was not done now,
+        belongs to another step that was in its place."""
+        for below in self._steps_below(path):
+            is_open = below not in self._taken and below in self.history.steps
+            if is_open and not self._is_kept(below):
+                await self.fork(below, f"recorded, but step {path} ends without it")
+
+    def _is_kept(self, path: str) -> bool:
+        """Whether it lies in a branch that was cancelled, or below a step that was replayed: the
+        code that took it did not run."""
+        if path.startswith(tuple(self._cancelled_scopes)):
+            return True
+        around = (step for step in ancestors(path) if step in self._replayed)
+        return any(not isinstance(self.history.steps.get(step), Generated) for step in around)
+
+
+class EpisodeSet(list["Episode"]):
+    """The environments of one attempt, in the order of their opening: brought back together and
+    closed together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_live = False
+        self._going_live = asyncio.Lock()
+
+    add = list.append
+
+    async def go_live(self) -> None:
+        """Brings each environment back to where the replayed steps left it; once."""
+        if self.is_live:
+            return
+        async with self._going_live:
+            if not self.is_live:
+                for episode in self:
+                    await episode.revive()
+                self.is_live = True
+
+    async def keep(self) -> None:
+        """Makes the present state of each durable, where it can be restored."""
+        for episode in self:
+            await episode.keep()
+
+    async def close(self) -> None:
+        """Closes all, the last one first. A cancelled caller waits for that: each close has its
+        deadline, and what was begun is let finish."""
+        if not self:
+            return
+        closing = asyncio.ensure_future(self._close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing})
+            raise
+
+    async def _close(self) -> None:
+        for episode in reversed(self):
+            await episode.close()

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.records.encoding.declared import check_names
 from holdfast.records.errors import HoldfastError
-from holdfast.rollout.replay.attempt_state import is_accident
-from holdfast.rollout.replay.current_code import change_current, current_code
+from holdfast.rollout.replay.current_code import CURRENT, change_current
+from holdfast.rollout.replay.session import is_accident
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -81,16 +81,16 @@ def must_be_awaited(
 
         @functools.wraps(method)
         def call(*args: Args.args, **kw: Args.kwargs) -> Coroutine[Any, Any, Result]:
-            with breaks_attempt(args):
-                if known is not None:
-                    check_names(kw, known, f"{name} has no argument")
+            if known is not None and not known.issuperset(kw):
+                with breaks_attempt(args):
+                    check_names(kw, sorted(known), f"{name} has no argument")
 
             async def step() -> Result:
                 with breaks_attempt(args):
                     return await method(*args, **kw)
 
             made = step()
-            pending = current_code().pending
+            pending = CURRENT.get().pending
             if pending is not None:
                 pending.add(name, made)
             return made
@@ -118,16 +118,16 @@ def breaks_attempt(args: "Sequence[Any]") -> Iterator[None]:
         yield
     except HoldfastError as error:
         if is_accident(error):
-            reference = current_code().session
+            reference = CURRENT.get().session
             # The attempt whose code made the call, if it is known: `t` may be another's.
             session = reference() if reference is not None else None
             (session or args[0].session).state.fail(error)
         raise
 
 
-def _keywords(method: Callable[..., object]) -> tuple[str, ...] | None:
+def _keywords(method: Callable[..., object]) -> frozenset[str] | None:
     """What it may be called with by name; None: whatever there is."""
     parameters = inspect.signature(method).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return None
-    return tuple(sorted(parameters.keys() - {"self"}))
+    return frozenset(parameters.keys() - {"self"})

@@ -289,6 +289,10 @@ def schemas_of(
     found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     for at, schema in enumerate(found):
         check_schema(schema, where=f"t.generate: tools[{at}]")
+    try:  # What could not be recorded is refused before it is shown.
+        msgspec.json.encode(found)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"the tools' schemas are no JSON: {error}") from None
     names = [name_in(schema) for schema in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
