@@ -39,8 +39,7 @@ from holdfast.records.step import (
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.episodes.environment import as_number, earns_rewards
-from holdfast.rollout.processors.processor import Returned, Reward, RolloutProcessor
-from holdfast.rollout.processors.rows_adapter import start_rollout
+from holdfast.rollout.processors.processor import Returned, Reward, RolloutProcessor, start_rollout
 from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.session import Session, is_accident

@@ -39,7 +39,7 @@ from holdfast.rollout.replay.current_code import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.threads.contain import end_tasks
-from holdfast.rollout.threads.start_signal import Begin
+from holdfast.rollout.threads.mailbox import Begin
 from holdfast.rollout.tools.result import is_bug
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Function, Tool, as_tool
 

@@ -4,11 +4,15 @@ import random
 
 import pytest
 
-from holdfast.policy.rendering.detokenize_stream import MAX_HELD_TOKENS, StreamDetokenizer
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.policy.rendering.parse_stream import (
+    MAX_HELD_TOKENS,
+    Channel,
+    LiveMessage,
+    StreamDetokenizer,
+)
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer

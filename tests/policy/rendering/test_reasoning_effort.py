@@ -71,7 +71,7 @@ def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None
         assert f"Reasoning: {level}" in renderer.decode(
             at_effort(renderer, level).render(ASKED, [])
         )
-    assert len(renderer._at_effort) == MAX_LEVELS
+    assert len(renderer._variants) == MAX_LEVELS
 
 
 def test_none_turns_thinking_off_where_the_template_knows_how(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from holdfast.rollout.code.own_modules import import_own, is_own
+from holdfast.rollout.code.source import import_own, is_own
 from holdfast.rollout.context import Rollout
 from support.rollout.project import Project
 

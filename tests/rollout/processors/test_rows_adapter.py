@@ -2,8 +2,7 @@
 
 import asyncio
 
-from holdfast.rollout.processors.processor import RolloutProcessor
-from holdfast.rollout.processors.rows_adapter import start_rollout
+from holdfast.rollout.processors.processor import RolloutProcessor, start_rollout
 from support.rollout.stage import Play
 
 

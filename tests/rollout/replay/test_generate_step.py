@@ -142,8 +142,8 @@ def test_completion_params_of_a_row_reach_the_policy():
 def test_what_a_run_samples_with_is_what_its_rows_are_told():
     sampling = Sampling(json=schema_text(SCHEMA), reasoning_effort="low")
     told = completion_params_of("m", sampling)
-    params = read_params(told)
-    assert (params.json, params.reasoning_effort) == (sampling.json, "low")
+    params = read_params(told).changes
+    assert (params["json"], params["reasoning_effort"]) == (sampling.json, "low")
     assert completion_params_of("m", Sampling()).keys() == {
         "model",
         "temperature",
@@ -155,9 +155,9 @@ def test_what_a_run_samples_with_is_what_its_rows_are_told():
 def test_completion_params_have_the_names_of_chat_apis():
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     params = read_params({"model": "m", "response_format": form, "reasoning_effort": "low"})
-    assert json.loads(params.json) == SCHEMA
-    assert params.reasoning_effort == "low"
-    assert read_params({"response_format": {"type": "text"}}).json is False
+    assert json.loads(params.changes["json"]) == SCHEMA
+    assert params.changes["reasoning_effort"] == "low"
+    assert read_params({"response_format": {"type": "text"}}).changes["json"] is False
     for wrong in (
         {"response_format": {"type": "xml"}},
         {"reasoning_effort": "A B"},

@@ -5,7 +5,7 @@ import asyncio
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
-from holdfast.rollout.processors.rows_adapter import start_rollout
+from holdfast.rollout.processors.processor import start_rollout
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from support.rollout.stage import Oracle, Play
 

@@ -13,13 +13,11 @@
   transformers.
 - `to_dicts`: A conversation as the dictionaries that chat templates and the `renderers` package
   read.
-- `parse`: Completion parser: sampled ids to a message, by the markup that a chat template mentions.
 - `parse_tool_calls`: Tool calls and reasoning in what a model sampled.
 - `messages_only`: The renderer of engines that take messages and give messages: it makes no tokens
   at all.
 - `reasoning_effort`: Reasoning effort: how long a model is to think, where its template has a word
   for it.
 - `parse_stream`: LiveMessage: the part of a reply that can be sent while it is sampled.
-- `detokenize_stream`: Detokenization of a stream, at a cost that does not grow with its length.
 - `structure`: Structural tags: a reply constrained to tool calls in the family's markup.
 """

@@ -35,32 +35,31 @@ class TokenizerRenderer(ABC):
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self._at_effort: dict[str, Self] = {}
-        self._with_arguments: dict[str, Self] = {}
+        self._variants: dict[tuple[str, str], Self] = {}
+        """Other renderings, by what was set and to what."""
 
     def with_effort(self, effort: str) -> Self:
-        if (found := self._at_effort.get(effort)) is not None:
-            return found
+        return self._variant("effort", effort)
+
+    def with_arguments(self, arguments: str) -> Self:
+        return self._variant("arguments", arguments)
+
+    def _variant(self, name: str, value: str) -> Self:
+        if (known := self._variants.get((name, value))) is not None:
+            return known
         other = copy.copy(self)
-        other.set_effort(effort)
-        if len(self._at_effort) < MAX_LEVELS:
-            self._at_effort[effort] = other
+        vars(other).update(_variants={})  # Those of this one have other arguments.
+        if name == "effort":
+            other.set_effort(value)
+        else:
+            other.set_arguments(msgspec.json.decode(value))
+        if len(self._variants) < MAX_LEVELS:
+            self._variants[name, value] = other
         return other
 
     @abstractmethod
     def set_effort(self, effort: str) -> None:
         """Changes this copy; raises `Unsupported`."""
-
-    def with_arguments(self, arguments: str) -> Self:
-        if (found := self._with_arguments.get(arguments)) is not None:
-            return found
-        other = copy.copy(self)
-        # What is at hand is for other arguments.
-        vars(other).update(_at_effort={}, _with_arguments={})
-        other.set_arguments(msgspec.json.decode(arguments))
-        if len(self._with_arguments) < MAX_LEVELS:
-            self._with_arguments[arguments] = other
-        return other
 
     @abstractmethod
     def set_arguments(self, arguments: Mapping[str, object]) -> None:
@@ -108,17 +107,12 @@ def renderer_at(renderer: Renderer, sampling: Sampling) -> Renderer:
 
 def no_argument(why: str, *, public_reason: str = "") -> Unsupported:
     """`public_reason`: the same without paths, for agents."""
-    return Unsupported(
-        "chat_template_kwargs",
-        f"chat_template_kwargs cannot be followed: {why}; leave it out",
-        why=public_reason or why,
-    )
+    return unsupported(why, public_reason=public_reason, name="chat_template_kwargs")
 
 
-def unsupported(why: str, *, public_reason: str = "") -> Unsupported:
+def unsupported(
+    why: str, *, public_reason: str = "", name: str = "reasoning_effort"
+) -> Unsupported:
     """`public_reason`: the same without paths, for agents."""
-    return Unsupported(
-        "reasoning_effort",
-        f"reasoning_effort cannot be followed: {why}; leave it out",
-        why=public_reason or why,
-    )
+    message = f"{name} cannot be followed: {why}; leave it out"
+    return Unsupported(name, message, why=public_reason or why)

@@ -1,11 +1,292 @@
 """Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes on."""
 
-from collections.abc import Iterator
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeGuard, TypeVar
 
 from holdfast.records.run import Code
-from holdfast.rollout.code.parts import Parts, innermost
+from holdfast.rollout.code.source import (
+    Scope,
+    SourceText,
+    class_source,
+    function_source,
+    import_own,
+    is_own,
+    scope_of,
+    variable_source,
+)
+from holdfast.rollout.code.values import DataText, digest_of, is_atom, is_data, is_plain, stored
+
+_NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
+_Kind = TypeVar("_Kind")
+_asked: "ContextVar[frozenset[int]]" = ContextVar("asked", default=frozenset())  # frozen
+"""Whose identity is being asked for: that may be made of its own methods."""
+
+
+class Parts:
+    """What a rollout, a scorer or a judge is made of: a digest of each part, by its name.
+
+    The source of its function, and of every function, class and variable of the user's own modules
+    that it names, directly or through others. Arguments and variables count by their values where
+    these are plain data (see `values`). Everything else counts by its type, and by its `identity`.
+    """
+
+    def __init__(self, home: object):
+        """`home`: what is in its module is named without the module."""
+        self.digests: dict[str, str] = {}
+        self.identified: list[object] = []
+        """The objects that have an identity, such as judges."""
+        self._seen: dict[object, object] = {}
+        """What was read, by its id; kept, so that the id stays its own."""
+        self._waiting: list[tuple[Any, bool]] = []
+        self._home = str(innermost(home).__module__)
+        file = getattr(sys.modules.get(self._home), "__file__", None) or ""
+        self._text = DataText(self._mark, folder=os.path.dirname(os.path.realpath(file)))
+
+    @property
+    def digest(self) -> str:
+        return digest_of(map(repr, sorted(self.digests.items())))
+
+    def add(self, candidate: object, *, decorated: bool = True) -> None:
+        """A rollout, or a scorer: its own source counts wherever it lies."""
+        if _is_tool(candidate) and stored(candidate).keys() == {"function"}:
+            candidate = stored(candidate)["function"]  # A function as a processor.
+        if _is(candidate, FunctionType) and not decorated:
+            self._add_function(candidate, function_source(candidate, decorated=False))
+        elif is_plain(candidate):
+            self._put_values("", {"value": candidate})
+        else:
+            self._follow(candidate, is_root=True)
+        self._read_waiting()
+
+    def add_values(self, values: Mapping[str, object]) -> None:
+        """What a function is called with."""
+        self._put_values("", values)
+        self._read_waiting()
+
+    def put(self, name: str, text: str) -> None:
+        self.include({name: digest_of([text])})
+
+    def include(self, digests: Mapping[str, str]) -> None:
+        """Parts that were read elsewhere."""
+        for name, digest in digests.items():
+            label, number = name, 1
+            while self.digests.get(label, digest) != digest:  # Another part has that name.
+                number += 1
+                label = f"{name} ({number})"
+            self.digests[label] = digest
+
+    def _put_values(self, of: str, values: Mapping[str, object]) -> None:
+        for name, value in values.items():
+            self.put(f"{of}.{name}" if of else name, self._text.of(value))
+
+    def _label(self, module: str, name: str) -> str:
+        """With the last part of a module's name alone: a package may lie in another one."""
+        return name if module == self._home else f"{module.rpartition('.')[2]}.{name}"
+
+    # --- what stands behind a value
+
+    def _mark(self, value: Any) -> str:
+        """What stands for it within plain data."""
+        self._follow(value)
+        held = stored(value) if _is_tool(value) else {}
+        settings = {name: each for name, each in sorted(held.items()) if is_atom(each)}
+        named: Any = value if _is(value, _NAMED) else type(value)
+        return f"{named.__qualname__} {identity_of(value)} {settings}"
+
+    def _follow(self, value: Any, *, is_root: bool = False) -> None:
+        """What stands behind what is no plain data is read once."""
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._waiting.append((value, is_root))
+
+    def _read_waiting(self) -> None:
+        while self._waiting:
+            value, is_root = self._waiting.pop(0)
+            self._read(value, is_root=is_root)
+
+    def _read(self, value: Any, *, is_root: bool) -> None:
+        if _is(value, FunctionType):
+            self._read_function(value, is_root=is_root)
+        elif _is(value, type):
+            self._read_class(value, is_root=is_root)
+        elif _is(value, functools.partial):
+            given = {f"argument {number}": each for number, each in enumerate(value.args, 1)}
+            self._put_values(innermost(value).__name__, given | value.keywords)
+            self._follow(value.func, is_root=is_root)
+        elif _is(value, MethodType):
+            self.put("method", value.__func__.__qualname__)
+            self._follow(value.__func__, is_root=is_root)
+            self._follow(value.__self__, is_root=is_root)
+        elif not _is(value, ModuleType):
+            self._read_object(value, is_root=is_root)
+
+    def _read_function(self, function: FunctionType, *, is_root: bool) -> None:
+        wrapped = vars(function).get("__wrapped__")
+        if wrapped is not None:
+            self._follow(wrapped, is_root=is_root)
+        if is_own(function) or (is_root and wrapped is None):
+            self._add_function(function, function_source(function))
+        else:  # A decorator of a library's may hold a function of the user's.
+            for each in _closure(function).values():
+                if _is(each, FunctionType):
+                    self._follow(each)
+
+    def _add_function(self, function: FunctionType, source: SourceText) -> None:
+        label = self._label(str(function.__module__), function.__qualname__)
+        self.put(label, source.text)
+        self._put_values(label, _defaults(function))
+        self._add_named(label, source, function.__globals__, closure=_closure(function))
+
+    def _read_class(self, kind: type, *, is_root: bool) -> None:
+        for base in kind.__mro__[1:]:
+            self._follow(base)
+        if not is_root and not is_own(kind):
+            return
+        label, source = self._label(kind.__module__, kind.__qualname__), class_source(kind)
+        self.put(label, source.text)
+        own = {name: each for name, each in vars(kind).items() if not name.startswith("__")}
+        plain = {name: each for name, each in own.items() if is_plain(each)}
+        self._put_values(label, plain)
+        closure: dict[str, Any] = {}
+        for each in vars(kind).values():
+            closure |= _closure(each) if _is(each, FunctionType) else {}
+        self._add_named(label, source, scope_of(kind), closure=closure)
+
+    def _read_object(self, value: Any, *, is_root: bool) -> None:
+        held, kind, identity = stored(value), type(value), identity_of(value)
+        if "__wrapped__" in held or _is_tool(value):
+            self._follow(held.get("__wrapped__", held.get("function")), is_root=is_root)
+        if identity:
+            self.identified.append(value)
+        if identity and is_root:
+            self.put(f"{kind.__qualname__}.identity", identity)
+        # A judge is nothing beside its identity; a class that is made of it is.
+        if vars(kind).get("IS_ITS_IDENTITY") is True:
+            return
+        self._follow(kind, is_root=is_root)
+        if is_root and not identity and _is_readable(kind):
+            self._put_values("", held)
+        elif is_own(kind):
+            for name, each in held.items():
+                if identity_of(each):
+                    self._put_values(kind.__qualname__, {name: each})
+                elif is_own(type(each)):
+                    self._follow(each)
+
+    # --- what is named
+
+    def _add_named(self, label: str, source: SourceText, scope: Scope, *, closure: Scope) -> None:
+        around = {**_imports(source), **closure}
+        for name in sorted(source.names):
+            head, *rest = name.split(".")
+            if head in around and _is(around[head], _NAMED):
+                self._put_values(label, {head: around[head]})
+            elif head in around:
+                self._add_attribute(f"{label}.{head}", around[head], rest)
+            elif head in scope and not head.startswith("__"):
+                self._add_variable(head, scope, rest)
+
+    def _add_variable(self, name: str, scope: Scope, rest: list[str]) -> None:
+        """By how it is made, where it is neither plain data nor defined with a name."""
+        label, value = self._label(str(scope.get("__name__")), name), scope[name]
+        is_read = self._add_attribute(label, value, rest)
+        if is_read or identity_of(value) or (name, id(scope)) in self._seen:
+            return
+        self._seen[name, id(scope)] = scope
+        source, there = variable_source(name, scope)
+        self.put(label, source.text)
+        self._add_named(label, source, there, closure={})
+
+    def _add_attribute(self, label: str, value: object, rest: list[str]) -> bool:
+        """Of a module, or of an object that holds data, only what is named of it. Whether there is
+        no more to it than what was read."""
+        if _is(value, ModuleType):
+            if rest and is_own(value) and rest[0] in vars(value):
+                self._add_variable(rest[0], vars(value), rest[1:])
+            return True
+        if rest and (is_data(value) or is_own(type(value))) and rest[0] in stored(value):
+            self._follow(type(value))
+            return self._add_attribute(f"{label}.{rest[0]}", stored(value)[rest[0]], rest[1:])
+        if _is(value, _NAMED):
+            self._follow(value)
+            return True
+        before = len(self._seen)
+        self._put_values("", {label: value})
+        return len(self._seen) == before
+
+
+def _is(value: object, kind: "type[_Kind] | tuple[type[_Kind], ...]") -> "TypeGuard[_Kind]":
+    """As `isinstance`, which asks an object for its `__class__`: that may be the user's code."""
+    return issubclass(type(value), kind)
+
+
+def identity_of(value: object) -> str:
+    """What an object of the user's, or of ours, says of itself; "" where it says nothing."""
+    if not _is_readable(type(value)):
+        return ""
+    asked = _asked.get()
+    if not hasattr(type(value), "identity") or id(value) in asked:
+        identity = stored(value).get("identity")
+    else:
+        token = _asked.set(asked | {id(value)})
+        identity = getattr(value, "identity", "")
+        _asked.reset(token)
+    return identity if isinstance(identity, str) else ""
+
+
+def _is_readable(kind: type) -> bool:
+    return is_own(kind) or kind.__module__.partition(".")[0] == "holdfast"
+
+
+def _is_tool(value: object) -> bool:
+    is_ours = type(value).__module__.partition(".")[0] == "holdfast"
+    return is_ours and "function" in stored(value)
+
+
+def innermost(candidate: Any) -> Any:
+    """What of it has a name: the function under partials and wrappers, or the class."""
+    if _is_tool(candidate):
+        candidate = stored(candidate)["function"]
+    while _is(candidate, functools.partial):
+        candidate = candidate.func
+    if _is(candidate, _NAMED) or "__wrapped__" in stored(candidate):
+        candidate = inspect.unwrap(candidate)
+    return candidate if _is(candidate, _NAMED) else type(candidate)
+
+
+def _imports(source: SourceText) -> dict[str, Any]:
+    """What code imports where it runs, by the names that it has there."""
+    found: dict[str, Any] = {}
+    for name, (module, inside) in source.imports.items():
+        if (imported := import_own(module)) is not None:
+            found[name] = sys.modules[name] if module.startswith(f"{name}.") else imported
+            if inside:
+                found[name] = getattr(imported, inside, import_own(f"{module}.{inside}"))
+    return found
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            held[name] = cell.cell_contents
+        except ValueError:  # Not bound yet.
+            continue
+    return held
+
+
+def _defaults(function: FunctionType) -> dict[str, object]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    named = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return dict(zip(named, defaults, strict=True)) | (function.__kwdefaults__ or {})
+
 
 _noting: "ContextVar[Parts | None]" = ContextVar("noting", default=None)
 """What is read while an `identity` is asked for, which may stand for code as well."""

@@ -30,8 +30,8 @@ from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.dedicated import OwnThread
+from holdfast.rollout.threads.mailbox import Begin
 from holdfast.rollout.threads.pool import begin_soon
-from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.tool import Tool, await_result, result_text, tools_of
 
 MAX_SEED = 2**31

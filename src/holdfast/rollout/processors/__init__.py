@@ -1,7 +1,6 @@
 """The rollouts that most agents are.
 
 - `processor`: RolloutProcessor: the strategy by which tasks become trajectories.
-- `rows_adapter`: The border to processors that override `__call__`, which takes a list of rows.
 - `agent`: AgentRolloutProcessor and EnvironmentRolloutProcessor: the two loops that most agents
   are.
 - `dialogue`: DialogueRolloutProcessor: an assistant and a simulated user, each with a policy of its

@@ -51,33 +51,10 @@ class CompletionParams(msgspec.Struct, frozen=True):
 
     model: str | None = None
     n: int | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    stop: tuple[str, ...] | None = None
-    json: bool | str | None = None
-    """What `response_format` asks for."""
-    reasoning_effort: str | None = None
     base_url: str | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: tuple[tuple[int, float], ...] | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-    ignore_eos: bool | None = None
-    extra_body: str | None = None
-    """JSON; of what is in it, only what has no name here."""
-    chat_template_kwargs: str | None = None
-    """JSON."""
-    separate_reasoning: bool | None = None
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """What they change about the run's sampling: keywords for `t.generate`."""
-        found = {name: getattr(self, name) for name in _SAMPLED}
-        return {name: value for name, value in found.items() if value is not None}
+    changes: dict[str, Any] = {}
+    """What they change about the run's sampling: keywords for `t.generate`. Of what is in an
+    `extra_body`, that has only what has no name here."""
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
@@ -218,8 +195,10 @@ def read_params(
         if (form := named.pop("response_format", None)) is not None:
             named["json"] = json_of(form)
         named = as_kept(named)
-        read = msgspec.convert(named, CompletionParams)
-        msgspec.convert({name: named[name] for name in _SAMPLED if name in named}, Sampling)
+        changed = {name: named[name] for name in _SAMPLED if name in named}
+        sampling = msgspec.convert(changed, Sampling)
+        changes = {name: getattr(sampling, name) for name in changed}
+        read = msgspec.convert({**named, "changes": changes}, CompletionParams)
     except msgspec.ValidationError as error:
         raise ValueError(f"{where}: {wrong_type(named) or error}") from error
     except UsageError as error:

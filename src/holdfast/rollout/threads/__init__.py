@@ -6,7 +6,6 @@
   one.
 - `contain`: Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no
   more.
-- `start_signal`: StartSignal: a call waits for it, in the thread that will run it.
 - `blocking`: Runs a coroutine to its end from synchronous code, also inside a running loop.
-- `mailbox`: Mailboxes: how threads report to an event loop.
+- `mailbox`: Mailboxes: how threads report to an event loop, and wait for the start of a call.
 """

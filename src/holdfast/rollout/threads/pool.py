@@ -18,8 +18,16 @@ from typing import TypeVar
 
 from holdfast.records.errors import ThreadsHang
 from holdfast.rollout.threads.contain import finishes_in_time
-from holdfast.rollout.threads.mailbox import Mailbox, mailbox_of, set_exception, set_result
-from holdfast.rollout.threads.start_signal import Begin, CallDropped, StartSignal, start_on_signal
+from holdfast.rollout.threads.mailbox import (
+    Begin,
+    CallDropped,
+    Mailbox,
+    StartSignal,
+    mailbox_of,
+    set_exception,
+    set_result,
+    start_on_signal,
+)
 
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0

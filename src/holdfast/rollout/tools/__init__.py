@@ -3,8 +3,6 @@
 - `tool`: Tools: Python functions that a model may call.
 - `schema`: What a tool takes: the schema that a model is shown, and the arguments that come of its
   answer.
-- `schema_inline`: A JSON schema without references, which chat templates and small models read
-  best.
 - `validate`: Arguments against a ready-made JSON schema, in words that a model can act on.
 - `docstring`: A docstring, taken apart: what a function does, what its parameters mean, what it
   returns.

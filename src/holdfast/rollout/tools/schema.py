@@ -7,7 +7,7 @@ be shown to a model, or not be given by one, is refused here, when the tool is d
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Optional, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.records.errors import UsageError
 from holdfast.records.foreign import headline_of
-from holdfast.rollout.tools import schema_inline, validate
+from holdfast.rollout.tools import validate
 from holdfast.rollout.tools.docstring import Docstring, parse
 
 KEY_PARAMETER = "idempotency_key"
@@ -50,7 +50,7 @@ class Signature:
         )
         returns = f"\n\nReturns: {docstring.returns}" if docstring.returns else ""
         self.description = (docstring.description + returns).strip()
-        self.schema = schema_inline.inline_schema(self._struct)
+        self.schema = inline_schema(self._struct)
         properties = self.schema["properties"]
         assert isinstance(properties, dict), "msgspec describes a struct by its properties"
         for parameter in parameters:
@@ -247,3 +247,77 @@ def _metadata(hint: object) -> list[object]:
 
 def _name(hint: object) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint)
+
+
+_SCHEMA_KEYS = ("items", "additionalProperties")
+_SCHEMA_LIST_KEYS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMA_MAP_KEYS = ("properties", "patternProperties")
+
+Schema = dict[str, Any]
+
+
+def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
+    """The schema of a struct, without references: chat templates and small models read it best so.
+    Only types that contain themselves stay apart, under `$defs`."""
+    (root,), components = msgspec.json.schema_components([struct], ref_template="{name}")
+    own = components.pop(root["$ref"])
+    loops = {name for name in components if name in _reachable(name, components)}
+    schema = _expand(own, components, loops)
+    if loops:
+        # In an order that is the same in every process: the schema is part of the prompt.
+        schema["$defs"] = {
+            name: _expand(components[name], components, loops) for name in sorted(loops)
+        }
+    return schema
+
+
+def _reachable(name: str, components: dict[str, Schema]) -> set[str]:
+    found: set[str] = set()
+    todo = list(_references(components[name]))
+    while todo:
+        reference = todo.pop()
+        if reference not in found:
+            found.add(reference)
+            todo += _references(components[reference])
+    return found
+
+
+def _references(schema: Schema) -> Iterator[str]:
+    if "$ref" in schema:
+        yield schema["$ref"]
+    for part in _parts(schema):
+        yield from _references(part)
+
+
+def _parts(schema: Schema) -> Iterator[Schema]:
+    """The schemas directly inside; defaults, enums and examples are values, not schemas."""
+    for key in _SCHEMA_KEYS:
+        if isinstance(schema.get(key), dict):
+            yield schema[key]
+    for key in _SCHEMA_LIST_KEYS:
+        yield from (part for part in schema.get(key, ()) if isinstance(part, dict))
+    for key in _SCHEMA_MAP_KEYS:
+        yield from schema.get(key, {}).values()
+
+
+def _expand(schema: Schema, components: dict[str, Schema], loops: set[str]) -> Schema:
+    def expand(part: Any) -> Any:
+        return _expand(part, components, loops) if isinstance(part, dict) else part
+
+    # Titles repeat the names of types, and discriminators point at what is no longer apart.
+    made = {key: value for key, value in schema.items() if key not in ("title", "discriminator")}
+    if all(isinstance(choice, str) for choice in made.get("enum", [None])):
+        made = {"type": "string", **made}
+    reference = made.pop("$ref", None)
+    for key in _SCHEMA_KEYS:
+        if key in made:
+            made[key] = expand(made[key])
+    for key in _SCHEMA_LIST_KEYS:
+        if key in made:
+            made[key] = [expand(part) for part in made[key]]
+    for key in _SCHEMA_MAP_KEYS:
+        if key in made:
+            made[key] = {name: expand(part) for name, part in made[key].items()}
+    if reference in loops:
+        return {"$ref": f"#/$defs/{reference}", **made}
+    return made if reference is None else {**expand(components[reference]), **made}

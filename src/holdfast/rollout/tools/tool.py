@@ -21,9 +21,9 @@ from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
 from holdfast.records.task import check_schema
 from holdfast.rollout.threads.contain import contain
+from holdfast.rollout.threads.mailbox import Begin
 from holdfast.rollout.threads.pool import DaemonThreads, begin_soon
-from holdfast.rollout.threads.start_signal import Begin
-from holdfast.rollout.tools.isolated.function import Isolated
+from holdfast.rollout.tools.isolated.pool import Isolated
 from holdfast.rollout.tools.result import MAX_RESULT, cut_middle, result_text
 from holdfast.rollout.tools.schema import (
     KEY_PARAMETER,

@@ -1,7 +1,5 @@
 """Tools that run in processes of their own.
 
-- `function`: Isolated tools: functions that run in a process of their own, which may die or hang
-  alone.
 - `pool`: Processes of isolated tools, kept warm: an import per call would cost more than the call.
 - `process`: One process of an isolated tool, seen from the driver.
 - `wire`: What a driver and the process of an isolated tool say to each other: length, then msgpack.

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.records.errors import ToolSaysNo
 from holdfast.records.failure import as_exception
 from holdfast.records.foreign import text_of
-from holdfast.rollout.tools.isolated import function
+from holdfast.rollout.tools.isolated.pool import importing
 from holdfast.rollout.tools.isolated.wire import (
     Answer,
     Broken,
@@ -82,7 +82,7 @@ def import_module(home: FunctionHome) -> ModuleType:
     """The module of the user's code, under its own name unless that is another module's."""
     sys.argv[:] = [home.file]
     found = _find_function(home.module)
-    with function.importing(home):
+    with importing(home):
         if found is not None and _is_at(found, home.file):
             return importlib.import_module(home.module)
         name = home.module if found is None else f"isolated_{home.module}"
