@@ -21,7 +21,8 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
-    """The function's result; it runs in a thread from a `size` of `MIN_THREAD_SIZE` on."""
+    """The function's result; it runs in a thread from a `size` of `MIN_THREAD_SIZE` on. Whoever has
+    small work with each turn calls the function itself."""
     if size < MIN_THREAD_SIZE:
         return function()
     threads = _threads(os.getpid())

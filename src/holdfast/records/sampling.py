@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct, structs
@@ -48,6 +48,15 @@ _RENDERED = frozenset(
     )
 )
 """What rendering itself gives to a template."""
+_CUTTING = ("top_p", "top_k", "min_p")
+_BENDING = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "extra_body",
+)
+_CONSTRAINING = ("json", "tool_choice", "parallel_tool_calls", "thinking_token_budget")
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=NamedFields):
@@ -99,42 +108,26 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
     """False: a `<think>…</think>` at the beginning of what a chat engine sends stays in the text.
     """
 
+    def changed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the parameters that are not at their defaults."""
+        return tuple(name for name in names if getattr(self, name) != getattr(_DEFAULT, name))
+
     @property
     def is_cut(self) -> bool:
         """Whether some tokens could not be drawn, since others were likelier."""
-        return self.top_p != 1 or self.top_k != 0 or self.min_p != 0
+        return bool(self.changed(_CUTTING))
 
     @property
     def is_bent(self) -> bool:
         """Whether some tokens were made more or less likely than the model has them. Of what is
         passed on as it is, nobody knows."""
-        return bool(
-            self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1
-            or self.logit_bias
-            or self.extra_body
-        )
+        return bool(self.changed(_BENDING))
 
     @property
     def altered_by(self) -> tuple[str, ...]:
         """The parameters by which tokens are drawn from another distribution than the model's own
         at this temperature. A trainer knows no other."""
-        altering = {
-            "top_p": self.top_p != 1,
-            "top_k": self.top_k != 0,
-            "min_p": self.min_p != 0,
-            "presence_penalty": self.presence_penalty != 0,
-            "frequency_penalty": self.frequency_penalty != 0,
-            "repetition_penalty": self.repetition_penalty != 1,
-            "logit_bias": self.logit_bias != (),
-            "extra_body": self.extra_body != "",
-            "json": self.json is not False,
-            "tool_choice": self.tool_choice != "",
-            "parallel_tool_calls": not self.parallel_tool_calls,
-            "thinking_token_budget": self.thinking_token_budget is not None,
-        }
-        return tuple(name for name, is_set in altering.items() if is_set)
+        return self.changed((*_CUTTING, *_BENDING, *_CONSTRAINING))
 
     @property
     def starts_anew(self) -> bool:
@@ -255,14 +248,13 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         return found
 
 
+_DEFAULT = Sampling()
+
+
 def changed_parameters(sampling: Sampling) -> dict[str, object]:
     """Those that are not at their defaults, as JSON has them."""
-    default, given = Sampling(), msgspec.to_builtins(sampling)
-    return {
-        name: value
-        for name, value in given.items()
-        if getattr(sampling, name) != getattr(default, name)
-    }
+    given = msgspec.to_builtins(sampling)
+    return {name: given[name] for name in sampling.changed(given)}
 
 
 def as_kept(given: Mapping[str, object]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.policy.off_loop import off_loop
+from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls
@@ -233,7 +233,8 @@ async def build_step(
     size = len(turn.ids) + count(completion.ids)
     if not turn.sampling.separate_reasoning:
         completion = _with_raw_message(completion)
-    message = await off_loop(partial(_message, speaker, turn, completion), size=size)
+    parse = partial(_message, speaker, turn, completion)
+    message = parse() if size < MIN_THREAD_SIZE else await off_loop(parse, size=size)
     return Generated(
         path=turn.path,
         fingerprint=turn.prompt.fingerprint,

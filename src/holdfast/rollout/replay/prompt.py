@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.off_loop import off_loop
+from holdfast.policy.off_loop import MIN_THREAD_SIZE, off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.tokens import common_prefix, ids_of, pack_ids, unpack_ids
@@ -125,7 +125,7 @@ class Stream:
         size = sum(map(size_of, new)) + (len(self.ids) if is_known else 0)
         size += len(msgspec.msgpack.encode(tools))
         make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
-        return await off_loop(make, size=size)
+        return make() if size < MIN_THREAD_SIZE else await off_loop(make, size=size)
 
     def next_prompt(
         self,

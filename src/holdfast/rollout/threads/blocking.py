@@ -20,10 +20,9 @@ Result = TypeVar("Result")
 def run_blocking(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """What the coroutine returns, or raises. An interrupt cancels it, and waits for its end."""
     try:
-        found: Result = _OwnThread(make).wait() if is_in_loop() else _run(make)
+        return _run_in_thread(make) if is_in_loop() else _run(make)
     except HoldfastError as error:
         raise for_caller(error)  # noqa: B904 - it is the same error
-    return found
 
 
 def is_in_loop() -> bool:
@@ -41,46 +40,35 @@ def _run(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         return runner.run(make())
 
 
-class _OwnThread:
+def _run_in_thread(make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """One call, in a thread of its own."""
+    outcome: Future[Result] = Future()
+    cancel: list[Callable[[], object]] = []
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]):
-        self._make = make
-        self._outcome: Future[Any] = Future()
-        self._cancel: Callable[[], object] | None = None
-
-    def wait(self) -> Any:
-        context = contextvars.copy_context()
-        thread = threading.Thread(
-            target=context.run, args=(self._work,), name="holdfast-sync", daemon=True
-        )
-        thread.start()
-        try:
-            return self._outcome.result()
-        except BaseException:
-            if not self._outcome.done():  # The caller was interrupted.
-                self._interrupt()
-            raise
-        finally:
-            thread.join()
-
-    def _interrupt(self) -> None:
-        if self._cancel is not None:
-            self._cancel()
-
-    def _work(self) -> None:
-        try:
-            found = _run(self._cancellable)
-        except BaseException as error:
-            self._outcome.set_exception(error)
-        else:
-            self._outcome.set_result(found)
-
-    async def _cancellable(self) -> Any:
+    async def cancellable() -> Result:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
         try:
-            return await self._make()
+            return await make()
         finally:
-            self._cancel = None
+            cancel.clear()
+
+    def work() -> None:
+        try:
+            outcome.set_result(_run(cancellable))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    in_context = contextvars.copy_context().run
+    thread = threading.Thread(target=in_context, args=(work,), name="holdfast-sync", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    except BaseException:
+        if not outcome.done():  # The caller was interrupted.
+            for each in tuple(cancel):
+                each()
+        raise
+    finally:
+        thread.join()
