@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.engine.arguments import address_of, is_hosted
 from holdfast.policy.client.endpoint import Endpoint, base_url
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.providers import (
     PROVIDERS,
     key_of,
@@ -12,7 +13,6 @@ from holdfast.policy.providers import (
     provider_of,
     unknown_provider,
 )
-from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
 
 
@@ -55,11 +55,7 @@ def test_a_key_goes_before_the_variable(monkeypatch) -> None:
 
 
 def endpoint(url: str) -> Endpoint:
-    from holdfast.clock import SystemClock
-
-    return Endpoint(
-        url, "m", api_key="k", retry=RetryPolicy(), patience=1, connections=1, clock=SystemClock()
-    )
+    return EnginePolicy(url, "m", api_key="k").endpoints[0]
 
 
 def test_anthropic_gets_its_own_headers_and_nobody_else_does() -> None:

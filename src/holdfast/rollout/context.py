@@ -393,7 +393,6 @@ class Rollout:
         prompt = await self._stream.prepare(
             messages, schemas, renderer=speaker.renderer, sampling=sampling
         )
-        added = self._stream.added(messages, anew=prompt.prefix_break != "")
         step = await session.match(
             path,
             Generated,
@@ -403,14 +402,13 @@ class Rollout:
                 prompt,
                 sampling=sampling,
                 renderer=speaker.renderer,
-                added=added,
                 added_then=lambda step: added_messages(session.history, self.task, step),
             ),
         )
         if step is not None:
             return step
         await session.keep_episodes()
-        ids, references = self._stream.prompt_ids(prompt), tuple(map(self._reference, added))
+        ids, references = self._stream.prompt_ids(prompt), tuple(map(self._reference, prompt.added))
         turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), references)
         return await run_step(session, speaker, turn, budget.seconds_left)
 

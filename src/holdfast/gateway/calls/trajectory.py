@@ -439,7 +439,7 @@ async def _turns(
     tools, sampling = pending.request.tools, pending.sampling
     stream, messages = position.stream, position.messages
     prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
-    added = images.references(stream.added(messages, anew=bool(prompt.prefix_break)))
+    added = images.references(prompt.added)
     # Choices are recorded together: the others refer to images that the first one adds.
     others = tuple(
         f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -19,9 +19,8 @@ from holdfast.addresses import is_http_address
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
-from holdfast.policy.client.http_sessions import HttpSessions
+from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
 from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
-from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
@@ -73,7 +72,6 @@ _DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
 _MAX_ERROR_BYTES = 1 << 20
 _MAX_MESSAGE_CHARS = 1_000
-_MAX_ID_CHARS = 512
 _EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
@@ -117,7 +115,7 @@ class Endpoint:
         patience: float,
         connections: int,
         clock: Clock,
-        dialect: Dialect = DIALECTS[Kind.VLLM],
+        dialect: Dialect,
     ):
         self.url = base_url(url)
         self.model = model
@@ -276,7 +274,7 @@ class Endpoint:
                 method, self._address(path), data=data, headers=headers, allow_redirects=False
             ) as response,
         ):
-            raw = await _read_body(response, _MAX_ERROR_BYTES)
+            raw = await read_body(response, _MAX_ERROR_BYTES)
             if response.status != 200:
                 raise self._response_error(response.status, response.headers, raw)
             return raw
@@ -357,7 +355,7 @@ class Endpoint:
 
     async def _read_answer(self, attempt: Request) -> bytes:
         async with self._post(attempt) as response:
-            return await _read_body(response, _MAX_ANSWER_BYTES)
+            return await read_body(response, _MAX_ANSWER_BYTES)
 
     async def stream(
         self, attempt: Request, sampled: CompletionBuilder, *, before: Callable[[], None]
@@ -419,7 +417,7 @@ class Endpoint:
         """The response, if its status is 200. Other statuses and socket errors become ours."""
         headers = {
             "Content-Type": "application/json",
-            "X-Request-Id": _header_text(attempt.id),
+            "X-Request-Id": header_text(attempt.id),
         }
         try:
             session = await self._sessions.get()
@@ -432,7 +430,7 @@ class Endpoint:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raw = await _read_body(response, _MAX_ERROR_BYTES)
+                    raw = await read_body(response, _MAX_ERROR_BYTES)
                     raise self._known_to_fit(
                         self._response_error(response.status, response.headers, raw), attempt
                     )
@@ -563,17 +561,6 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
     return Denied(message, status) if 300 <= status < 400 else None
 
 
-async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The whole body. Raises `BadAnswer` if it is longer than `most` bytes."""
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            raise BadAnswer(f"the engine's answer is larger than {most:,} bytes")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
 def base_url(url: str) -> str:
     """The address of an API: without a path it stands for its `/v1`, with one it is taken as it is.
 
@@ -596,13 +583,6 @@ def _message(body: bytes) -> str:
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
         return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
-
-
-def _header_text(text: str) -> str:
-    """A request id as a header: task ids are user data with any characters."""
-    if not (text.isascii() and text.isprintable()):
-        text = quote(text, safe="/:", errors="backslashreplace")
-    return text[:_MAX_ID_CHARS]
 
 
 def _check_key(api_key: str | None) -> str | None:

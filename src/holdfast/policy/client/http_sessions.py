@@ -1,4 +1,5 @@
-"""HttpSessions: the HTTP client of an endpoint, one for each event loop that uses it.
+"""HttpSessions: the HTTP client of an endpoint, one for each event loop that uses it; bodies and
+headers.
 
 A session belongs to the loop that made it. It is closed by `aclose`, and at the latest when its
 loop shuts down its asynchronous generators, as `asyncio.run` does at its end: one policy serves one
@@ -7,9 +8,14 @@ loop shuts down its asynchronous generators, as `asyncio.run` does at its end: o
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from urllib.parse import quote
 
 import aiohttp
 from msgspec import Struct
+
+from holdfast.records.errors import BadAnswer
+
+_MAX_ID_CHARS = 512
 
 
 class _Open(Struct, frozen=True):
@@ -54,3 +60,21 @@ class HttpSessions:
         found = self._by_loop.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.lifetime.aclose()
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The whole body. Raises `BadAnswer` if it is longer than `most` bytes."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise BadAnswer(f"the engine's answer is larger than {most:,} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def header_text(text: str) -> str:
+    """A request id as a header: task ids are user data with any characters."""
+    if not (text.isascii() and text.isprintable()):
+        text = quote(text, safe="/:", errors="backslashreplace")
+    return text[:_MAX_ID_CHARS]

@@ -81,7 +81,7 @@ class EnginePolicy:
         have others before, so that they are not compared."""
         self.model = model
         self._is_trained = is_trained
-        self._patience, self._connections = patience, connections
+        self.patience, self._connections = patience, connections
         self.notify = notify or (lambda line: None)
         self.retry = retry or RetryPolicy()
         self.clock = clock or SystemClock()
@@ -89,8 +89,8 @@ class EnginePolicy:
         addresses = [urls] if isinstance(urls, str) else list(urls)
         if not addresses:
             raise UsageError("a policy needs at least one address")
-        self.endpoints = [self._endpoint(url, api_key, patience, connections) for url in addresses]
         self._api_key = api_key
+        self.endpoints = [self._endpoint(url) for url in addresses]
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
         self._is_closed = False
@@ -103,16 +103,14 @@ class EnginePolicy:
         self.published: set[str] = set()
         """Versions of the weights that a replica may have; none: whichever it has."""
 
-    def _endpoint(
-        self, url: str, api_key: str | None, patience: float, connections: int
-    ) -> Endpoint:
+    def _endpoint(self, url: str) -> Endpoint:
         endpoint = Endpoint(
             url,
             self.model,
-            api_key=api_key,
+            api_key=self._api_key,
             retry=self.retry,
-            patience=patience,
-            connections=connections,
+            patience=self.patience,
+            connections=self._connections,
             clock=self.clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
@@ -137,17 +135,12 @@ class EnginePolicy:
             model,
             api_key=api_key,
             retry=retry or self.retry,
-            patience=self._patience if patience is None else patience,
+            patience=self.patience if patience is None else patience,
             connections=self._connections,
             clock=self.clock,
             notify=self.notify,
             is_trained=self._is_trained,
         )
-
-    @property
-    def patience(self) -> float:
-        """Seconds that an outage may last."""
-        return self._patience
 
     # --- before the work
 

@@ -11,11 +11,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from holdfast.policy.dialects.dialect import (
     NULL,
     Dialect,
-    Engine,
     InvalidAnswer,
     Kind,
     Piece,
     Reader,
+    UnknownEngine,
     chat_usage,
     check_ended,
     decode,
@@ -72,7 +72,7 @@ class Chat(Dialect):
     has_tokens = False
     lacks = ("routed_experts",)
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         """Whatever it is: nothing else is left."""
         return True
 

@@ -7,11 +7,11 @@ from holdfast.policy.dialects.dialect import (
     NULL,
     ChoicesDialect,
     CompletionChoice,
-    Engine,
     EngineError,
     InvalidAnswer,
     Kind,
     Piece,
+    UnknownEngine,
     UsageBody,
     VersionSpanBody,
     drop_none,
@@ -54,7 +54,7 @@ class Completions(ChoicesDialect):
     administers = "vLLM"
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         """Of an unknown engine, only sampling shows whether it completes token ids with ids."""
         if engine.described.owner in OWNERS:
             return True

@@ -152,8 +152,8 @@ class EngineError(Exception):
         self.status = status
 
 
-class Engine(Protocol):
-    """An engine, as a dialect asks it what it is."""
+class UnknownEngine(Protocol):
+    """An engine that a dialect asks what it is."""
 
     url: str
     model: str
@@ -169,7 +169,7 @@ class Engine(Protocol):
         ...
 
 
-async def ask_fields(engine: Engine, path: str) -> dict[str, object]:
+async def ask_fields(engine: UnknownEngine, path: str) -> dict[str, object]:
     """The JSON object at a path; empty if there is none."""
     try:
         fields = msgspec.json.decode(await engine.ask(path) or b"null")
@@ -198,11 +198,11 @@ class Dialect:
     no_route: ClassVar[tuple[int, ...]] = (404, 405)
     """The statuses of a path that the engine does not have."""
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         """Whether the engine is of this kind, by a feature that only this kind has."""
         raise NotImplementedError
 
-    async def describe(self, engine: Engine) -> None:
+    async def describe(self, engine: UnknownEngine) -> None:
         """Reads what the engine's list of models does not say."""
 
     def check(self, request: Request) -> None:

@@ -11,10 +11,10 @@ from holdfast.policy.dialects.completions import OWNERS
 from holdfast.policy.dialects.dialect import (
     ChoicesDialect,
     CompletionChoice,
-    Engine,
     InvalidAnswer,
     Kind,
     Piece,
+    UnknownEngine,
     UsageBody,
     add_usage,
     check_token_ids,
@@ -53,7 +53,7 @@ class Fireworks(ChoicesDialect):
     takes_structure = ends_reasoning = False
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         owner = engine.described.owner
         return "fireworks" in owner or ("fireworks.ai" in engine.url and owner not in OWNERS)
 

@@ -10,9 +10,9 @@ from holdfast.policy.dialects.completions import OWNERS
 from holdfast.policy.dialects.dialect import (
     NULL,
     ChoicesDialect,
-    Engine,
     Kind,
     Piece,
+    UnknownEngine,
     UsageBody,
     VersionSpanBody,
     add_usage,
@@ -61,7 +61,7 @@ class Generate(ChoicesDialect):
     """vLLM answers 403 where the path is switched off."""
     decoder = msgspec.json.Decoder(_Answer)
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         return engine.described.owner in OWNERS and await engine.has_route(self.path)
 
     def body(self, request: Request) -> dict[str, object]:

@@ -13,13 +13,13 @@ from msgspec import Struct
 from holdfast.policy.dialects.completions import OWNERS
 from holdfast.policy.dialects.dialect import (
     Dialect,
-    Engine,
     EngineError,
     InvalidAnswer,
     Kind,
     Piece,
     Reader,
     Seeds,
+    UnknownEngine,
     VersionSpanBody,
     altering_fields,
     ask_fields,
@@ -74,12 +74,12 @@ class SGLang(Dialect):
     ends_reasoning = False
     version_path = "/get_model_info"
 
-    async def is_spoken_by(self, engine: Engine) -> bool:
+    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
         if (owner := engine.described.owner) in (*OWNERS, "sglang"):
             return owner == "sglang"
         return "model_path" in await ask_fields(engine, self.version_path)
 
-    async def describe(self, engine: Engine) -> None:
+    async def describe(self, engine: UnknownEngine) -> None:
         """A seed works only in deterministic inference, and by position."""
         fields, described = await ask_fields(engine, "/get_server_info"), engine.described
         if described.max_model_len is None:

@@ -30,7 +30,6 @@ def of_generate(
     *,
     sampling: Sampling,
     renderer: Renderer,
-    added: Sequence[Message],
     added_then: Callable[[Generated], Sequence[Message]],
 ) -> str:
     """How the prompt differs, in text; by the added messages where there are no tokens."""
@@ -39,7 +38,7 @@ def of_generate(
     if recorded.sampling != sampling:
         return f"sampling: {_fields(recorded.sampling, sampling)}"
     if isinstance(renderer, MessagesOnly):
-        return "the messages: " + _diff(_lines(added_then(recorded)), _lines(added))
+        return "the messages: " + _diff(_lines(added_then(recorded)), _lines(prompt.added))
     then, now = _text(unpack_ids(recorded.delta), renderer), _text(prompt.delta, renderer)
     if (recorded.base, recorded.keep) != (prompt.base, prompt.keep) and then == now:
         return (

@@ -32,6 +32,8 @@ class Prompt(Struct, gc=False):
     delta: "array[int]"
     prefix_break: str
     fingerprint: bytes
+    added: Sequence[Message] = ()
+    """The messages that it adds to those of the base."""
 
 
 class Stream:
@@ -98,10 +100,6 @@ class Stream:
         other._written = self._written
         return other
 
-    def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
-        """The messages that the prompt adds to those of the base."""
-        return messages if anew else messages[len(self.messages) :]
-
     def prompt_ids(self, prompt: Prompt) -> "array[int]":
         """All of its tokens; not to be changed: a first prompt's are its own."""
         return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
@@ -136,23 +134,18 @@ class Stream:
         sampling: Sampling,
     ) -> Prompt:
         keep, delta, why = self._extend(messages, tools, renderer, _written(sampling))
+        added = messages if why else messages[len(self.messages) :]
+        # Without tokens, the messages themselves are what is asked.
+        untokenized = [msgspec.msgpack.encode(added)] if isinstance(renderer, MessagesOnly) else []
         fingerprint = _hash(
             self._digest,
             keep.to_bytes(8, "little"),
             pack_ids(delta),
             packed(sampling),
             msgspec.msgpack.encode(tools),
-            *self._untokenized(messages, renderer, anew=bool(why)),
+            *untokenized,
         )
-        return Prompt(self.base, keep, delta, why, fingerprint)
-
-    def _untokenized(
-        self, messages: Sequence[Message], renderer: Renderer, *, anew: bool
-    ) -> tuple[bytes, ...]:
-        """Without tokens, the messages themselves are what is asked."""
-        if not isinstance(renderer, MessagesOnly):
-            return ()
-        return (msgspec.msgpack.encode(list(self.added(messages, anew=anew))),)
+        return Prompt(self.base, keep, delta, why, fingerprint, added)
 
     def _extend(
         self,
