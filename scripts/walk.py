@@ -8,7 +8,6 @@ what a run of three trajectories does more than one of two. `--hops` lists the h
 import asyncio
 import sys
 import tempfile
-import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -17,6 +16,7 @@ import holdfast
 from holdfast.testing import FakeEngine
 
 PACKAGE = str(Path(holdfast.__file__).parent) + "/"
+Hops = Counter[tuple[str, str]]
 
 
 @holdfast.tool
@@ -32,76 +32,47 @@ async def rollout(t: holdfast.Rollout) -> None:
     await t.generate(tools=[add])
 
 
-class Walk:
-    """Counts calls between files. Other threads are counted apart, by `threads`."""
-
-    def __init__(self) -> None:
-        self.hops: Counter[tuple[str, str]] = Counter()
-        self.calls: Counter[str] = Counter()
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event != "call" or not _is_ours(frame) or not _begins(frame):
-            return
-        file = frame.f_code.co_filename[len(PACKAGE) :]
-        self.calls[file] += 1
-        caller = frame.f_back
-        while caller is not None and not _is_ours(caller):
-            caller = caller.f_back
-        if caller is not None and caller.f_code.co_filename != frame.f_code.co_filename:
-            self.hops[caller.f_code.co_filename[len(PACKAGE) :], file] += 1
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
-
-
-def _begins(frame: FrameType) -> bool:
-    """Whether it is called: a coroutine that goes on is at a RESUME with an argument."""
-    return frame.f_code.co_code[frame.f_lasti + 1] == 0
-
-
-async def _run(url: str, trajectories: int) -> None:
+async def run(url: str, trajectories: int) -> None:
     tasks = [{"id": str(number), "prompt": "What is 1 + 2?"} for number in range(trajectories)]
     with tempfile.TemporaryDirectory() as folder:
         journal = holdfast.open_journal(Path(folder) / "walk.db")
-        policy = holdfast.EnginePolicy(url, "fake")
         try:
-            settings = holdfast.Settings(concurrency=1)
-            await holdfast.run(
-                rollout, tasks=tasks, policy=policy, journal=journal, name="walk", seed=1,
-                sampling=holdfast.Sampling(max_tokens=16), settings=settings,
-            )  # fmt: skip
+            async with holdfast.EnginePolicy(url, "fake") as policy:
+                await holdfast.run(
+                    rollout, tasks=tasks, policy=policy, journal=journal, name="walk", seed=1,
+                    sampling=holdfast.Sampling(max_tokens=16),
+                    settings=holdfast.Settings(concurrency=1),
+                )  # fmt: skip
         finally:
-            await policy.aclose()
             await journal.close()
 
 
-def walk(url: str, trajectories: int) -> tuple[Walk, Walk]:
-    """Of the loop's thread, and of all others."""
-    here, elsewhere = Walk(), Walk()
-    threading.setprofile(elsewhere)
-    sys.setprofile(here)
+def walk(url: str, trajectories: int) -> Hops:
+    """The calls in the loop's thread: the file of the caller, and that of the callee."""
+    hops: Hops = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file, at = frame.f_code.co_filename, frame.f_lasti
+        # A coroutine that goes on is at a RESUME with an argument: that is no call.
+        if event == "call" and file.startswith(PACKAGE) and not frame.f_code.co_code[at + 1]:
+            caller = frame.f_back
+            while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+                caller = caller.f_back
+            hops[caller.f_code.co_filename if caller else "", file] += 1
+
+    sys.setprofile(note)
     try:
-        asyncio.run(_run(url, trajectories))
+        asyncio.run(run(url, trajectories))
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
-    return here, elsewhere
+    return hops
 
 
-def main() -> None:
-    with FakeEngine() as engine:
-        walk(engine.url, 1)  # Imports and caches.
-        (two, two_beside), (three, three_beside) = walk(engine.url, 2), walk(engine.url, 3)
-    hops, calls = three.hops - two.hops, three.calls - two.calls
-    beside = three_beside.calls - two_beside.calls
-    between = sum(n for (a, b), n in hops.items() if a.split("/")[0] != b.split("/")[0])
-    print(f"{len(calls)} files ({len(calls.keys() | beside.keys())} with other threads)")
-    print(f"{hops.total()} hops between files, {between} between packages; {calls.total()} calls")
-    if "--hops" in sys.argv:
-        for (caller, callee), number in hops.most_common():
-            print(f"{number:5} {caller} -> {callee}")
-
-
-if __name__ == "__main__":
-    main()
+with FakeEngine() as engine:
+    walk(engine.url, 1)  # Imports and caches.
+    more = walk(engine.url, 3) - walk(engine.url, 2)
+between = Counter({pair: n for pair, n in more.items() if pair[0] and pair[0] != pair[1]})
+print(f"{len({file for _, file in more})} files, {between.total()} hops, {more.total()} calls")
+if "--hops" in sys.argv:
+    for (caller, callee), number in between.most_common():
+        print(f"{number:5} {caller.removeprefix(PACKAGE)} -> {callee.removeprefix(PACKAGE)}")

@@ -103,26 +103,27 @@ class Completion(Struct, frozen=True, gc=False):
 
 
 class Policy(Protocol):
+    """What is sampled from. A subclass may leave out all methods but `sample`."""
+
     model: str
 
     async def check(self) -> None:
         """Raises, before any work, if the endpoint is down or does not serve the model."""
-        ...
 
     async def ready(self) -> None:
         """Returns when the endpoint takes work."""
-        ...
 
     @property
     def seconds_down(self) -> float:
         """The time for which the endpoint has been down so far: no deadline counts it."""
-        ...
+        return 0.0
 
     async def sample(self, request: Request) -> Completion:
         """One completion, after as many tries as the policy's budget allows."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Closes what it has opened."""
 
 
 class WrappedPolicy:
@@ -149,7 +150,7 @@ class WrappedPolicy:
         await self.wrapped.aclose()
 
 
-class NoPolicy:
+class NoPolicy(Policy):
     """In place of a policy where nothing is to be sampled: `sample` raises."""
 
     def __init__(self, model: str = "", why: HoldfastError | None = None):
@@ -159,18 +160,5 @@ class NoPolicy:
             "this evaluation has no policy: its processor should generate nothing"
         )
 
-    async def check(self) -> None:
-        return None
-
-    async def ready(self) -> None:
-        return None
-
-    @property
-    def seconds_down(self) -> float:
-        return 0.0
-
     async def sample(self, request: Request) -> Completion:
         raise self._why
-
-    async def aclose(self) -> None:
-        return None

@@ -17,7 +17,6 @@ from holdfast.policy.dialects.dialect import (
     drop_none,
     only_choice,
     openai_fields,
-    raw_or_none,
     usage_of,
     version_spans,
 )
@@ -110,7 +109,7 @@ class Completions(ChoicesDialect):
             choice.logprobs.token_logprobs if choice.logprobs else None,
             choice.finish_reason,
             answer.model,
-            None if prompt is NULL else raw_or_none(prompt),
+            None if prompt == NULL else prompt,
             None if versions is None else version_spans(versions),
             None,
             None if usage is None else usage.completion_tokens,

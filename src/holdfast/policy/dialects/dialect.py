@@ -367,11 +367,6 @@ def _count(fields: object, name: str) -> int | None:
     return count_of(fields.get(name)) if isinstance(fields, dict) else None
 
 
-def raw_or_none(found: Raw) -> Raw | None:
-    """A field that is compared undecoded; None if it is null or missing."""
-    return None if found == NULL else found
-
-
 _ECHO = b'"prompt_token_ids":'
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.policy.dialects.completions import OWNERS
 from holdfast.policy.dialects.dialect import (
+    NULL,
     ChoicesDialect,
     CompletionChoice,
     InvalidAnswer,
@@ -21,7 +22,6 @@ from holdfast.policy.dialects.dialect import (
     drop_none,
     only_choice,
     openai_fields,
-    raw_or_none,
 )
 from holdfast.policy.policy import Request
 
@@ -86,7 +86,7 @@ class Fireworks(ChoicesDialect):
             logprobs=None if content is None else [_logprob(token) for token in content],
             finish_reason=choice.finish_reason,
             model=answer.model,
-            prompt=raw_or_none(choice.prompt_token_ids),
+            prompt=None if (prompt := choice.prompt_token_ids) == NULL else prompt,
         )
         return add_usage(piece, answer.usage)
 

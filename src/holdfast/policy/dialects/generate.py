@@ -20,7 +20,6 @@ from holdfast.policy.dialects.dialect import (
     check_token_ids,
     drop_none,
     only_choice,
-    raw_or_none,
     stream_options,
     version_spans,
 )
@@ -103,7 +102,7 @@ class Generate(ChoicesDialect):
             logprobs=None if content is None else [item.logprob for item in content],
             finish_reason=choice.finish_reason,
             model=answer.model,
-            prompt=raw_or_none(answer.prompt_token_ids),
+            prompt=None if (prompt := answer.prompt_token_ids) == NULL else prompt,
             versions=version_spans(choice.weight_versions),
             experts=None if choice.routed_experts is None else npy_experts(choice.routed_experts),
         )

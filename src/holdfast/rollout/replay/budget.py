@@ -76,7 +76,10 @@ class Budget:
         """Counts a turn. Raises `Truncated` for a reply that was cut where the budget ends."""
         self.take_inside([step])
         self.spent.seconds += step.seconds
-        if step.finish_reason == "length" and step.sampling.max_tokens < requested.max_tokens:
+        if (
+            step.engine_finish_reason == "length"
+            and step.sampling.max_tokens < requested.max_tokens
+        ):
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     def take_inside(self, steps: Sequence[Generated]) -> None:

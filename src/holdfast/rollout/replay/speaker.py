@@ -18,7 +18,6 @@ class Speaker(Struct, frozen=True):
 
     def at_sampling(self, sampling: Sampling) -> "Speaker":
         """With the renderer for this sampling; raises `Unsupported` for what it cannot do."""
-        renderer = renderer_at(self.renderer, sampling)
-        if renderer is self.renderer:
+        if sampling.reasoning_effort is None and not sampling.chat_template_kwargs:
             return self
-        return structs.replace(self, renderer=renderer)
+        return structs.replace(self, renderer=renderer_at(self.renderer, sampling))
