@@ -109,9 +109,11 @@ class Policy(Protocol):
 
     async def check(self) -> None:
         """Raises, before any work, if the endpoint is down or does not serve the model."""
+        return
 
     async def ready(self) -> None:
         """Returns when the endpoint takes work."""
+        return
 
     @property
     def seconds_down(self) -> float:
@@ -124,6 +126,7 @@ class Policy(Protocol):
 
     async def aclose(self) -> None:
         """Closes what it has opened."""
+        return
 
 
 class WrappedPolicy:
