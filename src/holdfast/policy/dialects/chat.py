@@ -118,17 +118,10 @@ def _tool_choice(sampling: Sampling) -> object:
 
 
 def _message(message: Message) -> dict[str, object]:
-    fields: dict[str, object] = msgspec.to_builtins(message)
-    fields.setdefault("content", "")
-    if message.tool_calls:
-        fields["content"] = fields["content"] or None
-        # A record leaves out constant fields; the wire needs them.
-        fields["tool_calls"] = [
-            {"id": call.id, "type": call.type, "function": msgspec.to_builtins(call.function)}
-            for call in message.tool_calls
-        ]
-    fields.pop("reasoning", None)
-    return {key: value for key, value in fields.items() if value is not None or key == "content"}
+    fields = message.to_dict()
+    fields.pop("reasoning_content", None)
+    content = fields.setdefault("content", None)
+    return {**fields, "content": content or None} if message.tool_calls else fields
 
 
 def _to_message(fields: _MessageBody) -> Message:

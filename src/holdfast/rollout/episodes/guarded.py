@@ -162,15 +162,15 @@ def check_usable(environment: object) -> None:
         raise UsageError(
             f"{environment.name}.timeout has to be a number of seconds above 0, not {limit!r:.200}"
         )
-    if not _can_be_called(environment.reset, seed=0):
+    if not can_be_called(environment.reset, seed=0):
         raise UsageError(
             f"{environment.name}.reset must take the keyword seed: def reset(self, *, seed)"
         )
-    if not _can_be_called(environment.step, ""):
+    if not can_be_called(environment.step, ""):
         raise UsageError(f"{environment.name}.step must take the action: def step(self, action)")
 
 
-def _can_be_called(method: Callable[..., object], *args: object, **kw: object) -> bool:
+def can_be_called(method: Callable[..., object], *args: object, **kw: object) -> bool:
     try:
         inspect.signature(method).bind(*args, **kw)
     except TypeError:

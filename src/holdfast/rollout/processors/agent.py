@@ -5,7 +5,6 @@ what it replies is the next action, until the episode is over. Limits end both, 
 its reason; neither contains a line about crashes.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from holdfast.records.trajectory import Truncation
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.episodes.environment import Environment
 from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.episodes.guarded import can_be_called
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.replay.budget import Limits
 from holdfast.rollout.replay.reply import Reply
@@ -149,15 +149,9 @@ def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
         raise UsageError(f"{wants}, not an instance: lambda task: {type(function).__name__}(…)")
     if not callable(function):
         raise UsageError(f"{wants}: lambda task: …, not {function!r:.200}")
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
+    if not can_be_called(function, None):
         name = getattr(function, "__name__", type(function).__name__)
-        raise UsageError(
-            f"{wants}, but {name} does not take one argument: lambda task: …"
-        ) from None
-    except ValueError:
-        pass  # Some built-in callables have no signature.
+        raise UsageError(f"{wants}, but {name} does not take one argument: lambda task: …")
     return function
 
 
