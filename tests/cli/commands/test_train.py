@@ -200,9 +200,9 @@ def test_bad_input_that_is_found_in_a_step_has_changed_something(
 ):
     pytest.importorskip("torch")
 
-    async def fail(*arguments, progress, **options):
+    async def fail(call):
         if begun:
-            progress.roll_out(1, steps=2, settled=0)
+            call.progress.roll_out(1, steps=2, settled=0)
         raise UsageError("token 7 is beyond the model's vocabulary of 5")
 
     monkeypatch.setattr("holdfast.training.run.train.train_plan", fail)

@@ -2,7 +2,6 @@
 
 - `checks`: what is refused before anything is sampled or written
 - `folder`: where everything of a training is kept, by one process at a time
-- `ranks`: the processes that train together
 - `ways_on`: what is advised where a training cannot go on as it is
 - `batches`: tasks are admitted, and whole batches of settled groups come back
 - `weights`: a version of the weights as a folder, and its way into the engine

@@ -21,32 +21,31 @@ from msgspec import Struct, structs
 from torch import Tensor
 
 from holdfast import crashpoint
+from holdfast.engine.connect import Connection
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import Cause, NotTrainable, UsageError
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import ways_on, weights
 from holdfast.training.run.batches import BatchSource, NothingValid, StepBatch, check_rewarded
+from holdfast.training.run.evaluation import HeldOut
 from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS, OtherTraining
 from holdfast.training.run.metrics import TrainingMetrics, step_line
 from holdfast.training.run.progress import TrainingProgress
-from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import RateSchedule, TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
+from holdfast.weights.sync import WeightSync
+from holdfast.weights.version import WeightFolder
 
 Result = TypeVar("Result")
-Publish = Callable[[WeightFolder], Awaitable[None]]
-Evaluate = Callable[[int, str], Awaitable[float | None]]
-"""On held-out tasks, after a step, with a version; None where it failed, which was reported."""
-Recorded = Callable[[str], Awaitable[float | None]]
-"""What a version's evaluation came to, if the journal has all of it."""
 
 
-class Engines(Struct, frozen=True):
-    """What a training asks of the engines that serve its weights."""
+class ServedWeights(Struct, frozen=True):
+    """Engines that serve the newest weights, and the way by which they get others."""
 
-    publish: Publish
-    evaluate: Evaluate
+    connection: Connection
+    sync: WeightSync
+    publish: Callable[[WeightFolder], Awaitable[None]]
 
 
 class Restored(Struct, frozen=True):
@@ -254,12 +253,12 @@ class TrainingLoop:
         journal: Journal,
         consumer: Consumer,
         trained_before: int,
-        recorded: Recorded | None,
+        held_out: HeldOut | None,
         metrics: TrainingMetrics,
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before`: the last step that the run has a version of. `recorded`: None where
+        """`trained_before`: the last step that the run has a version of. `held_out`: None where
         nothing is evaluated."""
         self._state = state
         self._batches = batches
@@ -267,11 +266,11 @@ class TrainingLoop:
         self._journal = journal
         self._consumer = consumer
         self._trained_before = min(trained_before, settings.trainer.steps)
-        self._recorded = recorded
+        self._held_out = held_out
         self._metrics = metrics
         self._progress = progress
         self._report = report
-        self._engines: asyncio.Future[Engines] = asyncio.get_running_loop().create_future()
+        self._engines: asyncio.Future[ServedWeights] = asyncio.get_running_loop().create_future()
         self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the newest version is to be served, and rollouts are to go on."""
         self.is_stepping = False
@@ -284,11 +283,10 @@ class TrainingLoop:
         finally:
             await self._batches.close()
 
-    def use(self, engines: Engines) -> None:
-        """They serve the newest version."""
+    def use(self, engines: ServedWeights) -> None:
         self._engines.set_result(engines)
 
-    async def _served(self) -> Engines:
+    async def _served(self) -> ServedWeights:
         """Waits until the engines serve the newest version."""
         if not self.wants_engines.done():
             self.wants_engines.set_result(None)
@@ -388,13 +386,17 @@ class TrainingLoop:
     async def _evaluate_due(self, step: int) -> None:
         """What is not recorded of the evaluation of a step that is trained again was not evaluated
         before either: engines may have a later version."""
-        if self._recorded is None or not self._is_due(step, self._settings.eval_every):
+        if self._held_out is None or not self._is_due(step, self._settings.eval_every):
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
-        reward = await self._recorded(self._state.version.name)
+        version = self._state.version.name
+        reward = await self._held_out.recorded(version)
         if reward is None and step >= self._trained_before:
-            engines = await self._served()
-            reward = await engines.evaluate(step, self._state.version.name)
+            connection = (await self._served()).connection
+            progress = self._progress.evaluate(step)
+            reward = await self._held_out.evaluate(
+                step, version, connection, report=self._report, progress=progress
+            )
         if reward is not None:
             self._metrics.write(step, {"eval_reward": reward})
             self._report(f"step {step:<4}  held out {reward:.3f}")

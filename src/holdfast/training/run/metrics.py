@@ -7,11 +7,9 @@ written anew, at the next start or at the end; lines of one step belong together
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-from holdfast.records.run import Run
 
 FILE = "metrics.jsonl"
 ROUNDING = 1e-9
@@ -25,8 +23,6 @@ class Tracker(Protocol):
 
 Lines = Mapping[int, Mapping[str, float]]
 """Numbers by step."""
-OpenTrackers = Callable[[Run, Lines], Sequence[Tracker]]
-"""The trackers of a training that has come so far."""
 
 
 class TrainingMetrics:
@@ -38,7 +34,7 @@ class TrainingMetrics:
         self._report = report
         self._trackers: list[Tracker] = []
 
-    def follow(self, trackers: Sequence[Tracker]) -> None:
+    def follow(self, trackers: Iterable[Tracker]) -> None:
         """From now on they get the numbers, too, before the file does: what the file lacks after a
         kill is written again, and what a tracker lacked would be missing for ever."""
         self._trackers = list(trackers)

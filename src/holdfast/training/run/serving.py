@@ -3,7 +3,7 @@ in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.training.run.checks import check_logprobs, check_tokenizer
-from holdfast.training.run.folder import ENGINE_LOG
-from holdfast.training.run.loop import Publish
-from holdfast.training.run.progress import TrainingProgress
+from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.weights import open_sync
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.engine_lock import hold_engines
@@ -93,7 +91,7 @@ class TrainingEngine:
 
 
 class TrainingEngines:
-    """Connected and checked at first; they get weights when they are to `serve`."""
+    """Connected and checked; they get weights when they are to `serve`."""
 
     def __init__(
         self,
@@ -103,17 +101,16 @@ class TrainingEngines:
         model: Path,
         renderer: Renderer,
         address: EngineAddress,
-        folder: Path,
-        progress: TrainingProgress,
+        log: Path,
         report: Callable[[str], None],
     ):
+        """`log`: of the embedded engine."""
         self._plan = plan
         self._settings = settings
         self._model = model
         self._renderer = renderer
         self._address = address
-        self._folder = folder
-        self._progress = progress
+        self._log = log
         self._report = report
         self._running: tuple[Connection, WeightSync] | None = None
         """Those at addresses."""
@@ -131,29 +128,24 @@ class TrainingEngines:
                 yield
 
     @asynccontextmanager
-    async def serve(
-        self, version: WeightFolder
-    ) -> AsyncIterator[tuple[Connection, Publish, WeightSync]]:
+    async def serve(self, version: WeightFolder) -> AsyncIterator[ServedWeights]:
         """A policy that samples with `version`, and the way by which it gets another one."""
         if self._running is not None:
             connection, sync = self._running
             await sync.publish_first(version)
-            yield connection, sync.publish, sync
+            yield ServedWeights(connection, sync, sync.publish)
             return
-        self._progress.enter("starting the engine")
         engine = TrainingEngine(
-            version,
-            log=self._folder / ENGINE_LOG,
-            log_requests=self._settings.log_requests,
-            report=self._report,
+            version, log=self._log, log_requests=self._settings.log_requests, report=self._report
         )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(engine.serve())
+        async with engine.serve():
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
-            connection = await stack.enter_async_context(self._connected(address))
-            sync = await stack.enter_async_context(self._sync(connection, engine.restart))
-            await sync.adopt(version)
-            yield connection, partial(engine.publish, sync), sync
+            async with (
+                self._connected(address) as connection,
+                self._sync(connection, engine.restart) as sync,
+            ):
+                await sync.adopt(version)
+                yield ServedWeights(connection, sync, partial(engine.publish, sync))
 
     def _sync(
         self, connection: Connection, restart: Restart | None = None
