@@ -174,14 +174,15 @@ class DataSource:
 
     def _opened(self, name: str, samples: int, *, done: int | None) -> RolloutStream:
         if name not in self._streams:
-            plan = plan_of(self._args, name, samples)
-            spec = structs.replace(
-                plan.spec,
+            plan = plan_of(
+                self._args,
+                name,
+                samples=samples,
                 model=self._config.checkpoints or str(self._config.model_folder),
                 renderer=self._renderer.name,
             )
             stream = RolloutStream(
-                structs.replace(plan, spec=spec),
+                plan,
                 self._connect,
                 journal=partial(open_journal, self._config.journal),
                 consumer=CONSUMER,

@@ -135,6 +135,11 @@ class TrainingEngines:
             await sync.publish_first(version)
             yield ServedWeights(connection, sync, sync.publish)
             return
+        if self._address.urls:
+            async with self._connected(self._address) as connection, self._sync(connection) as sync:
+                await sync.publish_first(version)
+                yield ServedWeights(connection, sync, sync.publish)
+            return
         engine = TrainingEngine(
             version, log=self._log, log_requests=self._settings.log_requests, report=self._report
         )
