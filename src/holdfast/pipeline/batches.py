@@ -59,18 +59,10 @@ class PacedBatches(Batches):
         report: Callable[[str], None] = lambda line: None,
     ):
         """`tasks`: how many an epoch has."""
-        super().__init__(
-            journal,
-            consumer,
-            stream,
-            groups=training.groups,
-            dynamic=training.dynamic,
-            max_draws=training.max_draws,
-        )
+        super().__init__(journal, consumer, stream, training)
         self.pool = DataPool(
             journal, consumer.run, bound=pipeline.window(training.groups), consumer=consumer
         )
-        self._training = training
         self._pipeline = pipeline
         self._last_group = pipeline.last_group(tasks)
         self._versions = PublishedVersions(journal, consumer.run)
@@ -92,7 +84,7 @@ class PacedBatches(Batches):
         self._lags, self._ages, self._stuck_since = {}, [], None
         before = (self._idle, self._unused, self._too_old)
         batch = await super().of_step(step, roll_out)
-        is_last = step >= self._training.trainer.steps
+        is_last = step >= self._settings.trainer.steps
         if batch is not None and self._pipeline.max_staleness and not is_last:
             self._ahead = asyncio.create_task(self._look_ahead(step + 1), name="the next batch")
         if batch is None:
@@ -231,7 +223,7 @@ class PacedBatches(Batches):
         if progress.sealed:
             return entries, True, 0
         admitted = progress.planned // self._consumer.run.spec.samples
-        steps_left = self._training.trainer.steps - step + 1
+        steps_left = self._settings.trainer.steps - step + 1
         # What no step will need is not sampled.
         room = min(self.pool.bound, steps_left * self._groups) - len(entries)
         if self._last_group is not None:
@@ -331,7 +323,7 @@ class PacedBatches(Batches):
             return
         totals = {
             "step": step,
-            "steps": self._training.trainer.steps,
+            "steps": self._settings.trainer.steps,
             "max_staleness": self._pipeline.max_staleness,
             "idle_seconds_total": self._idle,
             "tokens_unused_total": self._unused,

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import sys
-from pathlib import Path
 
 import msgspec
 
-from holdfast.weights.carrier import Framing
 from holdfast.weights.version import WeightsNotTaken
 
 START_SECONDS = 120.0
@@ -24,48 +22,15 @@ class SenderProcess:
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
 
-    async def open(
-        self, address: str, world_size: int, *, seconds: float, **options: object
-    ) -> int:
-        """The port at which it waits for the members of a new group; see `joined`. `options` are
-        those of `sender.Sender.open`."""
+    async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
+        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` where there is
+        none within so many seconds."""
         await self._start()
-        at = {"address": address, "world_size": world_size}
-        await self._write({"do": "open", **at, "seconds": seconds, **options})
-        port = (await self._read(seconds))["port"]
-        assert isinstance(port, int), "it says where it listens"
-        return port
-
-    async def joined(self, *, seconds: float) -> None:
-        """Returns when all members are there."""
-        await self._read(seconds)
-
-    async def send(self, folder: Path, *, seconds: float, framing: Framing) -> float:
-        """For how many seconds it sent. Raises `WeightsNotTaken`."""
-        await self._write(
-            {"do": "send", "folder": str(folder), "seconds": seconds, "framing": framing}
-        )
-        found = (await self._read(seconds))["seconds"]
-        assert isinstance(found, float), "it says how long it took"
-        return found
-
-    async def share(
-        self, folder: Path, part: int, *, device: str, seconds: float
-    ) -> dict[str, object]:
-        """The handle of one message of a version, and what is in it; the last one's memory is used
-        again. Raises `WeightsNotTaken`."""
-        await self._start()
-        await self._write({"do": "share", "folder": str(folder), "part": part, "device": device})
-        return await self._read(seconds)
-
-    async def try_sharing(self, *, device: str, seconds: float) -> dict[str, object]:
-        """A handle of memory with a few bytes that are known."""
-        await self._start()
-        await self._write({"do": "try", "device": device})
-        return await self._read(seconds)
+        await self._write({"do": do, **request})
+        return await self.answer(within)
 
     async def kill(self) -> None:
-        """Whatever it was at; the next `open` starts another one."""
+        """Whatever it was at; the next request starts another one."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -83,7 +48,7 @@ class SenderProcess:
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
-        await self._read(START_SECONDS)
+        await self.answer(START_SECONDS)
 
     async def _write(self, request: dict[str, object]) -> None:
         assert self._child is not None
@@ -94,7 +59,8 @@ class SenderProcess:
         except ConnectionError as error:
             raise WeightsNotTaken("the process that sends weights has died") from error
 
-    async def _read(self, seconds: float) -> dict[str, object]:
+    async def answer(self, seconds: float) -> dict[str, object]:
+        """The next one: a request may have several."""
         assert self._child is not None
         assert self._child.stdout is not None
         try:

@@ -27,6 +27,7 @@ from holdfast.training.batch import (
     check_trainable,
 )
 from holdfast.training.run.ways_on import command_for
+from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
 """After which a consumer looks whether something is missing; what is settled wakes it at once."""
@@ -115,17 +116,13 @@ class Batches:
         journal: Journal,
         consumer: Consumer,
         stream: EpochStream,
-        *,
-        groups: int,
-        dynamic: bool,
-        max_draws: int,
+        settings: TrainingSettings,
     ):
         self._journal = journal
         self._consumer = consumer
         self._stream = stream
-        self._groups = groups
-        self._dynamic = dynamic
-        self._max_draws = max_draws
+        self._settings = settings
+        self._groups = settings.groups
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         """Waits until there is a whole batch for `step`. With `dynamic`, uninformative groups are
@@ -151,7 +148,7 @@ class Batches:
             dismissed += [group for group, _ in refused]
             names = {group.task for group in dismissed}
             groups = [group for group in groups if group.task not in names]
-            if len(dismissed) + len(groups) >= self._groups * self._max_draws:
+            if len(dismissed) + len(groups) >= self._groups * self._settings.max_draws:
                 break
         if rows is None and not dismissed:
             return None
@@ -166,7 +163,7 @@ class Batches:
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
         """Those of a whole batch that are not trained."""
-        if not self._dynamic:
+        if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
         return [(group, Dismissal.UNINFORMATIVE) for group in equal]

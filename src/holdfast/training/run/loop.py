@@ -223,14 +223,9 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
         return [
             line for each in names for line in _differences(recorded.get(each), now.get(each), each)
         ]
-    if recorded == now or (_is_off(recorded) and _is_off(now)):
+    if recorded == now:
         return []
     return [f"{name} was {_text(recorded)}, now {_text(now)}"]
-
-
-def _is_off(value: object) -> bool:
-    """Checkpoints hold either for a switch that was not given."""
-    return value is None or value is False
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,8 @@ from holdfast.engine.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import UsageError
+from holdfast.rollout.threads.contain import in_background
 from holdfast.training.run.checks import check_logprobs, check_tokenizer
 from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.weights import open_sync
@@ -25,7 +26,6 @@ from holdfast.weights.engine_lock import hold_engines
 from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
-RESTART_SECONDS = 0.5
 MODEL = TRAINED_MODEL
 """What the engine calls the model, whatever the folder of the version is called."""
 
@@ -58,12 +58,11 @@ class TrainingEngine:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["TrainingEngine"]:
         await self._engine.start_in_thread()
-        keeper = asyncio.create_task(self._keep_alive(), name="keep the engine alive")
+        keeping = self._engine.keep_alive(self._report)
         try:
-            yield self
+            async with in_background(keeping, name="keep the engine alive"):
+                yield self
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
             await asyncio.to_thread(self._engine.stop)
 
     async def publish(self, sync: WeightSync, version: WeightFolder) -> None:
@@ -75,16 +74,6 @@ class TrainingEngine:
     async def restart(self, endpoint: Endpoint) -> None:
         """Ends it: it comes back with the version in force."""
         await asyncio.to_thread(self._engine.kill)
-
-    async def _keep_alive(self) -> None:
-        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
-        while True:
-            await self._engine.wait_ended()
-            try:
-                await self._engine.start_in_thread()
-            except HoldfastError as error:
-                self._report(f"the embedded engine died, and cannot be started again yet: {error}")
-                await asyncio.sleep(RESTART_SECONDS)
 
     def _options(self, version: str) -> tuple[str, ...]:
         return ("--version", version, "--served-model-name", MODEL, *self._more)

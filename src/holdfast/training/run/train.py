@@ -91,24 +91,11 @@ POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
 
-def open_batches(
-    journal: Journal, consumer: Consumer, stream: EpochStream, settings: TrainingSettings
-) -> BatchSource:
-    """One batch after the other, each sampled by the newest weights."""
-    return Batches(
-        journal,
-        consumer,
-        stream,
-        groups=settings.groups,
-        dynamic=settings.dynamic,
-        max_draws=settings.max_draws,
-    )
-
-
 class Assembly(Struct, frozen=True):
     """What a training is put together from."""
 
-    open_batches: OpenBatches = open_batches
+    open_batches: OpenBatches = Batches
+    """By default one batch after the other, each sampled by the newest weights."""
     rolls_out: bool = True
     """False: another process works on the run."""
     mixes_versions: bool = False

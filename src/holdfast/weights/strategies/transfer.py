@@ -108,7 +108,13 @@ class TransferStrategy(WeightStrategy):
         metas = await asyncio.to_thread(_read_metas, folder)
         await _together(
             {r: self._receive(r, metas) for r in replicas},
-            self._sender.send(folder, seconds=UPDATE_SECONDS, framing=self.framing),
+            self._sender.ask(
+                "send",
+                within=UPDATE_SECONDS,
+                folder=str(folder),
+                seconds=UPDATE_SECONDS,
+                framing=self.framing,
+            ),
         )
         crashpoint.reach("weights.received")
 
@@ -133,17 +139,23 @@ class TransferStrategy(WeightStrategy):
         world = 1 + sum(sizes)
         seconds = self._join_seconds
         try:
-            port = await self._sender.open(
-                address, world, seconds=seconds, **await self._open_options(replicas)
+            opened = await self._sender.ask(
+                "open",
+                within=seconds,
+                address=address,
+                world_size=world,
+                seconds=seconds,
+                **await self._open_options(replicas),
             )
         except WeightsNotTaken as error:
             raise TransferBroken(str(error), {}) from error
+        port = opened["port"]
         at = {"master_address": address, "master_port": port, "world_size": world}
         offsets = [1 + sum(sizes[:number]) for number in range(len(replicas))]
         try:
             await _together(
                 {r: self._join(r, at, offset) for r, offset in zip(replicas, offsets, strict=True)},
-                self._sender.joined(seconds=seconds + GRACE_SECONDS),
+                self._sender.answer(seconds + GRACE_SECONDS),  # When all members are there.
             )
         except TransferBroken as error:
             await self._break_off()
