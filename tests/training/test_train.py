@@ -33,9 +33,8 @@ from holdfast.training.run.folder import (
     use_folder,
 )
 from holdfast.training.run.loop import Restored, TrainingState, in_thread
-from holdfast.training.run.metrics import is_empty, is_flat
+from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat
 from holdfast.training.run.open_training import open_training, rewind
-from holdfast.training.run.result import TrainingReport
 from holdfast.training.run.train import train
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import (

@@ -17,8 +17,8 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.convert.experts import load_experts
-from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.settled_groups import SettledGroups
+from holdfast.delivery.thread import BackgroundTask
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
@@ -45,7 +45,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
-from holdfast.training.run.batches import load_group
+from holdfast.training.batch import load_group
 
 _log = logging.getLogger("holdfast.delivery")
 LEASE = "the trainer's lease"

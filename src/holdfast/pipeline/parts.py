@@ -35,7 +35,7 @@ from holdfast.training.run.folder import PARTS
 from holdfast.training.settings import TrainingSettings, training_settings_from
 
 if TYPE_CHECKING:
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
     from holdfast.training.run.train import Assembly
 
 TRAINER_PART, ROLLOUTER_PART = "trainer", "rollouter"

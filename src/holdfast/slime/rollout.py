@@ -322,7 +322,8 @@ def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
     """A failed member has no reward, and is in no mean."""
     results = {}
     for name, groups in found.items():
-        rows = [row for group in to_slime(_samples(groups)) for row in group]
+        samples = [s for group in groups for s in group.samples if s.reward is not None]
+        rows = [row for group in to_slime(samples) for row in group]
         made = _as_samples([rows], groups)[0]
         flat = [
             sample
@@ -335,7 +336,3 @@ def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
             "samples": flat,
         }
     return results
-
-
-def _samples(groups: Sequence[StepGroup]) -> list[Any]:
-    return [s for group in groups for s in group.samples if s.reward is not None]

@@ -17,17 +17,18 @@ from msgspec import Struct
 from holdfast import crashpoint
 from holdfast.convert.checks import check_temperature, check_vocabulary
 from holdfast.convert.trl import to_trl_async
-from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.settled_groups import LOOK_SECONDS
 from holdfast.delivery.stream import Trained
 from holdfast.delivery.taken_rows import TakenRow
+from holdfast.delivery.thread import BackgroundTask
 from holdfast.delivery.weights import ModelWeights, read_weights
 from holdfast.journal.journal import RunProgress, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.samples.version import WeightVersion
-from holdfast.training.run.batches import NothingRewarded, load_group
+from holdfast.training.batch import load_group
+from holdfast.training.run.batches import NothingRewarded
 from holdfast.trl.session import TrlOptions, TrlSession
 
 NO_REWARD = "no member has a reward"

@@ -126,9 +126,9 @@ class _Rollouts:
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
     ) -> Any:
         sampling = _sampling(params, loop.rollout_config)
-        is_training = sampling == _sampling(
-            _training_params(loop.rollout_config), loop.rollout_config
-        )
+        config = loop.rollout_config
+        own = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+        is_training = sampling == _sampling(own, config)
         name = self._run if is_training else f"{self._run}-val"
         stream = await self._stream(name, sampling, loop)
         task = self._task(kwargs)
@@ -299,10 +299,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
-
-
-def _training_params(config: Any) -> dict[str, Any]:
-    return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
 
 
 def _sampling(params: Mapping[str, Any], config: Any) -> Sampling:

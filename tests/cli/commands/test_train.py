@@ -146,7 +146,7 @@ def test_beside_rollouts_bad_input_starts_no_engine(place, capsys, monkeypatch, 
 
 def trained(**changes):
     pytest.importorskip("torch")
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
 
     made = {"run": "first", "steps": 3, "model": Path("out/weights/step-3"), "stopped": "",
             "rewards": [0.25, 0.5, 0.75], "held_out": {0: 0.5, 3: 0.875},

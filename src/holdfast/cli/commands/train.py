@@ -67,7 +67,7 @@ from holdfast.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
 
 PLAIN_SECONDS = 60.0
 """Between two lines of progress where nobody watches; each step has a line anyway."""

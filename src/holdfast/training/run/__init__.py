@@ -9,11 +9,10 @@
   it starts
 - `evaluation`: held-out tasks, as a run of its own
 - `progress`: what a training is doing right now
-- `metrics`: the numbers of each step, on the terminal, in a file and in trackers
+- `metrics`: the numbers of each step, on the terminal, in a file and in trackers; how it ended
 - `trackers`: Weights & Biases, trackio and TensorBoard
 - `curve`: the learning curve as a picture
 - `loop`: batch, step, checkpoint, commit, weights; again
-- `result`: how it ended
 - `open_training`: the run in its journal: made, found again, or refused; brought to the checkpoint
 - `train`: `holdfast.train`
 """

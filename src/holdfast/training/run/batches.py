@@ -5,7 +5,6 @@ that was admitted is settled and a batch is not whole, what is missing is admitt
 comes to the same batches as one that was never stopped.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -18,14 +17,9 @@ from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
-from holdfast.records.samples.sample import samples_of
 from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
-from holdfast.training.batch import (
-    TrainedTrajectory,
-    TrainingGroup,
-    check_trainable,
-)
+from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.run.ways_on import command_for
 from holdfast.training.settings import TrainingSettings
 
@@ -217,23 +211,6 @@ class Batches:
 
     async def _admit(self, count: int, admitted: int) -> None:
         await self._journal.admit(self._consumer.run, self._stream.draw(admitted, count))
-
-
-async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
-    """A settled group as it is trained: its valid members, with samples that were checked."""
-    task = members[0].key.task
-    # Of every member: a wrong status would leave one out. At once: one after the other, most of the
-    # time goes into changes between threads.
-    histories = await asyncio.gather(*(history_of(journal, member) for member in members))
-    found = []
-    for member, history in zip(members, histories, strict=True):
-        if not member.status.is_outcome:
-            continue
-        samples = samples_of(history, task=task, group=task, sample=member.key.sample)
-        for sample in samples:
-            check_trainable(sample)
-        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
-    return TrainingGroup(task, tuple(found))
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:

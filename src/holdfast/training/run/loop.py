@@ -12,7 +12,6 @@ that the run has a version of is trained again, and not before: nothing is sampl
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from holdfast import crashpoint
 from holdfast.engine.connect import Connection
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import Cause, NotTrainable, UsageError
+from holdfast.rollout.threads.contain import to_its_end
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import ways_on, weights
@@ -288,12 +288,15 @@ class TrainingLoop:
         return await asyncio.shield(self._engines)
 
     async def _work(self, done: int) -> None:
-        await self._evaluate_again(done)
+        # A kill may have come between a step and its evaluation; step 0 is the model as it was.
+        if "eval_reward" not in self._metrics.lines().get(done, {}):
+            await self._evaluate_due(done)
         for step in range(done + 1, self._settings.trainer.steps + 1):
             if step > self._trained_before:
                 await self._served()
             began = time.monotonic()
-            await self._show_rollouts(step)
+            settled = (await self._journal.progress(self._consumer.run)).settled
+            self._progress.roll_out(step, steps=self._settings.trainer.steps, settled=settled)
             batch = await self._batch_of(step)
             if batch is None:
                 await self._end_early(step - 1)
@@ -366,17 +369,8 @@ class TrainingLoop:
             await in_thread(self._state.save)
             await self._journal.commit(self._consumer, last)
 
-    async def _show_rollouts(self, step: int) -> None:
-        settled = (await self._journal.progress(self._consumer.run)).settled
-        self._progress.roll_out(step, steps=self._settings.trainer.steps, settled=settled)
-
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._settings.trainer.steps
-
-    async def _evaluate_again(self, step: int) -> None:
-        """A kill may have come between a step and its evaluation; step 0 is the model as it was."""
-        if "eval_reward" not in self._metrics.lines().get(step, {}):
-            await self._evaluate_due(step)
 
     async def _evaluate_due(self, step: int) -> None:
         """What is not recorded of the evaluation of a step that is trained again was not evaluated
@@ -398,17 +392,8 @@ class TrainingLoop:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """As `asyncio.to_thread`, but a cancelled caller waits until the thread is done: nobody is left
-    computing."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({running})
-        _ = running.cancelled() or running.exception()
-        raise
+    """As `asyncio.to_thread`, but a cancelled caller waits: nobody is left computing."""
+    return await to_its_end(asyncio.to_thread(function, *arguments))
 
 
 def _random_state() -> dict[str, Tensor]:

@@ -64,7 +64,7 @@ from holdfast.training.run.folder import (
     use_journal,
 )
 from holdfast.training.run.loop import Restored, TrainingLoop, TrainingState, in_thread
-from holdfast.training.run.metrics import Tracker, TrainingMetrics
+from holdfast.training.run.metrics import Tracker, TrainingMetrics, TrainingReport, report_of
 from holdfast.training.run.open_training import (
     adopt_code,
     begin_record,
@@ -75,7 +75,6 @@ from holdfast.training.run.open_training import (
     rewind,
 )
 from holdfast.training.run.progress import TrainingProgress
-from holdfast.training.run.result import TrainingReport, report_of
 from holdfast.training.run.serving import MODEL, TrainingEngines
 from holdfast.training.run.trackers import check_tracker, open_tracker
 from holdfast.training.settings import (

@@ -22,13 +22,12 @@ from holdfast.records.encoding.file_name import file_name
 from holdfast.training.model.network import Network, digest_of, no_progress_bars
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.carrier import Carrier, this_device
-from holdfast.weights.choice import AUTO
 from holdfast.weights.probe import PREFIXES, probe_ids
 from holdfast.weights.strategies.adapter import AdapterStrategy
 from holdfast.weights.strategies.disk import DiskStrategy, check_stage, sync_folder, sync_path
 from holdfast.weights.strategies.object_store import ObjectStoreStrategy
 from holdfast.weights.strategies.sglang_transfer import SglangTransfer
-from holdfast.weights.strategies.strategy import WeightStrategy
+from holdfast.weights.strategies.strategy import AUTO, WeightStrategy
 from holdfast.weights.strategies.vllm_transfer import (
     VllmOwnTransfer,
     VllmSharedMemory,

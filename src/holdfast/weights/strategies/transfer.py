@@ -79,7 +79,8 @@ class TransferStrategy(WeightStrategy):
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
-                    found += await self._finish_all(version, left)
+                    # Each by itself: the collective is over. What fails now may be half loaded.
+                    found += await asyncio.gather(*(self._finish_one(version, r) for r in left))
                     break
                 except TransferBroken as error:
                     await self._break_off()
@@ -117,12 +118,6 @@ class TransferStrategy(WeightStrategy):
             ),
         )
         crashpoint.reach("weights.received")
-
-    async def _finish_all(
-        self, version: WeightFolder, replicas: Sequence[Replica]
-    ) -> list[Acknowledgement]:
-        """Each by itself: the collective is over. What fails here may be half loaded."""
-        return list(await asyncio.gather(*(self._finish_one(version, r) for r in replicas)))
 
     async def _finish_one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
         try:
