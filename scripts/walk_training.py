@@ -1,9 +1,10 @@
 """The walk of one training step: the files of Holdfast that it goes through, and the hops between.
 
 From the groups of a batch, which are read from the journal, to the weights in force, for the second
-step of a small training with the embedded engine. All threads count; the rollouts are over by then.
-A hop is a call from one file of the package into another; frames of libraries in between do not
-count. `--hops` lists the hops, most first.
+step of a small training with the embedded engine. What the step's own task begins counts, in other
+tasks and threads, too; what goes on beside it (leases, the journal's writer) does not. A hop is a
+call from one file of the package into another; frames of libraries in between do not count.
+`--hops` lists the hops, most first.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +21,8 @@ from holdfast import crashpoint
 
 PACKAGE = str(Path(holdfast.__file__).parent) + "/"
 STEPS = 2
+_is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
+"""Tasks and threads have that of whoever began them."""
 
 
 async def rollout(t: holdfast.Rollout) -> None:
@@ -36,20 +40,19 @@ class Walk:
     def __init__(self) -> None:
         self.hops: Counter[tuple[str, str]] = Counter()
         self.calls: Counter[str] = Counter()
-        self.is_counting = False
         self._step = 1
 
     def reach(self, point: str) -> None:
         if point == "train.published":
-            self.is_counting = False
+            _is_in_step.set(False)
             self._step += 1
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event != "call" or not _is_ours(frame) or not _begins(frame):
             return
         if frame.f_code.co_name == "load_group" and self._step == STEPS:
-            self.is_counting = True
-        if not self.is_counting:
+            _is_in_step.set(True)
+        if not _is_in_step.get():
             return
         file = frame.f_code.co_filename[len(PACKAGE) :]
         self.calls[file] += 1

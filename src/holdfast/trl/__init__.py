@@ -1,4 +1,4 @@
-"""TRL's trainers on durable rollouts. Tested with TRL 1.16.0; imported only where it is used.
+"""Optional plug-in: TRL's trainers on durable rollouts. Tested with TRL 1.16.0, which it needs.
 
     trainer = GRPOTrainer(
         model, args=args, train_dataset=rows,
