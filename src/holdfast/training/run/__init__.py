@@ -2,8 +2,8 @@
 
 - `checks`: what is refused before anything is sampled or written
 - `folder`: where everything of a training is kept, by one process at a time
-- `ways_on`: what is advised where a training cannot go on as it is
-- `batches`: tasks are admitted, and whole batches of settled groups come back
+- `batches`: tasks are admitted, and whole batches of settled groups come back; what is advised
+  where none will
 - `weights`: a version of the weights as a folder, and its way into the engine
 - `serving`: the engines, at addresses or embedded; the latter serves the weights in force whenever
   it starts

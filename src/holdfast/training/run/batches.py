@@ -5,13 +5,16 @@ that was admitted is settled and a batch is not whole, what is missing is admitt
 comes to the same batches as one that was never stopped.
 """
 
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
 
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.options import JOURNAL
 from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import Cause, HoldfastError, UsageError
@@ -20,7 +23,6 @@ from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
 from holdfast.training.batch import TrainingGroup, load_group
-from holdfast.training.run.ways_on import command_for
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
@@ -221,3 +223,21 @@ def check_rewarded(batch: StepBatch, run: Run) -> None:
             "(`def score(trajectory)` beside the rollout, or --scorer) that returns one, or return "
             "the reward; until a step is trained, the same command goes on with other code"
         )
+
+
+def command_for(verb: str, run: str, journal: Journal) -> str:
+    """`holdfast VERB RUN`, with the journal that it has to be given."""
+    server = getattr(journal, "address", None)
+    name = str(getattr(journal, "path", "") or getattr(server, "name", ""))
+    where = f" --journal {shlex.quote(name)}" if name not in ("", JOURNAL.default) else ""
+    return f"`holdfast {verb} {shlex.quote(run)}{where}`"
+
+
+def train_on(model: Path, learning_rate: object, *, asked: object = None) -> str:
+    """What goes on with the weights alone. The rate is named: that by default depends on which
+    model is given. `asked`: the one that was given now, where that is refused."""
+    rate = f"{learning_rate}"
+    if asked not in (None, learning_rate):
+        rate = f"{asked}, or {learning_rate} as before"
+    words = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
+    return f"train on from its model under another name ({words}, another --run and --out)"

@@ -26,8 +26,15 @@ from holdfast.records.errors import Cause, NotTrainable, UsageError
 from holdfast.rollout.threads.contain import to_its_end
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
-from holdfast.training.run import ways_on, weights
-from holdfast.training.run.batches import BatchSource, NothingValid, StepBatch, check_rewarded
+from holdfast.training.run import weights
+from holdfast.training.run.batches import (
+    BatchSource,
+    NothingValid,
+    StepBatch,
+    check_rewarded,
+    command_for,
+    train_on,
+)
 from holdfast.training.run.evaluation import HeldOut
 from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS, OtherTraining
 from holdfast.training.run.metrics import TrainingMetrics, step_line
@@ -98,7 +105,7 @@ def _steps(state: TrainerState) -> int:
 def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return ways_on.train_on(folder / WEIGHTS / state.version, rate, asked=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, asked=asked)
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
@@ -333,7 +340,7 @@ class TrainingLoop:
             if step > 1:
                 raise NotTrainable(f"{why}: {self._train_on()}") from error
             run = self._consumer.run.spec.name
-            remove = ways_on.command_for("rm", run, self._journal)
+            remove = command_for("rm", run, self._journal)
             raise NothingTrainable(
                 f"{why}: correct it, then {remove} and the same command, or give another --run "
                 "and --out"
@@ -360,7 +367,7 @@ class TrainingLoop:
     def _train_on(self) -> str:
         assert self._state.version is not None, "the engines serve it"
         rate = self._settings.trainer.optimizer.learning_rate
-        return ways_on.train_on(self._state.version.path, rate)
+        return train_on(self._state.version.path, rate)
 
     async def _end_early(self, last: int) -> None:
         """The stream of groups has ended: what was trained is saved, as after the last step."""

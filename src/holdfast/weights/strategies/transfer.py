@@ -8,17 +8,20 @@ What engines call it is a matter of subclasses.
 """
 
 import asyncio
+import contextlib
+import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from holdfast import crashpoint
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.weights.carrier import Carrier, Device, Framing, this_device
 from holdfast.weights.replica import UPDATE_SECONDS, Replica
-from holdfast.weights.sender_process import SenderProcess
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """For engines to say what is wrong, when the sender notices first."""
+START_SECONDS = 120.0
+"""For the sender, which imports torch."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -249,3 +254,67 @@ def _address(replicas: Sequence[Replica]) -> str:
     hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]
     away = [host for host in hosts if host not in (LOOPBACK, "localhost", "::1")]
     return address_towards(away[0]) if away else LOOPBACK
+
+
+class SenderProcess:
+    """One group at a time. Whoever breaks off in the middle has to `kill` it."""
+
+    def __init__(self) -> None:
+        self._child: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
+        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` where there is
+        none within so many seconds."""
+        await self._start()
+        await self._write({"do": do, **request})
+        return await self.answer(within)
+
+    async def kill(self) -> None:
+        """Whatever it was at; the next request starts another one."""
+        child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+
+    async def _start(self) -> None:
+        if self._child is not None and self._child.returncode is None:
+            return
+        command = (sys.executable, "-m", "holdfast.weights.sender")
+        self._child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await self.answer(START_SECONDS)
+
+    async def _write(self, request: dict[str, object]) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        self._child.stdin.write(msgspec.json.encode(request) + b"\n")
+        try:
+            await self._child.stdin.drain()
+        except ConnectionError as error:
+            raise WeightsNotTaken("the process that sends weights has died") from error
+
+    async def answer(self, seconds: float) -> dict[str, object]:
+        """The next one: a request may have several."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        try:
+            async with asyncio.timeout(seconds):
+                line = await self._child.stdout.readline()
+        except TimeoutError as error:
+            raise WeightsNotTaken(f"weights were not sent within {seconds:g} s") from error
+        if not line:
+            raise WeightsNotTaken("the process that sends weights has died")
+        answer: dict[str, object] = msgspec.json.decode(line)
+        if "error" in answer:
+            raise WeightsNotTaken(f"sending weights failed: {answer['error']}")
+        return answer

@@ -21,10 +21,9 @@ from holdfast.weights.replica import (
     Replica,
     TransferBackend,
 )
-from holdfast.weights.sender_process import SenderProcess
 from holdfast.weights.strategies.disk import WORKER
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
-from holdfast.weights.strategies.transfer import GRACE_SECONDS, TransferStrategy
+from holdfast.weights.strategies.transfer import GRACE_SECONDS, SenderProcess, TransferStrategy
 from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
 
 if TYPE_CHECKING:
