@@ -36,8 +36,7 @@ from holdfast.records.step import AttemptStarted, Finished, Generated, Record, V
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.testing import run_in_virtual_time
-from holdfast.training.run.batches import BatchSource
-from holdfast.training.run.train import open_batches
+from holdfast.training.run.batches import Batches, BatchSource
 from holdfast.training.settings import TrainingSettings
 
 GROUPS, SAMPLES, STEPS = 8, 4, 30
@@ -98,7 +97,7 @@ async def _train(
     training = TrainingSettings.of(groups=GROUPS, samples=SAMPLES, steps=STEPS)
     tasks = [Task(id=f"t{n}", messages=(user("?"),)) for n in range(200)]
     stream = EpochStream(tasks, seed=0)
-    source: BatchSource = open_batches(journal, consumer, stream, training)
+    source: BatchSource = Batches(journal, consumer, stream, training)
     if paced is not None:
         source = PacedBatches(
             journal, consumer, stream, training=training, pipeline=paced, tasks=len(tasks)

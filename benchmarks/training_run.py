@@ -25,9 +25,8 @@ from result import Result
 
 from holdfast.embedded.model.files import TINY
 from holdfast.journal import open_journal
-from holdfast.training.batch import TrainingGroup
+from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.objective.objective import PRESETS
-from holdfast.training.run.batches import load_group
 from holdfast.training.settings import OptimizerSettings, TrainerSettings
 from holdfast.training.trainer import Trainer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.embedded.http.metrics import render_metrics
+from holdfast.embedded.http.server import render_metrics
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError

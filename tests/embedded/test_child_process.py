@@ -132,7 +132,7 @@ def test_progress_is_written_before_the_address(folder: Path) -> None:
 
 COUNTED = """
 import os, signal, threading
-from holdfast.embedded import parent
+from holdfast.embedded import serving
 
 signals, first, followed = [], threading.Event(), threading.Event()
 read = os.read
@@ -150,9 +150,9 @@ def read_after_first(*arguments):
 
 
 signal.signal(signal.SIGTERM, count)
-parent.os.read = read_after_first
-parent.time.sleep = lambda _: followed.set() or threading.Event().wait()
-parent.end_with_stdin()
+serving.os.read = read_after_first
+serving.time.sleep = lambda _: followed.set() or threading.Event().wait()
+serving.end_with_stdin()
 print("ready", flush=True)
 while not followed.wait(0.05):
     pass

@@ -30,7 +30,7 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.embedded", *words],
+        [sys.executable, "-m", "holdfast", "serve", *words],
         capture_output=True, text=True, timeout=SECONDS, check=False, env=ONE_THREAD, **options,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from holdfast.journal.rows import history_of_row, places_of_moved, task_body
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status, TrajectoryKey
-from holdfast.training.run.batches import load_group
+from holdfast.training.batch import load_group
 from support.journal import postgres_server as server
 from support.records import (
     finished,

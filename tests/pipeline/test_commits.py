@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 from holdfast.journal import open_journal
-from holdfast.pipeline.commits import notice_commits
-from holdfast.pipeline.parts import shared_journal
+from holdfast.pipeline.parts import notice_commits, shared_journal
 from support.records import make_tasks, spec
 
 ADMIT = """

@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.journal.memory import MemoryJournal
-from holdfast.pipeline.lag import Lag, PublishedVersions, widest
+from holdfast.pipeline.batches import Lag, PublishedVersions, widest
 from holdfast.records.samples.sample import Sample
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.training.batch import TrainedTrajectory, TrainingGroup

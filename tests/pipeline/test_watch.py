@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.journal.memory import MemoryJournal
-from holdfast.pipeline.status import StatusFile, read_status
-from holdfast.pipeline.watch import families, watched_page
+from holdfast.pipeline.status import StatusFile, families, read_status, watched_page
 from holdfast.prometheus import render
 from holdfast.records.errors import UsageError
 from support.records import consuming, ready, settle

@@ -174,14 +174,7 @@ class Simulation:
         stream = EpochStream(self._tasks, seed=0, shuffle=False)
         source: Batches
         if self._pipeline is None:
-            source = Batches(
-                self.journal,
-                consumer,
-                stream,
-                groups=self._training.groups,
-                dynamic=False,
-                max_draws=3,
-            )
+            source = Batches(self.journal, consumer, stream, self._training)
         else:
             source = PacedBatches(
                 self.journal,

@@ -12,6 +12,7 @@ from holdfast.records.run import Run
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
 from holdfast.training.run.batches import Batches
+from holdfast.training.settings import TrainingSettings
 from support.records import (
     consuming,
     generated,
@@ -66,5 +67,4 @@ async def _settle(journal: Journal, lease: Lease, reward: float | str | None) ->
 def batches_of(
     journal: Journal, consumer: Consumer, stream: EpochStream, *, groups: int = 2, **options: object
 ) -> Batches:
-    chosen = {"dynamic": False, "max_draws": 3} | options
-    return Batches(journal, consumer, stream, groups=groups, **chosen)  # type: ignore[arg-type]
+    return Batches(journal, consumer, stream, TrainingSettings.of(groups=groups, **options))

@@ -15,7 +15,8 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.testing import FakeEngine
-from holdfast.training.run.evaluation import evaluate
+from holdfast.training.run.evaluation import HeldOut
+from holdfast.training.settings import TrainingSettings
 
 HELD_OUT = as_tasks([{"id": name, "prompt": "?", "ground_truth": name} for name in "abcd"])
 
@@ -62,16 +63,8 @@ def engine():
 def evaluated(engine, journal, plan, *, said, tasks=HELD_OUT, version="step-3"):
     async def body():
         async with connected(engine) as connection:
-            return await evaluate(
-                plan,
-                tasks,
-                3,
-                version,
-                journal=journal,
-                connection=connection,
-                samples=2,
-                report=said.append,
-            )
+            held_out = HeldOut(plan, tasks, TrainingSettings(eval_samples=2), journal)
+            return await held_out.evaluate(3, version, connection, report=said.append)
 
     return asyncio.run(body())
 

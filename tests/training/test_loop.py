@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import Cause, NotTrainable
 from holdfast.training.run.batches import NothingValid
-from holdfast.training.run.loop import Engines, NothingTrainable, TrainingLoop
+from holdfast.training.run.loop import NothingTrainable, ServedWeights, TrainingLoop
 from holdfast.training.run.metrics import TrainingMetrics
 from holdfast.training.run.progress import TrainingProgress
 from holdfast.training.run.weights import WeightFolder
@@ -52,7 +52,7 @@ async def loop_over(batches, tmp_path, *, trained_before=0, lines):
         journal=journal,
         consumer=await consuming(journal, run),
         trained_before=trained_before,
-        recorded=None,
+        held_out=None,
         metrics=TrainingMetrics(tmp_path, report=print),
         progress=TrainingProgress(),
         report=lines.append,
@@ -64,7 +64,7 @@ def ended(tmp_path, error, *, done):
 
     async def work():
         loop = await loop_over(Unusable(error), tmp_path, lines=[])
-        loop.use(Engines(publish=None, evaluate=None))
+        loop.use(ServedWeights(None, None, None))
         await loop.work(done)
 
     with pytest.raises(type(error)) as caught:
@@ -114,7 +114,7 @@ def test_engines_are_wanted_when_what_was_trained_before_is_trained_again(
         await asyncio.wait({working, loop.wants_engines}, return_when=asyncio.FIRST_COMPLETED)
         assert loop.wants_engines.done() == is_wanted
         assert working.done() == (not is_wanted), "it waits for the engines"
-        loop.use(Engines(publish=None, evaluate=None))
+        loop.use(ServedWeights(None, None, None))
         with pytest.raises(NothingValid):
             await working
 

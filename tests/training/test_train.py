@@ -1,7 +1,6 @@
 """`holdfast.train`: what cannot be trained is said in one line, before anything is written."""
 
 import asyncio
-import json
 import shutil
 import threading
 from functools import partial
@@ -33,10 +32,9 @@ from holdfast.training.run.folder import (
     name_full_disk,
     use_folder,
 )
-from holdfast.training.run.loop import Restored, TrainingState, _differences, in_thread
-from holdfast.training.run.metrics import is_empty, is_flat
+from holdfast.training.run.loop import Restored, TrainingState, in_thread
+from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat
 from holdfast.training.run.open_training import open_training, rewind
-from holdfast.training.run.result import TrainingReport
 from holdfast.training.run.train import train
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import (
@@ -543,14 +541,6 @@ def test_an_adapter_is_no_other_model(saved):
     settings = structs.replace(SMALL, lora=Lora(4))
     said = str(attempt(saved, settings=settings).value)
     assert "other settings: lora was none, now rank=4 alpha=32 targets=none; go on" in said
-
-
-def test_a_switch_that_is_off_is_recorded_as_either(saved, tmp_path):
-    file = next(saved.glob("checkpoints/*/state.json"))
-    recorded = json.loads(file.read_text())["settings"]
-    assert recorded["gradient_checkpointing"] is False
-    assert _differences(recorded | {"gradient_checkpointing": None}, SMALL.identity) == []
-    assert _differences(recorded | {"dynamic": 0.0}, SMALL.identity | {"dynamic": None}) != []
 
 
 def resumed(folder, *, steps, schedule="constant"):

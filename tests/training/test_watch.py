@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.training.ranks.watch import DeathWatch
+from holdfast.training.ranks.group import DeathWatch
 
 SLEEPER = [sys.executable, "-S", "-c", "input()"]
 DEADLINE = 60.0

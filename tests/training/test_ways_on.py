@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.training.run.ways_on import command_for, train_on
+from holdfast.training.run.batches import command_for, train_on
 
 
 def test_a_command_names_the_journal_that_it_needs(tmp_path, monkeypatch):

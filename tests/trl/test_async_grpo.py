@@ -32,10 +32,10 @@ def engine() -> Iterator[FakeEngine]:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """TRL's documented interface in place of the package."""
     monkeypatch.syspath_prepend(str(PACKAGE))
-    from holdfast.trl import async_session
+    from holdfast.trl import session
 
     # The fake engine reads bytes.
-    monkeypatch.setattr(async_session, "renderer_for", lambda folder: ByteRenderer())
+    monkeypatch.setattr(session, "renderer_for", lambda folder: ByteRenderer())
     yield
     for name in [name for name in sys.modules if name.startswith(("holdfast.trl", "trl"))]:
         del sys.modules[name]

@@ -55,10 +55,10 @@ def score(trajectory: holdfast.TrajectoryView) -> float:
 @pytest.fixture
 def started(tmp_path, engine, monkeypatch) -> Iterator[Any]:
     """Makes trainers over one journal; ends their rollouts."""
-    from holdfast.trl import grpo
+    from holdfast.trl import session
 
     # The fake engine reads bytes.
-    monkeypatch.setattr(grpo, "renderer_for", lambda folder: ByteRenderer())
+    monkeypatch.setattr(session, "renderer_for", lambda folder: ByteRenderer())
     made = []
 
     def start(*, rollout: Any = solve, resume: int = 0, trainer: Any = None, **options: Any):

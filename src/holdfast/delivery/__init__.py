@@ -1,8 +1,8 @@
 """Recorded groups to a training loop that is not ours, each exactly once.
 
-- `thread`: An event loop in a thread of its own, for loops that are not asynchronous.
+- `thread`: An event loop in a thread of its own, for loops that are not asynchronous; work beside
+  a trainer's own, such as the renewal of its lease.
 - `waiting`: What a consumer is told where there is nothing to deliver.
-- `background`: Work beside a trainer's own, such as the renewal of its lease.
 - `settled_groups`: Waiting for groups of a run to settle: one reader for all who wait.
 - `delivery`: `Delivery`: the groups of a run, step by step, for a loop of one's own.
 - `dataset`: The same as an `IterableDataset` of PyTorch.

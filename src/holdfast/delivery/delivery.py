@@ -16,8 +16,7 @@ from typing import Self
 from msgspec import Struct
 
 from holdfast import crashpoint
-from holdfast.delivery.background import BackgroundTask
-from holdfast.delivery.thread import LoopThread
+from holdfast.delivery.thread import BackgroundTask, LoopThread
 from holdfast.delivery.waiting import GroupWait, log_undelivered
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training
 from holdfast.engine.report import many
@@ -30,8 +29,7 @@ from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample
-from holdfast.training.batch import TrainingGroup
-from holdfast.training.run.batches import load_group
+from holdfast.training.batch import TrainingGroup, load_group
 
 LEASE_SECONDS = 60.0
 LEASE = "the lease of a Delivery"

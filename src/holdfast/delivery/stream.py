@@ -17,13 +17,15 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.convert.experts import load_experts
-from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.settled_groups import SettledGroups
+from holdfast.delivery.thread import BackgroundTask
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.open_run import RunChanged
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
+from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import (
     Batch,
@@ -36,11 +38,14 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.process import this_process
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
+from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
-from holdfast.training.run.batches import load_group
+from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.training.batch import load_group
 
 _log = logging.getLogger("holdfast.delivery")
 LEASE = "the trainer's lease"
@@ -77,6 +82,38 @@ Connect = Callable[[Journal, Consumer | None], AbstractAsyncContextManager[Conne
 """Makes the policy available: called when the run is open, and before anything is sampled."""
 
 
+def plan_stream(
+    name: str,
+    rollout: object,
+    scorer: PointScorer | GroupScorer | None,
+    *,
+    model: str,
+    renderer: str,
+    samples: int,
+    sampling: Sampling,
+    seed: int | None = None,
+    group: GroupPolicy | None = None,
+    settings: Settings | None = None,
+) -> RunPlan:
+    """The plan of a run whose tasks the trainer gives later. `model`: what its training is known
+    by, since trainers do not say which weights their engines have."""
+    plan = plan_run(
+        name,
+        tasks=(),
+        processor=as_processor(rollout),
+        rollout=fingerprinted(rollout),
+        scorer=None if scorer is None else Scorer(scorer),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        samples=samples,
+        sampling=sampling,
+        seed=seed,
+        group=group,
+        settings=settings,
+    )
+    spec = structs.replace(plan.spec, model=model, renderer=renderer)
+    return structs.replace(plan, spec=spec)
+
+
 class RolloutStream:
     """One run, one consumer. `open`, then `roll_out` for each step, and `close`."""
 
@@ -90,7 +127,7 @@ class RolloutStream:
     ):
         """Without a consumer, steps are not reserved: several processes may share the run, and
         what is trained is the trainer's own bookkeeping."""
-        self._plan = plan
+        self.plan = plan
         self._connect = connect
         self._open_journal = journal
         self._name = consumer
@@ -133,7 +170,7 @@ class RolloutStream:
         self, name: str, done: int | None, trained: Trained, *, begins: bool
     ) -> None:
         consumer = await self.journal.subscribe(
-            self.run, name, this_process(), lease_seconds=self._plan.settings.lease_seconds
+            self.run, name, this_process(), lease_seconds=self.plan.settings.lease_seconds
         )
         self._consumer = consumer
         self._stack.push_async_callback(self.journal.unsubscribe, consumer)
@@ -150,7 +187,7 @@ class RolloutStream:
     def _check_new(self) -> None:
         if self._committed:
             raise UsageError(
-                f"run {self._plan.spec.name!r} of this journal was trained up to step "
+                f"run {self.plan.spec.name!r} of this journal was trained up to step "
                 f"{self._committed}, and the trainer begins anew, with other weights: resume from "
                 "the checkpoint, or give another run, or another journal"
             )
@@ -161,7 +198,7 @@ class RolloutStream:
         return self._consumer
 
     async def _find_run(self, done: int) -> Run:
-        spec = self._plan.spec
+        spec = self.plan.spec
         run = await self.journal.find_run(spec.name)
         if run is None and done:
             raise UsageError(
@@ -175,7 +212,7 @@ class RolloutStream:
 
     async def _check_run(self, run: Run) -> None:
         """Raises where the run is not what the trainer's plan is."""
-        spec = self._plan.spec
+        spec = self.plan.spec
         if (await self.journal.progress(run)).sealed:
             raise UsageError(
                 f"run {spec.name!r} of this journal is over: it takes no more tasks; give another "
@@ -191,10 +228,10 @@ class RolloutStream:
 
     async def _create_run(self) -> Run:
         try:
-            return await self.journal.create_run(self._plan.spec, (), sealed=False)
+            return await self.journal.create_run(self.plan.spec, (), sealed=False)
         except UsageError:
             # Another process of the same trainer was faster.
-            run = await self.journal.find_run(self._plan.spec.name)
+            run = await self.journal.find_run(self.plan.spec.name)
             if run is None:
                 raise
             return run
@@ -208,7 +245,7 @@ class RolloutStream:
             connection = await self._stack.enter_async_context(
                 self._connect(self.journal, self._consumer)
             )
-            engine = self._plan.engine(self.run, self.journal, connection, stop=self._stop)
+            engine = self.plan.engine(self.run, self.journal, connection, stop=self._stop)
             self._rolling = asyncio.create_task(engine.work(), name="rollouts")
             self._stack.push_async_callback(self._end_rollouts, self._rolling)
 

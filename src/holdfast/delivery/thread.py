@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -69,3 +70,29 @@ class LoopThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(JOIN_SECONDS)
+
+
+_log = logging.getLogger("holdfast.delivery")
+
+
+class BackgroundTask:
+    """Runs until `end`, which cancels it."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], *, name: str):
+        self._name = name
+        self._task = asyncio.create_task(work, name=name)
+        self._is_reported = False
+
+    def check(self) -> None:
+        """Raises what has ended it."""
+        if self._task.done():
+            self._is_reported = True
+            self._task.result()
+
+    async def end(self) -> None:
+        """What has ended it before is logged where no `check` has raised it."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        error = None if self._task.cancelled() else self._task.exception()
+        if error is not None and not self._is_reported:
+            _log.warning("%s: %s: %s", self._name, type(error).__name__, error)

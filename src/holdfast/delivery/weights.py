@@ -3,8 +3,6 @@
 The name and the digest of a version are durable before an engine gets it, as everywhere.
 """
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,8 @@ from msgspec import Struct
 
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import UsageError
-from holdfast.training.model.network import no_progress_bars
 from holdfast.training.run.loop import in_thread
-from holdfast.training.run.weights import WeightFolder, choose_name, digest_of
-
-_ASIDE = ".partial-"
+from holdfast.training.run.weights import WeightFolder, choose_name, digest_of, write_aside
 
 
 class ModelWeights(Struct, frozen=True):
@@ -51,18 +46,11 @@ async def name_weights(
     """As a Hugging Face folder with a name that is durable."""
     digest = weights.digest
     name = await choose_name(journal, consumer, step, digest)
-    path = await in_thread(_write, weights, tokenizer, parent, name)
+
+    def write(folder: Path) -> None:
+        weights.model.save_pretrained(folder, state_dict=weights.tensors, safe_serialization=True)
+        tokenizer.save_pretrained(folder)
+
+    path = await in_thread(write_aside, parent, name, write)
     await journal.publish_version(consumer.run, name, step=step, digest=digest, consumer=consumer)
     return WeightFolder(name, path, digest)
-
-
-@no_progress_bars()
-def _write(weights: ModelWeights, tokenizer: Any, parent: Path, name: str) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
-    aside, final = parent / f"{_ASIDE}{name}", parent / name
-    shutil.rmtree(aside, ignore_errors=True)
-    weights.model.save_pretrained(aside, state_dict=weights.tensors, safe_serialization=True)
-    tokenizer.save_pretrained(aside)
-    shutil.rmtree(final, ignore_errors=True)
-    os.rename(aside, final)
-    return final

@@ -11,8 +11,6 @@ transformers (the extra `local`) with `DecodeEngine` and `load`, not before.
 - `http`: The engine's HTTP interface, in vLLM's shape.
 - `scheduler`: Which sequences are decoded next, and how their tokens are drawn.
 - `model`: The model: loading it, its passes, and the proof that batches change nothing.
-- `parent`: A process that ends with whoever started it: with the other end of the pipe on its
-  stdin.
 """
 
 from importlib import import_module

@@ -25,6 +25,8 @@ from holdfast.records.errors import HoldfastError, UsageError
 IDLE_SECONDS = 120.0
 """For how long a child may neither compute nor read before it is ready."""
 REPORT_SECONDS = 15.0
+RESTART_SECONDS = 0.5
+"""Between two tries to start the child again."""
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 70.0
 _TAIL_BYTES = 2000
@@ -134,6 +136,17 @@ class EmbeddedEngine:
             await ended.wait()
         finally:
             loop.remove_reader(pipe)
+
+    async def keep_alive(self, notify: Callable[[str], None]) -> None:
+        """Starts the child again whenever it has ended. A dead engine is an outage like any other:
+        calls wait until it is back, and go on."""
+        while True:
+            await self.wait_ended()
+            try:
+                await self.start_in_thread()
+            except HoldfastError as error:
+                notify(f"the embedded engine died, and cannot be started again yet: {error}")
+                await asyncio.sleep(RESTART_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL, as an accident would."""

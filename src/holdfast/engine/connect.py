@@ -17,7 +17,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import HoldfastError, PolicyRefused, UsageError
+from holdfast.records.errors import PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from holdfast.embedded.child_process import EmbeddedEngine
     from holdfast.policy.client.replicas import EnginePolicy
 
-RESTART_SECONDS = 0.5
-"""Between two tries to start an engine again."""
 Notify = Callable[[str], None]
 """Called with a line for people."""
 
@@ -179,7 +177,7 @@ class EmbeddedEngines:
         if folder not in self._engines:
             self._engines[folder] = await self._start(folder)
         engine = self._engines[folder]
-        async with in_background(self._keep_alive(engine), name="keep the engine alive"):
+        async with in_background(engine.keep_alive(self._notify), name="keep the engine alive"):
             yield engine
 
     async def _start(self, folder: str | None) -> "EmbeddedEngine":
@@ -191,16 +189,6 @@ class EmbeddedEngines:
         engine = EmbeddedEngine(path, report=self._progress)
         await engine.start_in_thread()
         return engine
-
-    async def _keep_alive(self, engine: "EmbeddedEngine") -> None:
-        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
-        while True:
-            await engine.wait_ended()
-            try:
-                await engine.start_in_thread()
-            except HoldfastError as error:
-                self._notify(f"the embedded engine died, and cannot be started again yet: {error}")
-                await asyncio.sleep(RESTART_SECONDS)
 
     def close(self) -> None:
         """Ends the engines and waits for them. Does nothing a second time."""

@@ -1,6 +1,6 @@
-"""NeMo-RL: environments of ours in its rollouts, and recorded groups for its asynchronous buffer.
+"""Optional plug-in: environments of ours in NeMo-RL's rollouts, recorded groups in its buffer.
 
-Checked against NeMo-RL's main of August 2026 (it is not on PyPI).
+Checked against NeMo-RL's main of August 2026, which it needs (it is not on PyPI).
 
 - `environment`: `HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
 - `buffer`: `BufferFeed`: the groups of a `Delivery` into NeMo-RL's replay buffer.

@@ -11,20 +11,21 @@ training that does one thing after the other.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from holdfast.journal.journal import Consumer, Journal, LedgerEntry, TrajectoryRow
-from holdfast.pipeline.lag import Lag, PublishedVersions, sampled_tokens, widest
 from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld
 from holdfast.pipeline.status import StatusFile
 from holdfast.records.epochs import EpochStream
 from holdfast.records.group import Dismissal
-from holdfast.records.run import MAX_TRAJECTORIES
+from holdfast.records.run import MAX_TRAJECTORIES, Run
+from holdfast.records.samples.version import WeightVersion
+from holdfast.records.step import VersionSource
 from holdfast.rollout.threads.contain import end_task, end_tasks
-from holdfast.training.batch import TrainingGroup
+from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.run.batches import (
     FUTILE_DRAWS,
     WAIT_SECONDS,
@@ -33,12 +34,13 @@ from holdfast.training.run.batches import (
     RollOut,
     StepBatch,
     already_rolling,
-    load_group,
 )
 from holdfast.training.settings import TrainingSettings
 
 Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
 """A batch that is reserved and read before its step: the step, its rows and its groups."""
+Admitted = tuple[list[LedgerEntry], bool, int]
+"""What is open; whether the stream is sealed; how many were just admitted."""
 LOOK_SECONDS = 0.02
 """Between two looks at a journal in which others are busy."""
 
@@ -59,18 +61,10 @@ class PacedBatches(Batches):
         report: Callable[[str], None] = lambda line: None,
     ):
         """`tasks`: how many an epoch has."""
-        super().__init__(
-            journal,
-            consumer,
-            stream,
-            groups=training.groups,
-            dynamic=training.dynamic,
-            max_draws=training.max_draws,
-        )
+        super().__init__(journal, consumer, stream, training)
         self.pool = DataPool(
             journal, consumer.run, bound=pipeline.window(training.groups), consumer=consumer
         )
-        self._training = training
         self._pipeline = pipeline
         self._last_group = pipeline.last_group(tasks)
         self._versions = PublishedVersions(journal, consumer.run)
@@ -86,13 +80,13 @@ class PacedBatches(Batches):
         self._ages: list[float] = []
         self._ahead: asyncio.Task[Ahead | None] | None = None
         self._loaded: dict[str, TrainingGroup] = {}
-        self._admission: asyncio.Task[None] | None = None
+        self._admission: asyncio.Task[Admitted] | None = None
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         self._lags, self._ages, self._stuck_since = {}, [], None
         before = (self._idle, self._unused, self._too_old)
         batch = await super().of_step(step, roll_out)
-        is_last = step >= self._training.trainer.steps
+        is_last = step >= self._settings.trainer.steps
         if batch is not None and self._pipeline.max_staleness and not is_last:
             self._ahead = asyncio.create_task(self._look_ahead(step + 1), name="the next batch")
         if batch is None:
@@ -189,7 +183,7 @@ class PacedBatches(Batches):
         if of != step:
             return None
         await self._end_admission()
-        self._admission = asyncio.create_task(self._admit_beside(step), name="admission")
+        self._admission = asyncio.create_task(self._admitted(step), name="admission")
         self._loaded = {group.task: group for group in groups}
         self._taken(rows)
         return rows
@@ -200,9 +194,6 @@ class PacedBatches(Batches):
         await end_tasks(tasks)
         if self._status is not None:
             self._status.update({}, doing="ended")
-
-    async def _admit_beside(self, step: int) -> None:
-        await self._admitted(step)
 
     async def _end_admission(self) -> None:
         task, self._admission = self._admission, None
@@ -221,9 +212,8 @@ class PacedBatches(Batches):
         left = self._stuck_since + self._pipeline.straggler_seconds - self._clock()
         return min(WAIT_SECONDS, max(left, LOOK_SECONDS))
 
-    async def _admitted(self, step: int) -> tuple[list[LedgerEntry], bool, int]:
-        """What is open, after the admission of what there is room for; whether the stream is
-        sealed; how many were admitted."""
+    async def _admitted(self, step: int) -> Admitted:
+        """After the admission of what there is room for."""
         if self._admission is not asyncio.current_task():
             await self._end_admission()
         entries = await self.pool.open(step=step)
@@ -231,7 +221,7 @@ class PacedBatches(Batches):
         if progress.sealed:
             return entries, True, 0
         admitted = progress.planned // self._consumer.run.spec.samples
-        steps_left = self._training.trainer.steps - step + 1
+        steps_left = self._settings.trainer.steps - step + 1
         # What no step will need is not sampled.
         room = min(self.pool.bound, steps_left * self._groups) - len(entries)
         if self._last_group is not None:
@@ -295,19 +285,15 @@ class PacedBatches(Batches):
         now = await self._versions.in_force(step - 1)
         for group in groups:
             self._lags[group.task] = None if now is None else self._versions.lag(group, now)
-        old = [group for group in groups if self._is_too_old(group)]
-        if self._pipeline.too_old is TooOld.TRAIN:
-            self._too_old += len(old)
-            return await super()._refuse(groups, step=step)
+        lags = {task: lag.oldest for task, lag in self._lags.items() if lag is not None}
+        old = [g for g in groups if lags.get(g.task, 0) > self._pipeline.max_staleness]
         self._too_old += len(old)
+        if self._pipeline.too_old is TooOld.TRAIN:
+            return await super()._refuse(groups, step=step)
         names = {group.task for group in old}
         rest = [group for group in groups if group.task not in names]
         refused = list(await super()._refuse(rest, step=step))
         return [*((group, Dismissal.TOO_OLD) for group in old), *refused]
-
-    def _is_too_old(self, group: TrainingGroup) -> bool:
-        lag = self._lags[group.task]
-        return lag is not None and lag.oldest > self._pipeline.max_staleness
 
     # --- saying so
 
@@ -331,7 +317,7 @@ class PacedBatches(Batches):
             return
         totals = {
             "step": step,
-            "steps": self._training.trainer.steps,
+            "steps": self._settings.trainer.steps,
             "max_staleness": self._pipeline.max_staleness,
             "idle_seconds_total": self._idle,
             "tokens_unused_total": self._unused,
@@ -348,3 +334,58 @@ def _length(groups: Sequence[TrainingGroup]) -> float:
     """The mean number of sampled tokens: a bias against long trajectories is seen in it."""
     count = sum(len(group.trajectories) for group in groups)
     return sampled_tokens(groups) / count if count else 0.0
+
+
+class Lag(Struct, frozen=True):
+    """In steps, of the newest and of the oldest sampled token."""
+
+    newest: int
+    oldest: int
+
+
+class PublishedVersions:
+    """The versions of a run by name; each is read from the journal once."""
+
+    def __init__(self, journal: Journal, run: Run):
+        self._journal = journal
+        self._run = run
+        self._known: dict[str, WeightVersion] = {}
+
+    async def in_force(self, step: int) -> WeightVersion | None:
+        """The newest one that `step` (its optimizer step) has made."""
+        found = await self._journal.versions(self._run)
+        self._known = {version.name: version for version in found}
+        made = [version for version in found if version.step == step]
+        return made[-1] if made else None
+
+    def lag(self, group: TrainingGroup, now: WeightVersion) -> Lag | None:
+        """None where a token's version is not known, or where nothing was sampled."""
+        spans = [
+            span
+            for trajectory in group.trajectories
+            for sample in trajectory.samples
+            for span in sample.version_spans
+        ]
+        if any(span.source is VersionSource.UNKNOWN for span in spans):
+            return None
+        behind = [self._behind(span.version, now) for span in spans]
+        known = [number for number in behind if number is not None]
+        if not known or len(known) < len(behind):
+            return None
+        return Lag(min(known), max(known))
+
+    def _behind(self, name: str, now: WeightVersion) -> int | None:
+        version = self._known.get(name)
+        return None if version is None else max(0, now.step - version.step)
+
+
+def widest(lags: Iterable[Lag | None]) -> Lag | None:
+    """Over all of a batch."""
+    known = [lag for lag in lags if lag is not None]
+    if not known:
+        return None
+    return Lag(min(lag.newest for lag in known), max(lag.oldest for lag in known))
+
+
+def sampled_tokens(groups: Sequence[TrainingGroup]) -> int:
+    return sum(t.sampled_tokens for group in groups for t in group.trajectories)

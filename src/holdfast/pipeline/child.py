@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +20,7 @@ from typing import IO
 from msgspec import Struct
 
 from holdfast.log_files import open_log
+from holdfast.pipeline.settings import RestartPolicy
 
 LAST_LINES = 20
 READ_SECONDS = 2.0
@@ -144,3 +146,35 @@ def is_crash(code: int, *, final: Sequence[int]) -> bool:
     """Whether another start may help: it was killed, or failed by something that passes. `final`
     are the exit codes of what will be the same again."""
     return code != 0 and code not in final
+
+
+class Restarts:
+    """Of one part, through all its lives."""
+
+    def __init__(self, policy: RestartPolicy):
+        self._policy = policy
+        self._crashes: deque[float] = deque()
+        self.count = 0
+        """So far."""
+
+    def after_crash(self) -> float | None:
+        """Seconds until the start that follows the crash of this moment, which is counted as one;
+        None: there is none any more."""
+        now = time.monotonic()
+        self._crashes.append(now)
+        while self._crashes[0] < now - self._policy.within:
+            self._crashes.popleft()
+        wait = self._policy.wait(len(self._crashes))
+        self.count += wait is not None
+        return wait
+
+
+def last_cause(cause: str, restarts: int) -> str:
+    """Of a part that is not started again."""
+    return f"{cause} (and so {restarts} times before)"
+
+
+def how_ended(name: str, code: int) -> str:
+    """The exit status of a part in words."""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    return f"the {name} {how}"

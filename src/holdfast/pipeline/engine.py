@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.embedded.child_process import EmbeddedEngine, EngineDidNotStart
 from holdfast.engine.open_run import TRAINED_MODEL
 from holdfast.journal import open_journal
-from holdfast.pipeline.restarts import Restarts, how_ended, last_cause
+from holdfast.pipeline.child import Restarts, how_ended, last_cause
 from holdfast.pipeline.settings import RestartPolicy
 from holdfast.records.errors import HoldfastError
 from holdfast.records.samples.version import newest_of

@@ -5,6 +5,7 @@ and come back, in any order, on any machine that reaches both.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,9 +19,9 @@ from holdfast.engine.open_run import TRAINED_MODEL, RunChanged, is_trained
 from holdfast.engine.run_plan import RunPlan, check_supported
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
+from holdfast.journal.changes import Changes
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.pipeline.batches import PacedBatches
-from holdfast.pipeline.commits import notice_commits
 from holdfast.pipeline.rollouter import Rollouter
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
 from holdfast.pipeline.status import RolloutProgress, StatusFile
@@ -35,12 +36,16 @@ from holdfast.training.run.folder import PARTS
 from holdfast.training.settings import TrainingSettings, training_settings_from
 
 if TYPE_CHECKING:
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
     from holdfast.training.run.train import Assembly
 
 TRAINER_PART, ROLLOUTER_PART = "trainer", "rollouter"
 LOOK_SECONDS = 0.1
 STATUS_SECONDS = 0.5
+COMMIT_SECONDS = 0.01
+"""Between two looks at SQLite's log, each of which costs microseconds."""
+SAME_TICK = 0.05
+"""Two writes may bear the same time, and leave the file as long as it was."""
 
 
 def assembly(
@@ -203,3 +208,32 @@ def _numbers(progress: RolloutProgress) -> Mapping[str, float]:
         "tokens_total": progress.tokens,
         "idle_seconds_total": progress.idle_seconds,
     }
+
+
+async def notice_commits(address: str, changes: Changes, *, every: float = COMMIT_SECONDS) -> None:
+    """For ever: notifies `changes` after each commit to the SQLite journal at `address`. For other
+    journals it does nothing: they have ways of their own.
+
+    A journal wakes its own process at once, and looks every second for what others did. Two
+    processes that hand work to each other would wait for most of that second each time."""
+    if "://" in address:
+        return
+    path, seen, until = f"{address}-wal", None, 0.0
+    clock = asyncio.get_running_loop().time
+    while True:
+        mark = _mark(path)
+        if mark != seen:
+            seen, until = mark, clock() + SAME_TICK
+            changes.notify()
+        elif until and clock() >= until:
+            until = 0.0
+            changes.notify()
+        await asyncio.sleep(every)
+
+
+def _mark(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -12,9 +12,15 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from holdfast.engine.stop import Stop
-from holdfast.pipeline.child import ChildProcess, PipelinePart, is_crash
+from holdfast.pipeline.child import (
+    ChildProcess,
+    PipelinePart,
+    Restarts,
+    how_ended,
+    is_crash,
+    last_cause,
+)
 from holdfast.pipeline.engine import SupervisedEngine
-from holdfast.pipeline.restarts import Restarts, how_ended, last_cause
 from holdfast.pipeline.settings import RestartPolicy
 
 END_SECONDS = 120.0

@@ -1,4 +1,6 @@
-"""slime on durable rollouts. Checked against slime's main of August 2026 (it is not on PyPI).
+"""Optional plug-in: slime on durable rollouts.
+
+Checked against slime's main of August 2026, which it needs (it is not on PyPI).
 
     slime … --rollout-function-path holdfast.slime.generate_rollout \
             --data-source-path holdfast.slime.DataSource \

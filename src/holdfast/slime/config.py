@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
-from holdfast.engine.scoring.scorer import Scorer
-from holdfast.engine.settings import Settings
+from holdfast.delivery.stream import plan_stream
+from holdfast.engine.run_plan import RunPlan
 from holdfast.journal import MEMORY, check_address, is_server
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import as_declared
@@ -22,7 +21,6 @@ from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.code.load import load_module, split
-from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.tasks.read import read_tasks
 
 POST_PROCESS = "holdfast.slime.post_process_rewards"
@@ -104,27 +102,26 @@ def _urls(args: Any) -> tuple[str, ...]:
     return (f"http://{ip}:{port}",)
 
 
-def plan_of(args: Any, name: str, samples: int) -> RunPlan:
+def plan_of(args: Any, name: str, *, samples: int, model: str, renderer: str) -> RunPlan:
     """The rollout and the scorer that the arguments name, as a run."""
     rollout, scorer = _code(args)
-    return plan_run(
+    sampling = Sampling(
+        max_tokens=args.rollout_max_response_len or Sampling().max_tokens,
+        temperature=args.rollout_temperature,
+        top_p=args.rollout_top_p,
+        top_k=max(getattr(args, "rollout_top_k", 0) or 0, 0),
+        stop=tuple(getattr(args, "rollout_stop", None) or ()),
+        routed_experts=_replays_routes(args),
+    )
+    return plan_stream(
         name,
-        tasks=(),
-        processor=as_processor(rollout),
-        rollout=fingerprinted(rollout),
-        scorer=None if scorer is None else Scorer(scorer),
-        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        rollout,
+        scorer,
+        model=model,
+        renderer=renderer,
         samples=samples,
-        sampling=Sampling(
-            max_tokens=args.rollout_max_response_len or Sampling().max_tokens,
-            temperature=args.rollout_temperature,
-            top_p=args.rollout_top_p,
-            top_k=max(getattr(args, "rollout_top_k", 0) or 0, 0),
-            stop=tuple(getattr(args, "rollout_stop", None) or ()),
-            routed_experts=_replays_routes(args),
-        ),
+        sampling=sampling,
         seed=args.rollout_seed,
-        settings=Settings(),
     )
 
 

@@ -174,14 +174,15 @@ class DataSource:
 
     def _opened(self, name: str, samples: int, *, done: int | None) -> RolloutStream:
         if name not in self._streams:
-            plan = plan_of(self._args, name, samples)
-            spec = structs.replace(
-                plan.spec,
+            plan = plan_of(
+                self._args,
+                name,
+                samples=samples,
                 model=self._config.checkpoints or str(self._config.model_folder),
                 renderer=self._renderer.name,
             )
             stream = RolloutStream(
-                structs.replace(plan, spec=spec),
+                plan,
                 self._connect,
                 journal=partial(open_journal, self._config.journal),
                 consumer=CONSUMER,
@@ -321,7 +322,8 @@ def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
     """A failed member has no reward, and is in no mean."""
     results = {}
     for name, groups in found.items():
-        rows = [row for group in to_slime(_samples(groups)) for row in group]
+        samples = [s for group in groups for s in group.samples if s.reward is not None]
+        rows = [row for group in to_slime(samples) for row in group]
         made = _as_samples([rows], groups)[0]
         flat = [
             sample
@@ -334,7 +336,3 @@ def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
             "samples": flat,
         }
     return results
-
-
-def _samples(groups: Sequence[StepGroup]) -> list[Any]:
-    return [s for group in groups for s in group.samples if s.reward is not None]

@@ -2,18 +2,21 @@
 
 Infrastructure is never a gradient: a trajectory without a valid reward is in no baseline and in no
 loss. Each sampled token is trained once, and a trajectory weighs as one, however many branches it
-has. Pure; nothing here needs torch.
+has. But for reading a group from the journal, everything is pure; nothing here needs torch.
 """
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from holdfast.engine.export.export import history_of
+from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
-from holdfast.records.samples.sample import Sample
+from holdfast.records.samples.sample import Sample, samples_of
 from holdfast.training.advantages import (
     Estimator,
     OverlongPenalty,
@@ -90,6 +93,23 @@ class TrainedSequence(Struct, frozen=True):
     temperatures: Sequence[float]
     advantages: Sequence[float]
     weight: float
+
+
+async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
+    """A settled group as it is trained: its valid members, with samples that were checked."""
+    task = members[0].key.task
+    # Of every member: a wrong status would leave one out. At once: one after the other, most of the
+    # time goes into changes between threads.
+    histories = await asyncio.gather(*(history_of(journal, member) for member in members))
+    found = []
+    for member, history in zip(members, histories, strict=True):
+        if not member.status.is_outcome:
+            continue
+        samples = samples_of(history, task=task, group=task, sample=member.key.sample)
+        for sample in samples:
+            check_trainable(sample)
+        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
+    return TrainingGroup(task, tuple(found))
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from holdfast import crashpoint
 from holdfast.records.errors import HoldfastError
+from holdfast.weights.strategies.disk import sync_path
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -78,7 +79,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     if final.exists():  # Of a step that is trained again: the same, or damaged.
         os.rename(final, folder / f"{_ASIDE}old-{name}")
     os.rename(aside, final)
-    _sync(folder)
+    sync_path(folder)
     crashpoint.reach("checkpoint.renamed")
     _remove_old(folder, final, keep=keep)
     return final
@@ -142,12 +143,12 @@ def _write(aside: Path, checkpoint: Checkpoint) -> None:
     (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state, order="deterministic"))
     manifest = {}
     for path in sorted(aside.iterdir()):
-        _sync(path)
+        sync_path(path)
         manifest[path.name] = {"size": path.stat().st_size, "sha256": _digest(path)}
         crashpoint.reach("checkpoint.file")
     (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _sync(aside / MANIFEST)
-    _sync(aside)
+    sync_path(aside / MANIFEST)
+    sync_path(aside)
 
 
 def _all(folder: Path) -> list[Path]:
@@ -187,11 +188,3 @@ def _digest(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

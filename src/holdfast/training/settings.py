@@ -19,6 +19,10 @@ from holdfast.training.objective.objective import Objective, objective_named
 DTYPES = ("float32", "bfloat16")
 WEIGHT_SYNC = ("auto", "adapter", "ipc", "nccl", "gloo", "disk", "object-store")
 """How engines may get new weights."""
+_COUNTS = (
+    *("groups", "samples", "max_draws", "checkpoint_every", "keep_checkpoints", "eval_every"),
+    *("eval_samples", "ranks"),
+)
 
 
 class RateSchedule(StrEnum):
@@ -163,14 +167,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_whole("groups", self.groups, least=1)
-        check_whole("samples", self.samples, least=1)
-        check_whole("max_draws", self.max_draws, least=1)
-        check_whole("checkpoint_every", self.checkpoint_every, least=1)
-        check_whole("keep_checkpoints", self.keep_checkpoints, least=1)
-        check_whole("eval_every", self.eval_every, least=1)
-        check_whole("eval_samples", self.eval_samples, least=1)
-        check_whole("ranks", self.ranks, least=1)
+        for name in _COUNTS:
+            check_whole(name, getattr(self, name), least=1)
         if self.eval_max_tokens is not None:
             check_whole("eval_max_tokens", self.eval_max_tokens, least=1)
         if self.eval_deadline is not None and not self.eval_deadline > 0:

@@ -1,4 +1,4 @@
-"""TRL's trainers on durable rollouts. Tested with TRL 1.16.0; imported only where it is used.
+"""Optional plug-in: TRL's trainers on durable rollouts. Tested with TRL 1.16.0, which it needs.
 
     trainer = GRPOTrainer(
         model, args=args, train_dataset=rows,
@@ -10,8 +10,7 @@ Kill it, and resume it by `trainer.train(resume_from_checkpoint=True)`: the step
 checkpoint are asked for again, and are answered from the journal.
 
 - `rows`: The trainer's prompts as tasks, and its settings as those of a run.
-- `options`: What a user says about the rollouts, for either of TRL's trainers.
-- `serving`: The engines that sample with the trainer's weights.
+- `session`: What a user says about the rollouts; one training, with its run and its engines.
 - `grpo`: `rollouts` and `reward` for `GRPOTrainer`.
 - `async_session`: One training of `AsyncGRPOTrainer`: rollouts go on while it trains.
 - `async_grpo`: `async_rollouts`: its rollout worker, its weight transfer, its callback.

@@ -29,7 +29,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks
 from holdfast.trl.async_session import AsyncSession
-from holdfast.trl.options import TrlOptions, options_of
+from holdfast.trl.session import TrlOptions
 
 LEFT_OUT = "left out by TRL: older than max_staleness, or longer than token_budget"
 
@@ -71,9 +71,9 @@ def async_rollouts(
     `rows` is the trainer's data set, epoch after epoch in its order, or shuffled. The others are
     those of `rollouts`. A trajectory with branches has a row for each.
     """
-    options = options_of(
-        rollout,
-        scorer,
+    options = TrlOptions(
+        rollout=rollout,
+        scorer=scorer,
         journal=journal,
         run=run,
         policy=policy,

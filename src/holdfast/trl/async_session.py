@@ -9,31 +9,27 @@ import math
 import queue
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast import crashpoint
 from holdfast.convert.checks import check_temperature, check_vocabulary
 from holdfast.convert.trl import to_trl_async
-from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.settled_groups import LOOK_SECONDS
-from holdfast.delivery.stream import RolloutStream, Trained
+from holdfast.delivery.stream import Trained
 from holdfast.delivery.taken_rows import TakenRow
-from holdfast.delivery.thread import LoopThread
-from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
-from holdfast.journal import open_journal
+from holdfast.delivery.thread import BackgroundTask
+from holdfast.delivery.weights import ModelWeights, read_weights
 from holdfast.journal.journal import RunProgress, TrajectoryRow
-from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.samples.version import WeightVersion
-from holdfast.training.run.batches import NothingRewarded, load_group
-from holdfast.trl.options import TrlOptions
-from holdfast.trl.serving import TrainerEngines, write_tokenizer
+from holdfast.training.batch import load_group
+from holdfast.training.run.batches import NothingRewarded
+from holdfast.trl.session import TrlOptions, TrlSession
 
 NO_REWARD = "no member has a reward"
 
@@ -48,7 +44,7 @@ class QueuedRow(Struct, frozen=True):
     """The rows of its group that are queued: those that the restored checkpoint does not hold."""
 
 
-class AsyncSession:
+class AsyncSession(TrlSession):
     """Opened when training begins; `start` after the first `publish`."""
 
     def __init__(
@@ -65,10 +61,17 @@ class AsyncSession:
     ):
         """`step`: that of the restored checkpoint; `trained` and `split`: what it says about groups
         (`TakenRows`)."""
+        # Rows are sampled by weights that no later life has: a run belongs to one training.
+        super().__init__(
+            options,
+            args,
+            training=str(Path(args.output_dir).resolve()),
+            samples=args.num_generations,
+            model=model,
+            tokenizer=tokenizer,
+        )
         self._tasks = tasks
-        self._args = args
         self._model = model
-        self._tokenizer = tokenizer
         self._split = {task: tuple(rows) for task, rows in split.items()}
         self._window = max(1, math.ceil(args.max_inflight_tasks / args.num_generations))
         self._unpulled = 0
@@ -80,31 +83,7 @@ class AsyncSession:
         """When rollouts were last looked at."""
         self.rows: queue.Queue[QueuedRow] = queue.Queue()
         self.metrics: queue.Queue[dict[str, float]] = queue.Queue()
-        out = options.folder(args)
-        renderer = renderer_for(write_tokenizer(tokenizer, model, out))
-        self._served = TrainerEngines(
-            options.address,
-            out=out,
-            renderer=renderer,
-            log_requests=options.log_requests,
-            report=options.report,
-        )
-        plan = options.plan(args, options.run, args.num_generations)
-        # Rows are sampled by weights that no later life has: a run belongs to one training.
-        folder = str(Path(args.output_dir).resolve())
-        spec = structs.replace(plan.spec, model=folder, renderer=renderer.name)
-        self._stream = RolloutStream(
-            structs.replace(plan, spec=spec),
-            self._served.connect,
-            journal=partial(open_journal, options.journal),
-            consumer="trainer",
-        )
-        self._thread = LoopThread("holdfast rollouts")
-        try:
-            self._thread.call(self._open(step, trained))
-        except BaseException:
-            self._thread.stop()
-            raise
+        self._begin(self._open(step, trained))
 
     async def _open(self, step: int, trained: Trained) -> None:
         await self._stream.open(step, trained=trained, begins=not step)
@@ -116,7 +95,7 @@ class AsyncSession:
 
     def publish(self, tensors: Mapping[str, Any], *, step: int) -> None:
         """The weights after `step` are durable by name, and then with the engines."""
-        self._thread.call(self._publish(tensors, step))
+        self._thread.call(self._send(tensors, step))
 
     def start(self) -> None:
         self._thread.call(self._start())
@@ -146,29 +125,16 @@ class AsyncSession:
         if self._feeding is not None:
             self._feeding.check()
 
-    def close(self) -> None:
-        """Ends the engine, and gives the leases back. Closing again does nothing."""
-        if self._thread.is_running:
-            self._thread.close(self._close())
-
     # --- in the event loop
 
-    async def _publish(self, tensors: Mapping[str, Any], step: int) -> None:
-        stream = self._stream
+    async def _send(self, tensors: Mapping[str, Any], step: int) -> None:
         weights = await read_weights(self._model, tensors)
         if not step:
             self._check_first(weights)
-        version = await name_weights(
-            weights,
-            self._tokenizer,
-            journal=stream.journal,
-            consumer=stream.consumer,
-            step=step,
-            parent=self._served.weights,
-        )
+        version, stream = await self._name(weights, step), self._stream
         self._versions += await stream.journal.versions(stream.run, name=version.name)
         crashpoint.reach("trl.published")
-        await self._served.publish(version)
+        await self._publish(version)
 
     def _check_first(self, weights: ModelWeights) -> None:
         """Raises where the run was begun with another model."""

@@ -9,11 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
 from transformers import TrainerCallback
 
 from holdfast import crashpoint
@@ -21,13 +19,10 @@ from holdfast.convert.checks import check_temperature, check_vocabulary
 from holdfast.convert.selection import Branches, chosen
 from holdfast.convert.trl import to_trl
 from holdfast.delivery.stream import RolloutStream, StepGroup
-from holdfast.delivery.thread import LoopThread, call_at_exit
-from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
-from holdfast.engine.run_plan import RunPlan
+from holdfast.delivery.thread import call_at_exit
+from holdfast.delivery.weights import ModelWeights, read_weights
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
-from holdfast.journal import open_journal
-from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
@@ -36,9 +31,8 @@ from holdfast.records.samples.version import WeightVersion
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.training.run.serving import MODEL
-from holdfast.trl.options import TrlOptions, options_of
 from holdfast.trl.rows import RowTasks, step_tasks
-from holdfast.trl.serving import TrainerEngines, write_tokenizer
+from holdfast.trl.session import TrlOptions, TrlSession
 
 
 class OtherWeights(StrEnum):
@@ -85,9 +79,9 @@ def rollouts(
     has is answered from it where the trainer's weights sampled it; with `other_weights="accept"`,
     whichever did. With `log_requests`, the embedded engine's log has the id of each request.
     """
-    options = options_of(
-        rollout,
-        scorer,
+    options = TrlOptions(
+        rollout=rollout,
+        scorer=scorer,
         journal=journal,
         run=run,
         policy=policy,
@@ -220,47 +214,28 @@ class _Ledger(TrainerCallback):  # type: ignore[misc] # transformers has no type
         self._owner.close()
 
 
-class _Session:
-    """One training, from its first rollout to its end."""
+class _Session(TrlSession):
+    """One training of `GRPOTrainer`."""
 
     def __init__(
         self, options: TrlOptions, rows: RowTasks, trainer: Any, *, other_weights: OtherWeights
     ):
-        self._options = options
+        super().__init__(
+            options,
+            trainer.args,
+            training=MODEL,
+            samples=trainer.num_generations,
+            model=trainer.accelerator.unwrap_model(trainer.model),
+            tokenizer=trainer.processing_class,
+        )
         self._other_weights = other_weights
         self._rows = rows
         self._trainer = trainer
         self._eval: RolloutStream | None = None
         self._evaluation = (-1, 0)
         self._eval_rows: RowTasks | None = None
-        out = options.folder(trainer.args)
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        self._renderer = renderer_for(write_tokenizer(trainer.processing_class, model, out))
-        self._served = TrainerEngines(
-            options.address,
-            out=out,
-            renderer=self._renderer,
-            log_requests=options.log_requests,
-            report=options.report,
-        )
-        plan = options.plan(trainer.args, options.run, trainer.num_generations)
-        self._stream = self._stream_of(plan)
-        self._thread = LoopThread("holdfast rollouts")
-        try:
-            done = trainer.state.global_step
-            self._thread.call(self._stream.open(self._trained(done), begins=not done))
-        except BaseException:
-            self._thread.stop()
-            raise
-
-    def _stream_of(self, plan: RunPlan) -> RolloutStream:
-        spec = structs.replace(plan.spec, model=MODEL, renderer=self._renderer.name)
-        return RolloutStream(
-            structs.replace(plan, spec=spec),
-            self._served.connect,
-            journal=partial(open_journal, self._options.journal),
-            consumer="trainer",
-        )
+        done = trainer.state.global_step
+        self._begin(self._stream.open(self._trained(done), begins=not done))
 
     def _window(self) -> int:
         """Micro-steps for which a generation is trained."""
@@ -288,7 +263,7 @@ class _Session:
         """Evaluations are a run of their own, which nobody trains on."""
         if self._eval is None:
             name = f"{self._stream.consumer.run.spec.name}-eval"
-            self._eval = self._stream_of(self._options.plan(trainer.args, name, size))
+            self._eval = self._new_stream(name, size)
             self._thread.call(self._eval.open(0))
             rows = trainer.eval_dataset
             self._eval_rows = RowTasks(rows) if rows is not None else self._rows
@@ -304,11 +279,6 @@ class _Session:
         """The trainer's checkpoint is on disk."""
         self._thread.call(self._stream.commit(self._trained(optimizer_steps)))
 
-    def close(self) -> None:
-        """Closing again does nothing."""
-        if self._thread.is_running:
-            self._thread.close(self._close())
-
     async def _close(self) -> None:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._stream.close)
@@ -323,7 +293,7 @@ class _Session:
         weights = await read_weights(self._trainer.accelerator.unwrap_model(self._trainer.model))
         await self._check_sampled(stream, tasks, weights, at=at)
         if not await stream.is_recorded(tasks):
-            await self._publish(weights)
+            await self._publish(await self._name(weights, self._trainer.state.global_step))
             crashpoint.reach("trl.published")
             await self._stream.start()  # Its engine serves evaluations, too.
         return await stream.roll_out(step, tasks)
@@ -350,19 +320,6 @@ class _Session:
                 "where a step that is trained again after a kill does not give the same bits, "
                 "other_weights='accept'"
             )
-
-    async def _publish(self, weights: ModelWeights) -> None:
-        """The engines get the trainer's weights as they are now, unless they have them."""
-        trainer, stream = self._trainer, self._stream
-        version = await name_weights(
-            weights,
-            trainer.processing_class,
-            journal=stream.journal,
-            consumer=stream.consumer,
-            step=trainer.state.global_step,
-            parent=self._served.weights,
-        )
-        await self._served.publish(version)
 
 
 def _is_own(version: WeightVersion, digest: str, *, at: int, now: int) -> bool:

@@ -1,4 +1,4 @@
-"""verl's agent loop on durable rollouts. Tested with verl 0.9.1; imported only where it is used.
+"""Optional plug-in: verl's agent loop on durable rollouts. Tested with verl 0.9.1, which it needs.
 
     # agent.py
     import holdfast.verl

@@ -28,10 +28,9 @@ from verl.experimental.agent_loop.agent_loop import (
 from holdfast.convert.checks import check_logprobs, check_temperature, listed
 from holdfast.convert.selection import Branches, chosen, groups_of, single_branch
 from holdfast.convert.verl import agent_loop_fields, to_agent_loop_output
-from holdfast.delivery.stream import RolloutStream
+from holdfast.delivery.stream import RolloutStream, plan_stream
 from holdfast.engine.connect import Connection
-from holdfast.engine.run_plan import NO_CODE, plan_run
-from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Consumer, Journal
@@ -42,7 +41,6 @@ from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.samples.sample import Sample
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
-from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.verl.policy import ServerPolicy, step_of
 
 KEPT_STEPS = 8
@@ -128,9 +126,9 @@ class _Rollouts:
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
     ) -> Any:
         sampling = _sampling(params, loop.rollout_config)
-        is_training = sampling == _sampling(
-            _training_params(loop.rollout_config), loop.rollout_config
-        )
+        config = loop.rollout_config
+        own = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+        is_training = sampling == _sampling(own, config)
         name = self._run if is_training else f"{self._run}-val"
         stream = await self._stream(name, sampling, loop)
         task = self._task(kwargs)
@@ -157,19 +155,17 @@ class _Rollouts:
 
     async def _opened(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
         renderer = renderer_for(_folder(loop.tokenizer))
-        plan = plan_run(
+        plan = plan_stream(
             name,
-            tasks=(),
-            processor=as_processor(self._rollout),
-            rollout=fingerprinted(self._rollout),
-            scorer=None if self._scorer is None else Scorer(self._scorer),
-            scorer_code=NO_CODE if self._scorer is None else fingerprinted(self._scorer),
+            self._rollout,
+            self._scorer,
+            model=_training(loop.config),
+            renderer=renderer.name,
             samples=1,
             sampling=sampling,
             # Each of verl's workers is a process that rolls out the same run.
             settings=structs.replace(self._settings or Settings(), join=True),
         )
-        spec = structs.replace(plan.spec, model=_training(loop.config), renderer=renderer.name)
         mode = LogprobsMode.PROCESSED
         if getattr(loop.rollout_config, "logprobs_mode", "processed_logprobs").startswith("raw"):
             mode = LogprobsMode.RAW
@@ -181,12 +177,8 @@ class _Rollouts:
         ) -> AsyncIterator[Connection]:
             yield Connection(policy, renderer)
 
-        stream = RolloutStream(
-            structs.replace(plan, spec=spec),
-            connected,
-            journal=partial(open_journal, self._journal),
-            consumer=None,
-        )
+        journal = partial(open_journal, self._journal)
+        stream = RolloutStream(plan, connected, journal=journal, consumer=None)
         await stream.open(None)
         return stream
 
@@ -307,10 +299,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
-
-
-def _training_params(config: Any) -> dict[str, Any]:
-    return {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
 
 
 def _sampling(params: Mapping[str, Any], config: Any) -> Sampling:

@@ -6,10 +6,10 @@ In the order in which a version goes through:
 - `version`: a version of the weights on disk, with the logprobs by which it is recognised
 - `engine_lock`: an engine has the weights of one training at a time
 - `replica`: one engine's switches: pause, resume, its cache, its version, its words
-- `strategies`: the ways that engines offer: disk, adapter, their own transfer, the object store
+- `strategies`: the ways that engines offer (disk, adapter, their own transfer, the object store),
+  and the choice among them
 - `collective`, `shared_memory`: one broadcast to all, or memory that both map
-- `sender`, `sender_process`: what hands weights out, in a process that can be killed
-- `choice`: which way each engine gets its weights by, and why
+- `sender`: what hands weights out, in a process that can be killed
 - `probe`: whether an engine has the weights that the trainer has
 - `sync`: prepare, send, check, switch; replicas that failed or come back
 - `vllm_worker`: what runs inside vLLM's worker processes, if it is started with it

@@ -20,10 +20,18 @@ from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.hold import Hold
 from holdfast.records.errors import BadAnswer, EngineUnavailable, HoldfastError
-from holdfast.weights.choice import AUTO, Choice, check_alike, choose, describe
+from holdfast.rollout.threads.contain import to_its_end
 from holdfast.weights.probe import ProbeResult, check_scores, check_version
 from holdfast.weights.replica import UPDATE_SECONDS, Replica
-from holdfast.weights.strategies.strategy import Acknowledgement, WeightStrategy
+from holdfast.weights.strategies.strategy import (
+    AUTO,
+    Acknowledgement,
+    Choice,
+    WeightStrategy,
+    check_alike,
+    choose,
+    describe,
+)
 from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
 
 MAX_SENDS = 3
@@ -140,7 +148,7 @@ class WeightSync:
         self.times = UpdateTimes(prepared=time.monotonic() - began)
         crashpoint.reach("weights.prepared")
         self._policy.expect(version.name)
-        await _to_its_end(self._update_all(version))
+        await to_its_end(self._update_all(version))
         await self._wait_until_taken(version)
         await self._tidy()
         crashpoint.reach("weights.switched")
@@ -358,18 +366,3 @@ class WeightSync:
             endpoint.bring_up_to_date = None
         for strategy in self._strategies:
             await strategy.aclose()
-
-
-async def _to_its_end(work: Awaitable[None]) -> None:
-    """A cancelled caller waits: an engine must not be left in the middle of an update. The work has
-    deadlines."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                continue
-        raise

@@ -146,7 +146,7 @@ def test_beside_rollouts_bad_input_starts_no_engine(place, capsys, monkeypatch, 
 
 def trained(**changes):
     pytest.importorskip("torch")
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
 
     made = {"run": "first", "steps": 3, "model": Path("out/weights/step-3"), "stopped": "",
             "rewards": [0.25, 0.5, 0.75], "held_out": {0: 0.5, 3: 0.875},
@@ -200,9 +200,9 @@ def test_bad_input_that_is_found_in_a_step_has_changed_something(
 ):
     pytest.importorskip("torch")
 
-    async def fail(*arguments, progress, **options):
+    async def fail(call):
         if begun:
-            progress.roll_out(1, steps=2, settled=0)
+            call.progress.roll_out(1, steps=2, settled=0)
         raise UsageError("token 7 is beyond the model's vocabulary of 5")
 
     monkeypatch.setattr("holdfast.training.run.train.train_plan", fail)

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.embedded.model import attention
 from holdfast.embedded.model.load import LoadedModel, load
-from holdfast.embedded.scheduler import prefix_sharing, slots
+from holdfast.embedded.scheduler import slots
 from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
 from holdfast.embedded.scheduler.generation import TokenSampling
 from support.embedded.client import Asked, ask, sampling
@@ -48,8 +48,7 @@ def tried(
 def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both: with everything computed anew, and with what the cache still holds or others share."""
     if request.param == "cold":
-        for module in (slots, prefix_sharing):
-            monkeypatch.setattr(module, "common_prefix", lambda *_: 0)
+        monkeypatch.setattr(slots, "common_prefix", lambda *_: 0)
 
 
 @pytest.mark.usefixtures("cold")

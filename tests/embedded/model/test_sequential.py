@@ -14,7 +14,7 @@ from holdfast.embedded import EmbeddedEngine
 from holdfast.embedded.model import weights
 from holdfast.embedded.model.load import load
 from holdfast.embedded.model.sequential import STRIDE, SoloPasses
-from holdfast.embedded.scheduler import prefix_sharing, slots
+from holdfast.embedded.scheduler import slots
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
 from support.embedded import odd_models, tiny_models
@@ -65,8 +65,7 @@ def test_sent_again_from_any_point(odd: DecodeEngine, monkeypatch: pytest.Monkey
         rest = ask(odd, prompt(36) + whole.tokens[:length], max_tokens=10 - length)
         assert rest.result == expected[length:], f"after {length} tokens"
         if length == 1:
-            for module in (slots, prefix_sharing):
-                monkeypatch.setattr(module, "common_prefix", lambda *_: 0)
+            monkeypatch.setattr(slots, "common_prefix", lambda *_: 0)
 
 
 def test_after_a_restart_and_from_half_of_anothers_prompt(odd: DecodeEngine) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from holdfast.embedded.scheduler import sampler, seeded_random
+from holdfast.embedded.scheduler import sampler
 from holdfast.embedded.scheduler.generation import Drawn, TokenSampling
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.0, float("-inf"), 0.5])
@@ -91,20 +91,18 @@ def test_logits_that_are_no_numbers_give_no_token() -> None:
 
 
 def test_noise_is_a_function_of_seed_and_position() -> None:
-    drawn = [seeded_random.uniform(seed, place) for seed in range(-3, 60) for place in range(60)]
+    drawn = [sampler.uniform(seed, place) for seed in range(-3, 60) for place in range(60)]
     assert len(set(drawn)) == len(drawn)
     assert all(0 < one < 1 for one in drawn)
     assert sum(drawn) / len(drawn) == pytest.approx(0.5, abs=0.02)
-    assert seeded_random.uniform(7, 11) == seeded_random.uniform(7, 11) == 0.1990511341532949
+    assert sampler.uniform(7, 11) == sampler.uniform(7, 11) == 0.1990511341532949
 
 
 def test_choice_0_has_the_requests_own_seed_and_others_have_others() -> None:
-    assert seeded_random.derive_seed(7, 0) == 7
-    seeds = [
-        seeded_random.derive_seed(seed, choice) for seed in range(20) for choice in range(1, 20)
-    ]
+    assert sampler.derive_seed(7, 0) == 7
+    seeds = [sampler.derive_seed(seed, choice) for seed in range(20) for choice in range(1, 20)]
     assert len(set(seeds)) == len(seeds)
-    assert all(seeded_random.SEED_LEAST <= one <= seeded_random.SEED_MOST for one in seeds)
+    assert all(sampler.SEED_LEAST <= one <= sampler.SEED_MOST for one in seeds)
 
 
 # --- what cuts and bends the distribution

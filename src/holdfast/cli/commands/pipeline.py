@@ -170,7 +170,7 @@ def without_retry(words: Sequence[str]) -> list[str]:
 async def is_over(args: argparse.Namespace) -> bool:
     """Whether the training has ended already, and its stream with it."""
     from holdfast.cli.setup.journals import to_read
-    from holdfast.pipeline.watch import pool_of
+    from holdfast.pipeline.status import pool_of
 
     if not is_server(args.journal) and not Path(args.journal).is_file():
         return False
@@ -292,8 +292,7 @@ def _exit_code(ending: "PipelineEnding", stop: Stop, signals: Signals, *, resume
 async def _metrics(port: int, supervisor: "Supervisor", out: Path) -> AsyncIterator[None]:
     from aiohttp import web
 
-    from holdfast.pipeline.status import read_status
-    from holdfast.pipeline.watch import families
+    from holdfast.pipeline.status import families, read_status
     from holdfast.prometheus import CONTENT_TYPE, render
     from holdfast.request_guard import RequestRefused, check_request
 
@@ -331,7 +330,7 @@ def watch(args: argparse.Namespace) -> int:
 
 async def _watch(args: argparse.Namespace) -> int:
     from holdfast.cli.setup.journals import to_read
-    from holdfast.pipeline.watch import watched_page
+    from holdfast.pipeline.status import watched_page
 
     folder = Path(args.out) if args.out else None
     is_live = sys.stdout.isatty()
@@ -346,6 +345,6 @@ async def _watch(args: argparse.Namespace) -> int:
 
 
 async def _is_over(journal: "Journal", name: str) -> bool:
-    from holdfast.pipeline.watch import pool_of
+    from holdfast.pipeline.status import pool_of
 
     return (await (await pool_of(journal, name)).stats()).is_over

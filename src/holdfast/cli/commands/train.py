@@ -67,7 +67,7 @@ from holdfast.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.training.run.result import TrainingReport
+    from holdfast.training.run.metrics import TrainingReport
 
 PLAIN_SECONDS = 60.0
 """Between two lines of progress where nobody watches; each step has a line anyway."""
@@ -310,8 +310,8 @@ async def _train(
     paced: PipelineSettings | None,
 ) -> int:
     from holdfast.training.run.progress import TrainingProgress
-    from holdfast.training.run.trackers import check_tracker, open_tracker
-    from holdfast.training.run.train import train_plan
+    from holdfast.training.run.trackers import check_tracker
+    from holdfast.training.run.train import Assembly, TrainingCall, train_plan
 
     for name in args.track:
         check_tracker(name)
@@ -320,7 +320,6 @@ async def _train(
     stop = Stop()
     signals = Signals(stop, resume=redact(shlex.join(words)), quiet=args.until_stdin_closes)
     signals.watch()
-    out = Path(args.out)
     progress = TrainingProgress()
     show = notify if args.json else _print_line
     try:
@@ -330,25 +329,23 @@ async def _train(
             pipeline.trainer_part(args, paced, tasks=len(plan.tasks), report=show) as part,
         ):
             journal, assembly = part
-            assembly = assembly or elsewhere
-            report = await train_plan(
-                plan,
-                settings,
+            call = TrainingCall(
+                plan=plan,
+                settings=settings,
                 journal=journal,
-                out=out,
+                out=Path(args.out),
                 model=model,
                 address=address,
                 eval_tasks=held_out,
                 loss=_own_loss(args),
-                open_trackers=lambda run, lines: [
-                    open_tracker(name, run=run, folder=out, lines=lines) for name in args.track
-                ],
+                trackers=args.track,
                 report=show,
                 stop=stop,
                 progress=progress,
                 retries_failed=args.retry_failed,
-                assembly=assembly,
+                assembly=assembly or elsewhere or Assembly(),
             )
+            report = await train_plan(call)
     except HoldfastError as error:
         if progress.has_begun:
             return pipeline.end_after_sampling(args, error)

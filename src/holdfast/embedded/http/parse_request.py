@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.embedded.model.load import LoadedModel
-from holdfast.embedded.scheduler import seeded_random
+from holdfast.embedded.scheduler import sampler
 from holdfast.embedded.scheduler.detokenizer import GenerationText
 from holdfast.embedded.scheduler.generation import Generation, Sink, TokenSampling
 from holdfast.engine_api import errors
@@ -93,7 +93,7 @@ class ParsedRequest(Struct, kw_only=True):
         for prompt in self.prompts:
             limit = self.max_tokens or model.max_length - len(prompt)
             for choice in range(self.n):
-                seed = seeded_random.derive_seed(self.sampling.seed, choice)
+                seed = sampler.derive_seed(self.sampling.seed, choice)
                 made.append(
                     Generation(
                         prompt,
@@ -208,7 +208,7 @@ def build(
 def _sampling(
     params: SamplingFields, model: LoadedModel, *, max_tokens: int | None
 ) -> TokenSampling:
-    seed = check_range("seed", params.seed, seeded_random.SEED_LEAST, seeded_random.SEED_MOST)
+    seed = check_range("seed", params.seed, sampler.SEED_LEAST, sampler.SEED_MOST)
     temperature = 1.0 if params.temperature is None else params.temperature
     top_p = 1.0 if params.top_p is None else params.top_p
     check_sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
@@ -225,7 +225,7 @@ def _sampling(
         max_tokens=1,
         temperature=temperature,
         top_p=top_p,
-        seed=seeded_random.fresh_seed() if seed is None else seed,
+        seed=sampler.fresh_seed() if seed is None else seed,
         stop_token_ids=frozenset(stop_ids),
         ignore_eos=bool(params.ignore_eos),
         top_k=max(params.top_k or 0, 0),

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from holdfast.embedded.http.chat_prompt import parse_chat
-from holdfast.embedded.http.metrics import render_metrics
 from holdfast.embedded.http.parse_request import (
     ParsedRequest,
     parse_completions,
@@ -34,6 +33,7 @@ from holdfast.engine_api.responses import (
     model_list,
 )
 from holdfast.policy.off_loop import off_loop
+from holdfast.prometheus import Family, histogram, label, render, single
 from holdfast.request_guard import RequestRefused, check_request
 
 MAX_BODY_BYTES = 64 << 20
@@ -230,3 +230,29 @@ def _error_response(error: EngineRequestRejected) -> web.Response:
     if error.retry_after is not None:
         response.headers["Retry-After"] = f"{error.retry_after:g}"
     return response
+
+
+def render_metrics(engine: DecodeEngine, *, served: str) -> str:
+    return render([(label("model_name", served), _families(engine))], prefix="holdfast_")
+
+
+def _families(engine: DecodeEngine) -> list[Family]:
+    stats = engine.statistics
+    finished = [
+        ("", label("finish_reason", reason), float(count))
+        for reason, count in sorted(stats.finished.items())
+    ]
+    limits = [1 << power for power in range(len(stats.rows) - 1)]
+    passes = histogram("", limits, counts=stats.rows, total=stats.row_sum)
+    return [
+        single("requests_running", "gauge", engine.running),
+        single("requests_waiting", "gauge", engine.waiting),
+        single("paused", "gauge", engine.paused),
+        single("kv_cache_usage_ratio", "gauge", engine.cache_use),
+        single("prompt_tokens_total", "counter", stats.prompt_tokens),
+        single("generation_tokens_total", "counter", stats.generation_tokens),
+        single("weight_updates_total", "counter", stats.weight_updates),
+        Family("requests_finished_total", "counter", tuple(finished)),
+        Family("weight_version_info", "gauge", (("", label("version", engine.version), 1.0),)),
+        Family("pass_tokens", "histogram", tuple(passes)),
+    ]

@@ -15,8 +15,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from holdfast.embedded.model import attention
-from holdfast.embedded.model.attention import AttentionBatch
-from holdfast.embedded.model.kv_cache import BLOCK, Cache
+from holdfast.embedded.model.attention import BLOCK, AttentionBatch, Cache
 from holdfast.embedded.model.load import LoadedModel
 
 _WIDE = 256

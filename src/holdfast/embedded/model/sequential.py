@@ -171,7 +171,8 @@ class SoloPasses:
         held, tokens = memory.held, slot.tokens
         for start in range(memory.length, length, self.stride):
             held, _ = self._read(tokens[start : start + self.stride], held)
-        slot.memory = Memory(length, held, length, self._put_aside(held))
+        aside = _copy(held) if self.stride > 1 else {}
+        slot.memory = Memory(length, held, length, aside)
 
     def _step(self, slot: SlotMemory, token: int) -> Tensor:
         memory = slot.memory
@@ -181,9 +182,6 @@ class SoloPasses:
         start, before = (length, {}) if self.stride == 1 else (memory.start, memory.before)
         slot.memory = Memory(length, held, start, before)
         return logits
-
-    def _put_aside(self, held: Held) -> Held:
-        return _copy(held) if self.stride > 1 else {}
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
         """The memory after these tokens, which uses up the one before, and the last logits."""

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from holdfast.embedded.model import attention, verify_sequential
+from holdfast.embedded.model.attention import BLOCK
 from holdfast.embedded.model.batched import Passes, Row
-from holdfast.embedded.model.kv_cache import BLOCK
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import SoloPasses
 from holdfast.records.errors import HoldfastError

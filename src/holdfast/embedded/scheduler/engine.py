@@ -22,8 +22,7 @@ from holdfast.embedded.model.batched import Row
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler import sampler
 from holdfast.embedded.scheduler.generation import Finish, Generation, Statistics, TokenDelta
-from holdfast.embedded.scheduler.prefix_sharing import PrefixSharing
-from holdfast.embedded.scheduler.slots import CacheSlots
+from holdfast.embedded.scheduler.slots import CacheSlots, PrefixSharing
 from holdfast.records.errors import HoldfastError, UsageError
 
 MAX_BATCH = 32
@@ -203,7 +202,8 @@ class DecodeEngine:
             while self._next():
                 if self._steppable:
                     self._step()
-                self._notify_drained()
+                if self._paused is not None and not self._steppable:
+                    self._release_drained()
         except BaseException as error:  # kept, and raised to every caller
             self.failure = error
             self._shut_down(Finish.ERROR)
@@ -332,10 +332,6 @@ class DecodeEngine:
             generation for generation in (*self._running, *waiting) if not generation.cancelled
         ]
         self._publish([(generation, generation.end(reason)) for generation in ended])
-
-    def _notify_drained(self) -> None:
-        if self._paused is not None and not self._steppable:
-            self._release_drained()
 
     def _release_drained(self) -> None:
         drained, self._drained = self._drained, []

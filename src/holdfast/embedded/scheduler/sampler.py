@@ -3,16 +3,19 @@
 Computed in float64: the cumulative sums run in order of the vocabulary, one row at a time, and
 every elementwise operation works on rows padded to a multiple of the vector width, so that no
 element of any row is ever treated as a remainder.
+
+Random numbers are pure functions: a token's depends on its seed and its position alone. No
+generator has a state that an interruption could lose.
 """
 
 import math
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from holdfast.embedded.scheduler import seeded_random
 from holdfast.embedded.scheduler.generation import Drawn, TokenCandidate, TokenSampling
 
 _LANES = 64
@@ -124,7 +127,7 @@ def _choose(
 ) -> list[int]:
     """By inverting the cumulative sum: the first token with a sum above the random number."""
     device = scaled.device
-    numbers = [[seeded_random.uniform(sampling.seed, position)] for sampling, position in requests]
+    numbers = [[uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
     # Rounding must not carry a number close to 1 past the last token that has any weight.
     target = torch.minimum(target, torch.nextafter(totals, torch.zeros_like(totals)))
@@ -164,3 +167,35 @@ def _top(logprobs: Tensor, count: int) -> tuple[TokenCandidate, ...]:
     return tuple(
         TokenCandidate(token, value, rank) for rank, (token, value) in enumerate(best, start=1)
     )
+
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_STEPS = 1 << 52
+SEED_LEAST, SEED_MOST = -(1 << 63), (1 << 63) - 1
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in (0, 1), neither end included, for the token at an absolute position."""
+    bits = _mix(_mix(seed & _MASK) ^ (position * _GOLDEN & _MASK))
+    return ((bits >> 12) + 0.5) / _STEPS
+
+
+def derive_seed(seed: int, choice: int) -> int:
+    """The seed of one of n choices. Choice 0 has the request's own: it equals n = 1."""
+    if choice == 0:
+        return seed
+    return _mix(_mix(seed & _MASK) + choice * _GOLDEN & _MASK) >> 1
+
+
+def fresh_seed() -> int:
+    """For a request without one."""
+    return secrets.randbits(63)
+
+
+def _mix(bits: int) -> int:
+    """The finalizer of splitmix64: every input bit changes half of the output bits."""
+    bits = (bits + _GOLDEN) & _MASK
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
+    return bits ^ (bits >> 31)

@@ -3,10 +3,18 @@
 Keys and values are a pure function of the tokens before them (see `attention`), so a new request
 may take over what an earlier one left, as far as their tokens agree: the bits are the same. A
 conversation's next turn finds its own beginning this way.
+
+The samples of one task arrive together with the same prompt. Prompts with a common beginning are
+read once, by a leader; followers copy its keys and values. A follower is held out of the passes
+until its leader has computed enough. Leaders come before their followers, so there is always one
+that computes; a leader that leaves hands over what it has.
 """
 
 from collections.abc import Sequence
 
+from holdfast.embedded.model.attention import Cache
+from holdfast.embedded.model.sequential import TokenCache
+from holdfast.embedded.scheduler.generation import Generation
 from holdfast.records.encoding.tokens import common_prefix
 
 
@@ -41,3 +49,47 @@ class CacheSlots:
         """The weights have changed: what the free slots hold is of no use."""
         for slot in self._free:
             self._free[slot] = []
+
+
+MIN_SHARED_TOKENS = 32
+"""From which a copy is worth the wait."""
+
+
+class PrefixSharing:
+    """Which generation follows which. Used in the engine's thread."""
+
+    def __init__(self, cache: Cache | TokenCache):
+        self._cache = cache
+        self._leaders: dict[Generation, tuple[Generation, int]] = {}
+
+    def join(self, generation: Generation, running: Sequence[Generation]) -> None:
+        """A new generation follows the one in flight with the longest common beginning."""
+        prompt, best = generation.ids[:-1], generation.computed + MIN_SHARED_TOKENS - 1
+        for other in running:
+            if not other.mixed and (count := common_prefix(other.ids, prompt)) > best:
+                best = count
+                self._leaders[generation] = (other, count)
+
+    def free(self, running: Sequence[Generation]) -> list[Generation]:
+        """Those that follow none, after handing over what has become ready."""
+        for follower, (leader, count) in list(self._leaders.items()):
+            if leader.computed >= count:
+                self._hand_over(follower)
+        return [generation for generation in running if generation not in self._leaders]
+
+    def leave(self, generation: Generation) -> None:
+        """It is finished or cancelled; its slot still holds what it held."""
+        self._leaders.pop(generation, None)
+        for follower in [f for f, (leader, _) in self._leaders.items() if leader is generation]:
+            self._hand_over(follower)
+
+    def dissolve(self) -> None:
+        """The weights have changed: each goes on alone."""
+        self._leaders.clear()
+
+    def _hand_over(self, follower: Generation) -> None:
+        leader, count = self._leaders.pop(follower)
+        count = min(count, leader.computed)
+        if not leader.mixed and count > follower.computed:
+            self._cache.copy(leader.slot, follower.slot, positions=count)
+            follower.computed = count

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from holdfast.records.failure import as_exception
@@ -62,6 +62,19 @@ async def in_background(*work: Coroutine[Any, Any, None], name: str) -> AsyncIte
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_its_end(work: Awaitable[Result]) -> Result:
+    """Its result. A cancelled caller waits until the work is done: no work is left half-way."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({running})
+        _ = running.cancelled() or running.exception()
+        raise
 
 
 async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) -> bool:

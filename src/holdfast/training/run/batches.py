@@ -5,28 +5,25 @@ that was admitted is settled and a batch is not whole, what is missing is admitt
 comes to the same batches as one that was never stopped.
 """
 
-import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
 
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
+from holdfast.engine.options import JOURNAL
 from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
-from holdfast.records.samples.sample import samples_of
 from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
-from holdfast.training.batch import (
-    TrainedTrajectory,
-    TrainingGroup,
-    check_trainable,
-)
-from holdfast.training.run.ways_on import command_for
+from holdfast.training.batch import TrainingGroup, load_group
+from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
 """After which a consumer looks whether something is missing; what is settled wakes it at once."""
@@ -115,17 +112,13 @@ class Batches:
         journal: Journal,
         consumer: Consumer,
         stream: EpochStream,
-        *,
-        groups: int,
-        dynamic: bool,
-        max_draws: int,
+        settings: TrainingSettings,
     ):
         self._journal = journal
         self._consumer = consumer
         self._stream = stream
-        self._groups = groups
-        self._dynamic = dynamic
-        self._max_draws = max_draws
+        self._settings = settings
+        self._groups = settings.groups
 
     async def of_step(self, step: int, roll_out: RollOut = already_rolling) -> StepBatch | None:
         """Waits until there is a whole batch for `step`. With `dynamic`, uninformative groups are
@@ -151,7 +144,7 @@ class Batches:
             dismissed += [group for group, _ in refused]
             names = {group.task for group in dismissed}
             groups = [group for group in groups if group.task not in names]
-            if len(dismissed) + len(groups) >= self._groups * self._max_draws:
+            if len(dismissed) + len(groups) >= self._groups * self._settings.max_draws:
                 break
         if rows is None and not dismissed:
             return None
@@ -166,7 +159,7 @@ class Batches:
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
         """Those of a whole batch that are not trained."""
-        if not self._dynamic:
+        if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
         return [(group, Dismissal.UNINFORMATIVE) for group in equal]
@@ -222,23 +215,6 @@ class Batches:
         await self._journal.admit(self._consumer.run, self._stream.draw(admitted, count))
 
 
-async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
-    """A settled group as it is trained: its valid members, with samples that were checked."""
-    task = members[0].key.task
-    # Of every member: a wrong status would leave one out. At once: one after the other, most of the
-    # time goes into changes between threads.
-    histories = await asyncio.gather(*(history_of(journal, member) for member in members))
-    found = []
-    for member, history in zip(members, histories, strict=True):
-        if not member.status.is_outcome:
-            continue
-        samples = samples_of(history, task=task, group=task, sample=member.key.sample)
-        for sample in samples:
-            check_trainable(sample)
-        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
-    return TrainingGroup(task, tuple(found))
-
-
 def check_rewarded(batch: StepBatch, run: Run) -> None:
     """Raises where nothing was scored: training would go on for ever without a gradient."""
     if batch.drawn and not batch.rewards:
@@ -247,3 +223,21 @@ def check_rewarded(batch: StepBatch, run: Run) -> None:
             "(`def score(trajectory)` beside the rollout, or --scorer) that returns one, or return "
             "the reward; until a step is trained, the same command goes on with other code"
         )
+
+
+def command_for(verb: str, run: str, journal: Journal) -> str:
+    """`holdfast VERB RUN`, with the journal that it has to be given."""
+    server = getattr(journal, "address", None)
+    name = str(getattr(journal, "path", "") or getattr(server, "name", ""))
+    where = f" --journal {shlex.quote(name)}" if name not in ("", JOURNAL.default) else ""
+    return f"`holdfast {verb} {shlex.quote(run)}{where}`"
+
+
+def train_on(model: Path, learning_rate: object, *, asked: object = None) -> str:
+    """What goes on with the weights alone. The rate is named: that by default depends on which
+    model is given. `asked`: the one that was given now, where that is refused."""
+    rate = f"{learning_rate}"
+    if asked not in (None, learning_rate):
+        rate = f"{asked}, or {learning_rate} as before"
+    words = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
+    return f"train on from its model under another name ({words}, another --run and --out)"

@@ -12,7 +12,6 @@ that the run has a version of is trained again, and not before: nothing is sampl
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,32 +20,39 @@ from msgspec import Struct, structs
 from torch import Tensor
 
 from holdfast import crashpoint
+from holdfast.engine.connect import Connection
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import Cause, NotTrainable, UsageError
+from holdfast.rollout.threads.contain import to_its_end
 from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
-from holdfast.training.run import ways_on, weights
-from holdfast.training.run.batches import BatchSource, NothingValid, StepBatch, check_rewarded
+from holdfast.training.run import weights
+from holdfast.training.run.batches import (
+    BatchSource,
+    NothingValid,
+    StepBatch,
+    check_rewarded,
+    command_for,
+    train_on,
+)
+from holdfast.training.run.evaluation import HeldOut
 from holdfast.training.run.folder import CHECKPOINTS, WEIGHTS, OtherTraining
 from holdfast.training.run.metrics import TrainingMetrics, step_line
 from holdfast.training.run.progress import TrainingProgress
-from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import RateSchedule, TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
+from holdfast.weights.sync import WeightSync
+from holdfast.weights.version import WeightFolder
 
 Result = TypeVar("Result")
-Publish = Callable[[WeightFolder], Awaitable[None]]
-Evaluate = Callable[[int, str], Awaitable[float | None]]
-"""On held-out tasks, after a step, with a version; None where it failed, which was reported."""
-Recorded = Callable[[str], Awaitable[float | None]]
-"""What a version's evaluation came to, if the journal has all of it."""
 
 
-class Engines(Struct, frozen=True):
-    """What a training asks of the engines that serve its weights."""
+class ServedWeights(Struct, frozen=True):
+    """Engines that serve the newest weights, and the way by which they get others."""
 
-    publish: Publish
-    evaluate: Evaluate
+    connection: Connection
+    sync: WeightSync
+    publish: Callable[[WeightFolder], Awaitable[None]]
 
 
 class Restored(Struct, frozen=True):
@@ -99,7 +105,7 @@ def _steps(state: TrainerState) -> int:
 def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return ways_on.train_on(folder / WEIGHTS / state.version, rate, asked=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, asked=asked)
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
@@ -224,14 +230,9 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
         return [
             line for each in names for line in _differences(recorded.get(each), now.get(each), each)
         ]
-    if recorded == now or (_is_off(recorded) and _is_off(now)):
+    if recorded == now:
         return []
     return [f"{name} was {_text(recorded)}, now {_text(now)}"]
-
-
-def _is_off(value: object) -> bool:
-    """Checkpoints hold either for a switch that was not given."""
-    return value is None or value is False
 
 
 def _text(value: object) -> str:
@@ -254,12 +255,12 @@ class TrainingLoop:
         journal: Journal,
         consumer: Consumer,
         trained_before: int,
-        recorded: Recorded | None,
+        held_out: HeldOut | None,
         metrics: TrainingMetrics,
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before`: the last step that the run has a version of. `recorded`: None where
+        """`trained_before`: the last step that the run has a version of. `held_out`: None where
         nothing is evaluated."""
         self._state = state
         self._batches = batches
@@ -267,11 +268,11 @@ class TrainingLoop:
         self._journal = journal
         self._consumer = consumer
         self._trained_before = min(trained_before, settings.trainer.steps)
-        self._recorded = recorded
+        self._held_out = held_out
         self._metrics = metrics
         self._progress = progress
         self._report = report
-        self._engines: asyncio.Future[Engines] = asyncio.get_running_loop().create_future()
+        self._engines: asyncio.Future[ServedWeights] = asyncio.get_running_loop().create_future()
         self.wants_engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the newest version is to be served, and rollouts are to go on."""
         self.is_stepping = False
@@ -284,23 +285,25 @@ class TrainingLoop:
         finally:
             await self._batches.close()
 
-    def use(self, engines: Engines) -> None:
-        """They serve the newest version."""
+    def use(self, engines: ServedWeights) -> None:
         self._engines.set_result(engines)
 
-    async def _served(self) -> Engines:
+    async def _served(self) -> ServedWeights:
         """Waits until the engines serve the newest version."""
         if not self.wants_engines.done():
             self.wants_engines.set_result(None)
         return await asyncio.shield(self._engines)
 
     async def _work(self, done: int) -> None:
-        await self._evaluate_again(done)
+        # A kill may have come between a step and its evaluation; step 0 is the model as it was.
+        if "eval_reward" not in self._metrics.lines().get(done, {}):
+            await self._evaluate_due(done)
         for step in range(done + 1, self._settings.trainer.steps + 1):
             if step > self._trained_before:
                 await self._served()
             began = time.monotonic()
-            await self._show_rollouts(step)
+            settled = (await self._journal.progress(self._consumer.run)).settled
+            self._progress.roll_out(step, steps=self._settings.trainer.steps, settled=settled)
             batch = await self._batch_of(step)
             if batch is None:
                 await self._end_early(step - 1)
@@ -337,7 +340,7 @@ class TrainingLoop:
             if step > 1:
                 raise NotTrainable(f"{why}: {self._train_on()}") from error
             run = self._consumer.run.spec.name
-            remove = ways_on.command_for("rm", run, self._journal)
+            remove = command_for("rm", run, self._journal)
             raise NothingTrainable(
                 f"{why}: correct it, then {remove} and the same command, or give another --run "
                 "and --out"
@@ -364,7 +367,7 @@ class TrainingLoop:
     def _train_on(self) -> str:
         assert self._state.version is not None, "the engines serve it"
         rate = self._settings.trainer.optimizer.learning_rate
-        return ways_on.train_on(self._state.version.path, rate)
+        return train_on(self._state.version.path, rate)
 
     async def _end_early(self, last: int) -> None:
         """The stream of groups has ended: what was trained is saved, as after the last step."""
@@ -373,45 +376,31 @@ class TrainingLoop:
             await in_thread(self._state.save)
             await self._journal.commit(self._consumer, last)
 
-    async def _show_rollouts(self, step: int) -> None:
-        settled = (await self._journal.progress(self._consumer.run)).settled
-        self._progress.roll_out(step, steps=self._settings.trainer.steps, settled=settled)
-
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._settings.trainer.steps
-
-    async def _evaluate_again(self, step: int) -> None:
-        """A kill may have come between a step and its evaluation; step 0 is the model as it was."""
-        if "eval_reward" not in self._metrics.lines().get(step, {}):
-            await self._evaluate_due(step)
 
     async def _evaluate_due(self, step: int) -> None:
         """What is not recorded of the evaluation of a step that is trained again was not evaluated
         before either: engines may have a later version."""
-        if self._recorded is None or not self._is_due(step, self._settings.eval_every):
+        if self._held_out is None or not self._is_due(step, self._settings.eval_every):
             return
         assert self._state.version is not None, "weights have a name before they are evaluated"
-        reward = await self._recorded(self._state.version.name)
+        version = self._state.version.name
+        reward = await self._held_out.recorded(version)
         if reward is None and step >= self._trained_before:
-            engines = await self._served()
-            reward = await engines.evaluate(step, self._state.version.name)
+            connection = (await self._served()).connection
+            progress = self._progress.evaluate(step)
+            reward = await self._held_out.evaluate(
+                step, version, connection, report=self._report, progress=progress
+            )
         if reward is not None:
             self._metrics.write(step, {"eval_reward": reward})
             self._report(f"step {step:<4}  held out {reward:.3f}")
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """As `asyncio.to_thread`, but a cancelled caller waits until the thread is done: nobody is left
-    computing."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({running})
-        _ = running.cancelled() or running.exception()
-        raise
+    """As `asyncio.to_thread`, but a cancelled caller waits: nobody is left computing."""
+    return await to_its_end(asyncio.to_thread(function, *arguments))
 
 
 def _random_state() -> dict[str, Tensor]:

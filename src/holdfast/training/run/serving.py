@@ -3,7 +3,7 @@ in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,18 +16,16 @@ from holdfast.engine.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import UsageError
+from holdfast.rollout.threads.contain import in_background
 from holdfast.training.run.checks import check_logprobs, check_tokenizer
-from holdfast.training.run.folder import ENGINE_LOG
-from holdfast.training.run.loop import Publish
-from holdfast.training.run.progress import TrainingProgress
+from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.weights import open_sync
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.engine_lock import hold_engines
 from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
-RESTART_SECONDS = 0.5
 MODEL = TRAINED_MODEL
 """What the engine calls the model, whatever the folder of the version is called."""
 
@@ -60,12 +58,11 @@ class TrainingEngine:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["TrainingEngine"]:
         await self._engine.start_in_thread()
-        keeper = asyncio.create_task(self._keep_alive(), name="keep the engine alive")
+        keeping = self._engine.keep_alive(self._report)
         try:
-            yield self
+            async with in_background(keeping, name="keep the engine alive"):
+                yield self
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
             await asyncio.to_thread(self._engine.stop)
 
     async def publish(self, sync: WeightSync, version: WeightFolder) -> None:
@@ -78,22 +75,12 @@ class TrainingEngine:
         """Ends it: it comes back with the version in force."""
         await asyncio.to_thread(self._engine.kill)
 
-    async def _keep_alive(self) -> None:
-        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
-        while True:
-            await self._engine.wait_ended()
-            try:
-                await self._engine.start_in_thread()
-            except HoldfastError as error:
-                self._report(f"the embedded engine died, and cannot be started again yet: {error}")
-                await asyncio.sleep(RESTART_SECONDS)
-
     def _options(self, version: str) -> tuple[str, ...]:
         return ("--version", version, "--served-model-name", MODEL, *self._more)
 
 
 class TrainingEngines:
-    """Connected and checked at first; they get weights when they are to `serve`."""
+    """Connected and checked; they get weights when they are to `serve`."""
 
     def __init__(
         self,
@@ -103,17 +90,16 @@ class TrainingEngines:
         model: Path,
         renderer: Renderer,
         address: EngineAddress,
-        folder: Path,
-        progress: TrainingProgress,
+        log: Path,
         report: Callable[[str], None],
     ):
+        """`log`: of the embedded engine."""
         self._plan = plan
         self._settings = settings
         self._model = model
         self._renderer = renderer
         self._address = address
-        self._folder = folder
-        self._progress = progress
+        self._log = log
         self._report = report
         self._running: tuple[Connection, WeightSync] | None = None
         """Those at addresses."""
@@ -131,29 +117,29 @@ class TrainingEngines:
                 yield
 
     @asynccontextmanager
-    async def serve(
-        self, version: WeightFolder
-    ) -> AsyncIterator[tuple[Connection, Publish, WeightSync]]:
+    async def serve(self, version: WeightFolder) -> AsyncIterator[ServedWeights]:
         """A policy that samples with `version`, and the way by which it gets another one."""
         if self._running is not None:
             connection, sync = self._running
             await sync.publish_first(version)
-            yield connection, sync.publish, sync
+            yield ServedWeights(connection, sync, sync.publish)
             return
-        self._progress.enter("starting the engine")
+        if self._address.urls:
+            async with self._connected(self._address) as connection, self._sync(connection) as sync:
+                await sync.publish_first(version)
+                yield ServedWeights(connection, sync, sync.publish)
+            return
         engine = TrainingEngine(
-            version,
-            log=self._folder / ENGINE_LOG,
-            log_requests=self._settings.log_requests,
-            report=self._report,
+            version, log=self._log, log_requests=self._settings.log_requests, report=self._report
         )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(engine.serve())
+        async with engine.serve():
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
-            connection = await stack.enter_async_context(self._connected(address))
-            sync = await stack.enter_async_context(self._sync(connection, engine.restart))
-            await sync.adopt(version)
-            yield connection, partial(engine.publish, sync), sync
+            async with (
+                self._connected(address) as connection,
+                self._sync(connection, engine.restart) as sync,
+            ):
+                await sync.adopt(version)
+                yield ServedWeights(connection, sync, partial(engine.publish, sync))
 
     def _sync(
         self, connection: Connection, restart: Restart | None = None

@@ -25,17 +25,21 @@ EVALUATED = "eval_reward"
 """It comes after the other numbers of its step."""
 
 
-def check_tracker(name: str) -> None:
-    """Raises `UsageError` for one that is unknown or not installed."""
+def check_tracker(name: Tracker | str) -> None:
+    """Raises `UsageError` for a name that is unknown or not installed."""
+    if not isinstance(name, str):
+        return
     if name not in TRACKERS:
         raise UsageError(f"no tracker is called {name!r}; there are {', '.join(TRACKERS)}")
     if importlib.util.find_spec(name) is None:
         raise UsageError(f"the tracker {name} is not installed: pip install {name}")
 
 
-def open_tracker(name: str, *, run: Run, folder: Path, lines: Lines) -> Tracker:
-    """A tracker that was checked, brought to `lines`. It may write into `folder`, and speak to its
-    server. Raises `UsageError` where it cannot be opened."""
+def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -> Tracker:
+    """A tracker that was checked, brought to `lines`; one of the caller's own as it is. It may
+    write into `folder`, and speak to its server. Raises `UsageError` where it cannot be opened."""
+    if not isinstance(name, str):
+        return name
     makers: dict[str, Callable[..., Tracker]] = {
         "wandb": _Wandb,
         "trackio": _Trackio,

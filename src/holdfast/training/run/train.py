@@ -7,13 +7,12 @@ has the journal, the engines and the folder, and the others compute.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from holdfast.embedded.model.files import model_folder
 from holdfast.engine.arguments import sampling_from, settings_from
@@ -28,6 +27,7 @@ from holdfast.extras import require
 from holdfast.journal.journal import Consumer, Journal, keep_renewing
 from holdfast.journal.process import this_process
 from holdfast.policy.rendering.reasoning_effort import renderer_at
+from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.epochs import EpochStream
@@ -40,7 +40,7 @@ from holdfast.tasks.read import load_tasks
 from holdfast.training.computation import Loss
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.ranks.group import RankGroup
-from holdfast.training.ranks.launch import check_ranks
+from holdfast.training.ranks.launch import check_ranks, open_ranks
 from holdfast.training.run.batches import Batches, BatchSource
 from holdfast.training.run.checks import (
     check_arguments,
@@ -54,27 +54,17 @@ from holdfast.training.run.checks import (
     describe_shared,
     loss_file,
 )
-from holdfast.training.run.evaluation import evaluate, recorded_reward
+from holdfast.training.run.evaluation import HeldOut
 from holdfast.training.run.folder import (
+    ENGINE_LOG,
+    RANKS,
     check_disk,
     name_full_disk,
     use_folder,
     use_journal,
 )
-from holdfast.training.run.loop import (
-    Engines,
-    Evaluate,
-    Recorded,
-    Restored,
-    TrainingLoop,
-    TrainingState,
-    in_thread,
-)
-from holdfast.training.run.metrics import (
-    OpenTrackers,
-    Tracker,
-    TrainingMetrics,
-)
+from holdfast.training.run.loop import Restored, TrainingLoop, TrainingState, in_thread
+from holdfast.training.run.metrics import Tracker, TrainingMetrics, TrainingReport, report_of
 from holdfast.training.run.open_training import (
     adopt_code,
     begin_record,
@@ -85,8 +75,6 @@ from holdfast.training.run.open_training import (
     rewind,
 )
 from holdfast.training.run.progress import TrainingProgress
-from holdfast.training.run.ranks import join_ranks, until_death
-from holdfast.training.run.result import TrainingReport, report_of
 from holdfast.training.run.serving import MODEL, TrainingEngines
 from holdfast.training.run.trackers import check_tracker, open_tracker
 from holdfast.training.settings import (
@@ -102,28 +90,34 @@ POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
 
-def open_batches(
-    journal: Journal, consumer: Consumer, stream: EpochStream, settings: TrainingSettings
-) -> BatchSource:
-    """One batch after the other, each sampled by the newest weights."""
-    return Batches(
-        journal,
-        consumer,
-        stream,
-        groups=settings.groups,
-        dynamic=settings.dynamic,
-        max_draws=settings.max_draws,
-    )
-
-
 class Assembly(Struct, frozen=True):
     """What a training is put together from."""
 
-    open_batches: OpenBatches = open_batches
+    open_batches: OpenBatches = Batches
+    """By default one batch after the other, each sampled by the newest weights."""
     rolls_out: bool = True
     """False: another process works on the run."""
     mixes_versions: bool = False
     """Whether a trajectory may be sampled with several versions of the weights."""
+
+
+class TrainingCall(Struct, frozen=True, kw_only=True):
+    """What `train` was asked for, as values of ours."""
+
+    plan: RunPlan
+    settings: TrainingSettings
+    journal: Journal | Path | str
+    out: Path
+    model: Path
+    address: EngineAddress
+    eval_tasks: Sequence[Task]
+    loss: Loss | None
+    trackers: Sequence[Tracker | str]
+    report: Callable[[str], None]
+    stop: Stop
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
+    retries_failed: bool = False
+    assembly: Assembly = Assembly()
 
 
 @checks_arguments(own="journal scorer settings sampling rollout_settings loss columns")
@@ -166,8 +160,7 @@ async def train(
     check_arguments(journal, loss=loss)
     settings = training_settings_from(settings)
     for tracker in trackers:
-        if isinstance(tracker, str):
-            check_tracker(tracker)
+        check_tracker(tracker)
     if loss is not None and not settings.loss:
         settings = structs.replace(settings, loss=fingerprinted(loss)[0])
     plan = plan_run(
@@ -183,9 +176,9 @@ async def train(
         group=settings.group_policy,
         settings=settings_from(rollout_settings, name="rollout_settings"),
     )
-    return await train_plan(
-        plan,
-        settings,
+    call = TrainingCall(
+        plan=plan,
+        settings=settings,
         journal=journal,
         out=Path(out),
         model=await asyncio.to_thread(model_folder, model),
@@ -196,17 +189,13 @@ async def train(
         ),
         eval_tasks=await _read_held_out(eval_tasks, columns),
         loss=loss,
-        open_trackers=lambda run, lines: [
-            open_tracker(each, run=run, folder=Path(out), lines=lines)
-            if isinstance(each, str)
-            else each
-            for each in trackers
-        ],
+        trackers=trackers,
         report=report,
         stop=stop or Stop(),
         retries_failed=retry_failed,
         assembly=assembly or Assembly(),
     )
+    return await train_plan(call)
 
 
 async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> list[Task]:
@@ -215,44 +204,20 @@ async def _read_held_out(tasks: "Tasks", columns: Mapping[str, str] | None) -> l
     return [] if is_none else await load_tasks(tasks, columns=columns)
 
 
-async def train_plan(
-    plan: RunPlan,
-    settings: TrainingSettings,
-    *,
-    journal: Journal | Path | str,
-    out: Path,
-    model: Path,
-    address: EngineAddress,
-    eval_tasks: Sequence[Task],
-    loss: Loss | None,
-    open_trackers: OpenTrackers,
-    report: Callable[[str], None],
-    stop: Stop,
-    progress: TrainingProgress | None = None,
-    retries_failed: bool = False,
-    assembly: Assembly | None = None,
-) -> TrainingReport:
+async def train_plan(call: TrainingCall) -> TrainingReport:
     """`train` for a run that is planned already. Trackers are opened when everything is checked."""
-    check_training(plan, settings, model=model, has_engine=not address.urls)
-    plan = await plan.bind_scorer()
-    if shared := describe_shared(plan.tasks, eval_tasks):
-        report(shared)
-    work = _Training(
-        plan,
-        EpochStream(plan.tasks, seed=settings.seed),
-        settings,
-        open_journal=partial(use_journal, journal),
-        folder=out,
-        model=model,
-        address=address,
-        report=report,
-        progress=progress or TrainingProgress(),
-        stop=stop,
-        retries_failed=retries_failed,
-        assembly=assembly or Assembly(),
-    )
-    with use_folder(out), name_full_disk(out):
-        return await work.run(open_trackers, eval_tasks, loss)
+    check_training(call.plan, call.settings, model=call.model, has_engine=not call.address.urls)
+    plan = await call.plan.bind_scorer()
+    if shared := describe_shared(plan.tasks, call.eval_tasks):
+        call.report(shared)
+    renderer = renderer_for(call.model)
+    renderer_at(renderer, plan.spec.sampling)  # Raises for what it cannot write.
+    stream = EpochStream(plan.tasks, seed=call.settings.seed)
+    spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
+    call = structs.replace(call, plan=structs.replace(plan, spec=spec))
+    with use_folder(call.out), name_full_disk(call.out):
+        async with join_ranks(call.settings, call.out, call.progress) as ranks:
+            return await _Training(call, stream, renderer, ranks).run()
 
 
 def check_training(
@@ -276,144 +241,114 @@ class _Training:
     """One call of `train`."""
 
     def __init__(
-        self,
-        plan: RunPlan,
-        stream: EpochStream,
-        settings: TrainingSettings,
-        *,
-        open_journal: Callable[[bool], AbstractAsyncContextManager[Journal]],
-        folder: Path,
-        model: Path,
-        address: EngineAddress,
-        report: Callable[[str], None],
-        progress: TrainingProgress,
-        stop: Stop,
-        retries_failed: bool,
-        assembly: Assembly,
+        self, call: TrainingCall, stream: EpochStream, renderer: Renderer, ranks: RankGroup
     ):
-        renderer = renderer_for(model)
-        renderer_at(renderer, plan.spec.sampling)  # Raises for what it cannot write.
-        spec = structs.replace(plan.spec, model=MODEL, renderer=renderer.name)
-        self._plan = structs.replace(plan, spec=spec)
+        self._call = call
         self._stream = stream
-        self._settings = settings
+        self._plan = call.plan
+        self._settings = call.settings
+        self._report = call.report
+        self._stop = call.stop
+        self._ranks = ranks
+        self._engines = TrainingEngines(
+            call.plan,
+            call.settings,
+            model=call.model,
+            renderer=renderer,
+            address=call.address,
+            log=call.out / ENGINE_LOG,
+            report=call.report,
+        )
         self._journal: Journal
         self._renewing: asyncio.Task[None]
         self._record: TrainingRecord
-        self._open_journal = open_journal
-        self._folder = folder
-        self._model = model
-        self._report = report
-        self._progress = progress
-        self._engines = TrainingEngines(
-            self._plan,
-            settings,
-            model=model,
-            renderer=renderer,
-            address=address,
-            folder=folder,
-            progress=progress,
-            report=report,
-        )
-        self._stop = stop
-        self._retries_failed = retries_failed
-        self._assembly = assembly
 
-    async def run(
-        self,
-        open_trackers: OpenTrackers,
-        held_out: Sequence[Task],
-        loss: Loss | None,
-    ) -> TrainingReport:
-        async with join_ranks(self._settings, self._folder, self._progress) as ranks:
-            return await self._run(ranks, open_trackers, held_out, loss)
-
-    async def _run(
-        self,
-        ranks: RankGroup,
-        open_trackers: OpenTrackers,
-        held_out: Sequence[Task],
-        loss: Loss | None,
-    ) -> TrainingReport:
-        state = await in_thread(self._load, loss, ranks)
+    async def run(self) -> TrainingReport:
+        call, spec = self._call, self._plan.spec
+        state = await in_thread(self._load)
         restored = await in_thread(state.restore)
         if not restored.step:
-            check_disk(self._folder, state.bytes_on_disk)
-        opening = self._open_journal(restored.step > 0)
+            check_disk(call.out, state.bytes_on_disk)
+        opening = use_journal(call.journal, restored.step > 0)
         async with self._engines.connected(), opening as self._journal:
-            journal, spec = self._journal, self._plan.spec
             run = await open_training(
-                journal, spec, restored, settings=self._settings, folder=self._folder
+                self._journal, spec, restored, settings=self._settings, folder=call.out
             )
             async with self._subscribed(run) as consumer:
-                newest = newest_of(await journal.versions(run))
-                trained = newest.step if newest else 0
-                await self._begin_record(state, run, restored, trained)
-                if newest is not None:  # Engines may have it, or be started with it.
-                    state.in_use = lambda: {newest.name}
-                await rewind(
-                    journal,
-                    consumer,
-                    restored,
-                    trained=trained,
-                    folder=self._folder,
-                    report=self._report,
-                )
-                consumer = await adopt_code(journal, consumer, spec, report=self._report)
-                await open_again(journal, run, steps=self._settings.trainer.steps)
-                metrics = TrainingMetrics(self._folder, report=self._report)
+                trained = await self._go_back(state, run, restored, consumer)
+                consumer = await adopt_code(self._journal, consumer, spec, report=self._report)
+                await open_again(self._journal, run, steps=self._settings.trainer.steps)
+                metrics = TrainingMetrics(call.out, report=self._report)
                 metrics.rewind(restored.step)
-                metrics.follow(open_trackers(run, metrics.lines()))
+                metrics.follow(
+                    open_tracker(each, run=run, folder=call.out, lines=metrics.lines())
+                    for each in call.trackers
+                )
                 try:
-                    stopped = await self._train(state, consumer, metrics, held_out, trained)
+                    stopped = await self._train(state, consumer, metrics, trained)
                     assert state.version is not None, "it has a name before it is trained"
                     return report_of(
                         spec.name,
                         metrics,
-                        folder=self._folder,
+                        folder=call.out,
                         model=state.version.path,
                         stopped=stopped,
                     )
                 finally:
                     metrics.close()
 
+    async def _go_back(
+        self, state: TrainingState, run: Run, restored: Restored, consumer: Consumer
+    ) -> int:
+        """Brings run and ledger to the checkpoint; the last step that the run has a version of."""
+        journal, folder = self._journal, self._call.out
+        newest = newest_of(await journal.versions(run))
+        trained = newest.step if newest else 0
+        self._record = await begin_record(
+            journal, run, restored, settings=self._settings, trained=trained, folder=folder
+        )
+        state.folder_number = self._record.folder
+        await self._write_record(run)
+        if newest is not None:  # Engines may have it, or be started with it.
+            state.in_use = lambda: {newest.name}
+        await rewind(
+            journal, consumer, restored, trained=trained, folder=folder, report=self._report
+        )
+        return trained
+
     async def _train(
-        self,
-        state: TrainingState,
-        consumer: Consumer,
-        metrics: TrainingMetrics,
-        held_out: Sequence[Task],
-        trained: int,
+        self, state: TrainingState, consumer: Consumer, metrics: TrainingMetrics, trained: int
     ) -> str:
         """Why it stopped early; "" when it did not. `trained`: the last step that the run has a
         version of."""
-        done = state.trainer.step_number
+        call, done = self._call, state.trainer.step_number
         await state.name_weights(self._journal, consumer)
-        is_evaluated = not held_out or "eval_reward" in metrics.lines().get(done, {})
+        is_evaluated = not call.eval_tasks or "eval_reward" in metrics.lines().get(done, {})
         if done >= self._settings.trainer.steps and is_evaluated:
             await self._journal.seal(consumer.run)
             self._report(f"all {done} steps are trained: nothing is left to do")
             return ""  # No engine is started for a training that is over.
+        held_out = HeldOut(self._plan, call.eval_tasks, self._settings, self._journal)
         loop = TrainingLoop(
             state,
-            self._assembly.open_batches(self._journal, consumer, self._stream, self._settings),
+            call.assembly.open_batches(self._journal, consumer, self._stream, self._settings),
             self._settings,
             journal=self._journal,
             consumer=consumer,
             trained_before=trained,
-            recorded=self._recorded(held_out) if held_out else None,
+            held_out=held_out if call.eval_tasks else None,
             metrics=metrics,
-            progress=self._progress,
+            progress=call.progress,
             report=self._report,
         )
         training = asyncio.create_task(loop.work(done), name="training")
-        watching = asyncio.create_task(until_death(state.trainer.ranks), name="the other ranks")
+        watching = asyncio.create_task(until_death(self._ranks), name="the other ranks")
         work = _Work(consumer.run, loop, training, watching)
         ending = None
         try:
             await self._stop.wait_or(training, loop.wants_engines, self._renewing, watching)
             if loop.wants_engines.done() and not self._stop.requested:
-                ending = await self._beside_rollouts(work, state, held_out)
+                ending = await self._beside_rollouts(work, state)
         finally:
             is_over = await self._end(work)
         if ending is not None and ending.fatal is not None:
@@ -423,10 +358,10 @@ class _Training:
                 raise error
         return "" if is_over else self._stop.reason
 
-    def _load(self, loss: Loss | None, ranks: RankGroup) -> TrainingState:
-        settings = self._settings
+    def _load(self) -> TrainingState:
+        call, settings, loss = self._call, self._settings, self._call.loss
         trainer = Trainer(
-            self._model,
+            call.model,
             settings.trainer,
             device=settings.device,
             dtype=getattr(torch, settings.dtype),
@@ -434,30 +369,15 @@ class _Training:
             reference=settings.reference,
             gradient_checkpointing=settings.gradient_checkpointing,
             loss=policy_loss if loss is None else checked_loss(loss),
-            loss_file=loss_file(loss) if loss is not None and ranks.size > 1 else "",
+            loss_file=loss_file(loss) if loss is not None and self._ranks.size > 1 else "",
             seed=settings.seed,
-            ranks=ranks,
+            ranks=self._ranks,
         )
         if why := trainer.network.why_sequential:
             self._report(f"sequences go one at a time, which is slower: {why}")
         if why := trainer.network.why_slow:
             self._report(f"training is slower than it could be: {why}")
-        name = self._plan.spec.name
-        return TrainingState(trainer, settings, folder=self._folder, run=name)
-
-    async def _begin_record(
-        self, state: TrainingState, run: Run, restored: Restored, trained: int
-    ) -> None:
-        self._record = await begin_record(
-            self._journal,
-            run,
-            restored,
-            settings=self._settings,
-            trained=trained,
-            folder=self._folder,
-        )
-        state.folder_number = self._record.folder
-        await self._write_record(run)
+        return TrainingState(trainer, settings, folder=call.out, run=self._plan.spec.name)
 
     async def _write_record(self, run: Run) -> None:
         command = self._plan.spec.command
@@ -484,18 +404,18 @@ class _Training:
             await asyncio.wait({self._renewing})
             await self._journal.unsubscribe(consumer)
 
-    async def _beside_rollouts(
-        self, work: "_Work", state: TrainingState, held_out: Sequence[Task]
-    ) -> Ending | None:
+    async def _beside_rollouts(self, work: "_Work", state: TrainingState) -> Ending | None:
         """Trains while the engine rolls out; how that ended."""
-        if self._retries_failed:
+        if self._call.retries_failed:
             await retry_failed(self._journal, work.run, report=self._report)
         assert state.version is not None, "weights have a name before they are served"
-        async with self._engines.serve(state.version) as (connection, publish, sync):
-            state.in_use = sync.in_use
+        if not self._call.address.urls:
+            self._call.progress.enter("starting the engine")
+        async with self._engines.serve(state.version) as served:
+            state.in_use = served.sync.in_use
             await self._catch_up(work.run)
-            work.loop.use(Engines(publish, self._evaluation(connection, held_out)))
-            rollouts = self._roll_out(work.run, connection, state.version.name)
+            work.loop.use(served)
+            rollouts = self._roll_out(work.run, served.connection, state.version.name)
             rolling = asyncio.create_task(rollouts, name="rollouts")
             try:
                 await self._stop.wait_or(work.training, rolling, self._renewing, work.watching)
@@ -525,18 +445,18 @@ class _Training:
 
     async def _roll_out(self, run: Run, connection: Connection, version: str) -> Ending | None:
         """`version` is in force."""
-        if not self._assembly.rolls_out:
+        if not self._call.assembly.rolls_out:
             await self._until_sealed(run)
             return None
         lost: Collection[str] = ()
-        if not self._assembly.mixes_versions:
+        if not self._call.assembly.mixes_versions:
             lost = await find_lost_versions(self._journal, run, version, report=self._report)
         rollouts = self._plan.engine(
             run,
             self._journal,
             connection,
             stop=self._stop,
-            progress=self._progress,
+            progress=self._call.progress,
             lost_versions=lost,
         )
         return await rollouts.work()
@@ -549,30 +469,6 @@ class _Training:
             if (await self._journal.progress(run)).sealed:
                 return
             await changes.wait(seen, timeout=POLL_SECONDS)
-
-    def _recorded(self, tasks: Sequence[Task]) -> Recorded:
-        return partial(
-            recorded_reward,
-            self._plan,
-            tasks,
-            journal=self._journal,
-            samples=self._settings.eval_samples,
-            max_tokens=self._settings.eval_max_tokens,
-        )
-
-    def _evaluation(self, connection: Connection, tasks: Sequence[Task]) -> Evaluate:
-        return partial(
-            evaluate,
-            self._plan,
-            tasks,
-            journal=self._journal,
-            connection=connection,
-            samples=self._settings.eval_samples,
-            deadline=self._settings.eval_deadline,
-            max_tokens=self._settings.eval_max_tokens,
-            progress=self._progress,
-            report=self._report,
-        )
 
 
 class _Work(Struct, frozen=True):
@@ -593,3 +489,31 @@ async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> No
 
 def _succeeded(task: "asyncio.Task[Any]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
+
+
+@asynccontextmanager
+async def join_ranks(
+    settings: TrainingSettings, folder: Path, progress: TrainingProgress
+) -> AsyncIterator[RankGroup]:
+    """The ranks are started before anything is loaded."""
+    if settings.ranks > 1:
+        progress.enter(f"starting {settings.ranks} ranks")
+    opening = open_ranks(settings.ranks, settings.device, logs=folder / RANKS)
+    stack = ExitStack()
+    try:
+        yield await in_thread(stack.enter_context, opening)
+    finally:
+        await in_thread(stack.close)
+
+
+async def until_death(ranks: RankGroup) -> None:
+    """Raises `RankDied` when a rank has died; between two steps, too, while nobody waits for it."""
+    loop, died = asyncio.get_running_loop(), asyncio.Event()
+
+    def notify() -> None:
+        with suppress(RuntimeError):  # The loop may be closed by now.
+            loop.call_soon_threadsafe(died.set)
+
+    ranks.on_death(notify)
+    await died.wait()
+    ranks.check_alive()

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,12 @@ from holdfast.records.encoding.file_name import file_name
 from holdfast.training.model.network import Network, digest_of, no_progress_bars
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.carrier import Carrier, this_device
-from holdfast.weights.choice import AUTO
 from holdfast.weights.probe import PREFIXES, probe_ids
 from holdfast.weights.strategies.adapter import AdapterStrategy
 from holdfast.weights.strategies.disk import DiskStrategy, check_stage, sync_folder, sync_path
 from holdfast.weights.strategies.object_store import ObjectStoreStrategy
 from holdfast.weights.strategies.sglang_transfer import SglangTransfer
-from holdfast.weights.strategies.strategy import WeightStrategy
+from holdfast.weights.strategies.strategy import AUTO, WeightStrategy
 from holdfast.weights.strategies.vllm_transfer import (
     VllmOwnTransfer,
     VllmSharedMemory,
@@ -47,6 +47,7 @@ __all__ = [
     "open_sync",
     "remove_old",
     "score",
+    "write_aside",
     "write_folder",
 ]
 BestLogprobs = Callable[[Sequence[int], Sequence[int]], list[float]]
@@ -66,19 +67,18 @@ async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: s
 
 
 def write_folder(parent: Path, name: str, network: Network) -> Path:
-    """A Hugging Face folder of the network as it is now, a LoRA adapter merged into it. Written
-    aside and renamed; one that is there already is written anew."""
+    """A Hugging Face folder of the network as it is now, a LoRA adapter merged into it."""
+    return write_aside(parent, name, partial(_write_files, network))
+
+
+def write_aside(parent: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """A folder whose files `write` makes in another one, which is then renamed: it is there whole,
+    or not at all. One that is there already is written anew."""
     parent.mkdir(parents=True, exist_ok=True)
     aside, final = parent / f"{_ASIDE}{name}", parent / name
     shutil.rmtree(aside, ignore_errors=True)
-    _save(network, aside)
-    if network.lora is not None:
-        network.whole.save_pretrained(aside / ADAPTER, safe_serialization=True)
-        sync_folder(aside / ADAPTER)
-    for pattern in _TOKENIZER:
-        for file in network.folder.glob(pattern):
-            if not (aside / file.name).exists():
-                shutil.copy(file, aside / file.name)
+    with no_progress_bars():
+        write(aside)
     sync_folder(aside)
     crashpoint.reach("weights.written")
     shutil.rmtree(final, ignore_errors=True)
@@ -87,13 +87,19 @@ def write_folder(parent: Path, name: str, network: Network) -> Path:
     return final
 
 
-@no_progress_bars()
-def _save(network: Network, folder: Path) -> None:
+def _write_files(network: Network, folder: Path) -> None:
+    whole = network.whole
     if network.lora is None:
-        network.whole.save_pretrained(folder, safe_serialization=True)
-        return
-    plain: Any = network.whole.get_base_model()
-    plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
+        whole.save_pretrained(folder, safe_serialization=True)
+    else:
+        plain: Any = whole.get_base_model()
+        plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
+        whole.save_pretrained(folder / ADAPTER, safe_serialization=True)
+        sync_folder(folder / ADAPTER)
+    for pattern in _TOKENIZER:
+        for file in network.folder.glob(pattern):
+            if not (folder / file.name).exists():
+                shutil.copy(file, folder / file.name)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from holdfast.private_files import private_folder
 from holdfast.records.errors import UsageError
 from holdfast.weights.replica import DEV_MODE, UPDATE_SECONDS, EngineKind, Replica
 from holdfast.weights.strategies.strategy import Offer, WeightStrategy
-from holdfast.weights.version import WeightFolder, WeightsNotTaken, size_of
+from holdfast.weights.version import WeightFolder, size_of
 
 KEEP_VERSIONS = 2
 ASIDE = ".partial-"
@@ -32,7 +32,6 @@ class DiskStrategy(WeightStrategy):
         """`is_tied`: the model's head is its embedding."""
         self._stage = stage
         self._is_tied = is_tied
-        self._has_worker: dict[Replica, bool] = {}
 
     async def offers(self, replica: Replica) -> Offer:
         if replica.kind is EngineKind.VLLM:
@@ -44,21 +43,13 @@ class DiskStrategy(WeightStrategy):
     async def _offered_by_vllm(self, replica: Replica) -> Offer:
         if not await replica.has_route("/collective_rpc"):
             return Offer(False, f"{replica.name} takes no reload: {DEV_MODE}")
-        self._has_worker[replica] = await self._is_extended(replica)
-        if self._is_tied and replica.device == "cpu" and not self._has_worker[replica]:
+        if self._is_tied and replica.device == "cpu" and not replica.workers:
             return Offer(
                 False,
                 f"{replica.name} would answer 200 and keep its old head: on a CPU, vLLM reloads no "
                 f"tied embedding; start it with --worker-extension-cls {WORKER}",
             )
         return Offer(True, "it reads a folder")
-
-    async def _is_extended(self, replica: Replica) -> bool:
-        try:
-            await replica.post("/collective_rpc", {"method": "holdfast_describe"})
-        except WeightsNotTaken:
-            return False
-        return True
 
     async def prepare(self, version: WeightFolder) -> None:
         if self._stage is not None:
@@ -79,7 +70,7 @@ class DiskStrategy(WeightStrategy):
             body = {"model_path": path, "weight_version": version.name, "flush_cache": True}
             await replica.post(_ROUTE, body, seconds=UPDATE_SECONDS)
         else:
-            method = "holdfast_load" if self._has_worker.get(replica) else "reload_weights"
+            method = "holdfast_load" if replica.workers else "reload_weights"
             body = {"method": method, "kwargs": {"weights_path": path}}
             await replica.post("/collective_rpc", body, seconds=UPDATE_SECONDS)
             crashpoint.reach("weights.reloaded")

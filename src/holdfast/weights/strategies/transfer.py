@@ -8,17 +8,20 @@ What engines call it is a matter of subclasses.
 """
 
 import asyncio
+import contextlib
+import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from holdfast import crashpoint
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.weights.carrier import Carrier, Device, Framing, this_device
 from holdfast.weights.replica import UPDATE_SECONDS, Replica
-from holdfast.weights.sender_process import SenderProcess
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
 from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """For engines to say what is wrong, when the sender notices first."""
+START_SECONDS = 120.0
+"""For the sender, which imports torch."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -79,7 +84,8 @@ class TransferStrategy(WeightStrategy):
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
-                    found += await self._finish_all(version, left)
+                    # Each by itself: the collective is over. What fails now may be half loaded.
+                    found += await asyncio.gather(*(self._finish_one(version, r) for r in left))
                     break
                 except TransferBroken as error:
                     await self._break_off()
@@ -108,15 +114,15 @@ class TransferStrategy(WeightStrategy):
         metas = await asyncio.to_thread(_read_metas, folder)
         await _together(
             {r: self._receive(r, metas) for r in replicas},
-            self._sender.send(folder, seconds=UPDATE_SECONDS, framing=self.framing),
+            self._sender.ask(
+                "send",
+                within=UPDATE_SECONDS,
+                folder=str(folder),
+                seconds=UPDATE_SECONDS,
+                framing=self.framing,
+            ),
         )
         crashpoint.reach("weights.received")
-
-    async def _finish_all(
-        self, version: WeightFolder, replicas: Sequence[Replica]
-    ) -> list[Acknowledgement]:
-        """Each by itself: the collective is over. What fails here may be half loaded."""
-        return list(await asyncio.gather(*(self._finish_one(version, r) for r in replicas)))
 
     async def _finish_one(self, version: WeightFolder, replica: Replica) -> Acknowledgement:
         try:
@@ -133,17 +139,23 @@ class TransferStrategy(WeightStrategy):
         world = 1 + sum(sizes)
         seconds = self._join_seconds
         try:
-            port = await self._sender.open(
-                address, world, seconds=seconds, **await self._open_options(replicas)
+            opened = await self._sender.ask(
+                "open",
+                within=seconds,
+                address=address,
+                world_size=world,
+                seconds=seconds,
+                **await self._open_options(replicas),
             )
         except WeightsNotTaken as error:
             raise TransferBroken(str(error), {}) from error
+        port = opened["port"]
         at = {"master_address": address, "master_port": port, "world_size": world}
         offsets = [1 + sum(sizes[:number]) for number in range(len(replicas))]
         try:
             await _together(
                 {r: self._join(r, at, offset) for r, offset in zip(replicas, offsets, strict=True)},
-                self._sender.joined(seconds=seconds + GRACE_SECONDS),
+                self._sender.answer(seconds + GRACE_SECONDS),  # When all members are there.
             )
         except TransferBroken as error:
             await self._break_off()
@@ -242,3 +254,67 @@ def _address(replicas: Sequence[Replica]) -> str:
     hosts = [urlsplit(replica.endpoint.url).hostname or LOOPBACK for replica in replicas]
     away = [host for host in hosts if host not in (LOOPBACK, "localhost", "::1")]
     return address_towards(away[0]) if away else LOOPBACK
+
+
+class SenderProcess:
+    """One group at a time. Whoever breaks off in the middle has to `kill` it."""
+
+    def __init__(self) -> None:
+        self._child: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
+        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` where there is
+        none within so many seconds."""
+        await self._start()
+        await self._write({"do": do, **request})
+        return await self.answer(within)
+
+    async def kill(self) -> None:
+        """Whatever it was at; the next request starts another one."""
+        child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+
+    async def _start(self) -> None:
+        if self._child is not None and self._child.returncode is None:
+            return
+        command = (sys.executable, "-m", "holdfast.weights.sender")
+        self._child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await self.answer(START_SECONDS)
+
+    async def _write(self, request: dict[str, object]) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        self._child.stdin.write(msgspec.json.encode(request) + b"\n")
+        try:
+            await self._child.stdin.drain()
+        except ConnectionError as error:
+            raise WeightsNotTaken("the process that sends weights has died") from error
+
+    async def answer(self, seconds: float) -> dict[str, object]:
+        """The next one: a request may have several."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        try:
+            async with asyncio.timeout(seconds):
+                line = await self._child.stdout.readline()
+        except TimeoutError as error:
+            raise WeightsNotTaken(f"weights were not sent within {seconds:g} s") from error
+        if not line:
+            raise WeightsNotTaken("the process that sends weights has died")
+        answer: dict[str, object] = msgspec.json.decode(line)
+        if "error" in answer:
+            raise WeightsNotTaken(f"sending weights failed: {answer['error']}")
+        return answer

@@ -21,10 +21,9 @@ from holdfast.weights.replica import (
     Replica,
     TransferBackend,
 )
-from holdfast.weights.sender_process import SenderProcess
 from holdfast.weights.strategies.disk import WORKER
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
-from holdfast.weights.strategies.transfer import GRACE_SECONDS, TransferStrategy
+from holdfast.weights.strategies.transfer import GRACE_SECONDS, SenderProcess, TransferStrategy
 from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
 
 if TYPE_CHECKING:
@@ -186,8 +185,8 @@ class VllmSharedMemory(WeightStrategy):
         for replica in replicas:
             try:
                 async with self._lock:
-                    trial = await self._sender.try_sharing(
-                        device=self.trainer.name, seconds=SWITCH_SECONDS
+                    trial = await self._sender.ask(
+                        "try", within=SWITCH_SECONDS, device=self.trainer.name
                     )
                     info = {"carrier": self.name, "handle": trial["handle"]}
                     await replica.post("/init_weight_transfer_engine", {"init_info": info})
@@ -221,8 +220,12 @@ class VllmSharedMemory(WeightStrategy):
     async def _hand_over(self, version: WeightFolder, replica: Replica) -> None:
         part, parts = 0, 1
         while part < parts:
-            found = await self._sender.share(
-                version.path.resolve(), part, device=self.trainer.name, seconds=UPDATE_SECONDS
+            found = await self._sender.ask(
+                "share",
+                within=UPDATE_SECONDS,
+                folder=str(version.path.resolve()),
+                part=part,
+                device=self.trainer.name,
             )
             total = found.pop("parts")
             assert isinstance(total, int), "it says how many there are"

@@ -1,0 +1,183 @@
+"""What both of TRL's trainers need: a user's options, and one training with its run and engines."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.delivery.stream import RolloutStream, plan_stream
+from holdfast.delivery.thread import LoopThread
+from holdfast.delivery.weights import ModelWeights, name_weights
+from holdfast.engine.arguments import engine_urls
+from holdfast.engine.connect import Connection, EngineAddress
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
+from holdfast.engine.settings import Settings
+from holdfast.journal import open_journal
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.sampling import Sampling
+from holdfast.rollout.processors.processor import as_processor
+from holdfast.training.run.folder import ENGINE_LOG, WEIGHTS
+from holdfast.training.run.loop import ServedWeights
+from holdfast.training.run.serving import TrainingEngines
+from holdfast.training.run.weights import WeightFolder, remove_old
+from holdfast.training.settings import TrainingSettings
+from holdfast.trl.rows import sampling_of
+
+
+class TrlOptions(Struct, frozen=True, kw_only=True):
+    """What a user says about the rollouts. Raises `UsageError`; nothing is opened."""
+
+    rollout: object
+    scorer: PointScorer | GroupScorer | None
+    journal: Path | str
+    run: str
+    policy: str | Sequence[str]
+    api_key: str | None
+    sampling: Sampling | None
+    group: GroupPolicy | None
+    settings: Settings | None
+    out: Path | str | None
+    log_requests: bool
+    report: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.journal, Path | str):
+            raise UsageError(f"journal is the path of a file, not {self.journal!r:.100}")
+        if self.scorer is not None and not callable(self.scorer):
+            raise UsageError(f"scorer is a function of one argument, not {self.scorer!r:.100}")
+        as_processor(self.rollout)
+        _ = self.address
+
+    @property
+    def address(self) -> EngineAddress:
+        is_embedded = isinstance(self.policy, list | tuple) and not self.policy
+        urls = () if is_embedded else engine_urls(self.policy)
+        return EngineAddress(urls=urls, api_key=self.api_key, is_trained=True)
+
+
+class TrlSession:
+    """One training, from its first rollout to its end. Engines get the first version of the weights
+    when rollouts begin, and each later one at once."""
+
+    def __init__(
+        self,
+        options: TrlOptions,
+        args: Any,
+        *,
+        training: str,
+        samples: int,
+        model: Any,
+        tokenizer: Any,
+    ):
+        """`training`: what the run's training is known by. `args`: TRL's."""
+        self._options = options
+        self._args = args
+        self._training = training
+        self._tokenizer = tokenizer
+        out = Path(options.out or Path(args.output_dir) / "holdfast")
+        folder = _write_tokenizer(tokenizer, model, out)
+        self._renderer = renderer_for(folder)
+        self._weights = out / WEIGHTS
+        self._stream = self._new_stream(options.run, samples)
+        self._engines = TrainingEngines(
+            self._stream.plan,
+            TrainingSettings(log_requests=options.log_requests),
+            model=folder,
+            renderer=self._renderer,
+            address=options.address,
+            log=out / ENGINE_LOG,
+            report=options.report,
+        )
+        self._version: WeightFolder | None = None
+        self._served: ServedWeights | None = None
+        self._thread = LoopThread("holdfast rollouts")
+
+    def _begin(self, opening: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._thread.call(opening)
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def close(self) -> None:
+        """Ends the engine, and gives the leases back. Closing again does nothing."""
+        if self._thread.is_running:
+            self._thread.close(self._close())
+
+    async def _close(self) -> None:
+        await self._stream.close()
+
+    def _new_stream(self, name: str, samples: int) -> RolloutStream:
+        """The run that TRL's arguments ask for. Raises `UsageError` where nothing will have a
+        reward."""
+        options = self._options
+        plan = plan_stream(
+            name,
+            options.rollout,
+            options.scorer,
+            model=self._training,
+            renderer=self._renderer.name,
+            samples=samples,
+            sampling=sampling_of(self._args, options.sampling),
+            seed=self._args.seed,
+            group=options.group,
+            settings=options.settings,
+        )
+        plan.check_rewarded()
+        journal = partial(open_journal, options.journal)
+        return RolloutStream(plan, self._connect, journal=journal, consumer="trainer")
+
+    # --- the weights
+
+    async def _name(self, weights: ModelWeights, step: int) -> WeightFolder:
+        """The weights after `step`, as a folder with a name that is durable."""
+        return await name_weights(
+            weights,
+            self._tokenizer,
+            journal=self._stream.journal,
+            consumer=self._stream.consumer,
+            step=step,
+            parent=self._weights,
+        )
+
+    async def _publish(self, version: WeightFolder) -> None:
+        """Returns when calls that begin later are sampled with it. Older files are removed."""
+        before = self._version
+        if before is not None and version.digest == before.digest:
+            return
+        self._version = version
+        keep = {version.name, *([before.name] if before else [])}
+        if self._served is not None:
+            await self._served.publish(version)
+            keep |= self._served.sync.in_use()
+        remove_old(self._weights, sorted(keep))
+
+    @asynccontextmanager
+    async def _connect(
+        self, journal: Journal, consumer: Consumer | None
+    ) -> AsyncIterator[Connection]:
+        """The policy that samples with the version in force. An evaluation shares it."""
+        if self._served is not None:
+            yield self._served.connection
+            return
+        assert self._version is not None, "weights have a name before they are served"
+        async with self._engines.serve(self._version) as self._served:
+            try:
+                yield self._served.connection
+            finally:
+                self._served = None
+
+
+def _write_tokenizer(tokenizer: Any, model: Any, out: Path) -> Path:
+    """The tokenizer of the trainer as a folder: its template renders the rollouts' messages."""
+    folder = out / "tokenizer"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    model.config.save_pretrained(folder)
+    return folder
