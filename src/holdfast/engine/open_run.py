@@ -14,6 +14,7 @@ from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
@@ -35,6 +36,8 @@ class RunChanged(UsageError):
 
     `objections` say why these changes would not be accepted either; "" if they would.
     """
+
+    exit_code = Exit.CHANGED
 
     def __init__(self, name: str, differences: Sequence[str], *, objections: str = ""):
         listed = "\n".join(f"  {line}" for line in differences)

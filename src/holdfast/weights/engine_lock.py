@@ -18,10 +18,13 @@ from urllib.parse import urlsplit
 from holdfast.private_files import open_private, private_folder
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import HoldfastError
+from holdfast.records.exit_codes import Exit
 
 
 class EngineInUse(HoldfastError):
     """Another training gives its weights to this engine."""
+
+    exit_code = Exit.HELD
 
 
 @contextmanager

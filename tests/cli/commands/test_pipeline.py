@@ -20,7 +20,6 @@ from holdfast.cli.commands.pipeline import (
     end_after_sampling,
     is_over,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.signals import Signals
 from holdfast.engine.stop import Stop
 from holdfast.journal import opened_journal
@@ -30,6 +29,7 @@ from holdfast.pipeline.settings import RestartPolicy
 from holdfast.pipeline.status import StatusFile
 from holdfast.pipeline.supervisor import PipelineEnding, Supervisor
 from holdfast.records.errors import JournalFull, NotTrainable, PolicyRefused, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.trajectory import Status
 from holdfast.training.run.folder import PARTS
 from support.records import joined, make_tasks, settle, spec

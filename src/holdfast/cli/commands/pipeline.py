@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.setup.errors import code_of, say
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.setup.errors import say
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, visible
 from holdfast.engine.connect import EngineAddress
@@ -25,6 +24,7 @@ from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
 
@@ -71,8 +71,7 @@ def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
 
 def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
     """Reports an error after something was sampled, which exit code 2 would deny; the exit code."""
-    code = code_of(error)
-    if code is not Exit.USAGE and not isinstance(error, _hopeless()):
+    if error.exit_code is not Exit.USAGE and not isinstance(error, _hopeless()):
         raise error
     if isinstance(error, _nothing_trainable()):
         return say(str(error), Exit.NOTHING)

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from holdfast.cli.setup.command_run import find_finished, find_rolled_out, open_command_run
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.errors import advice, code_of, say
-from holdfast.cli.setup.journals import find_finished, find_rolled_out, open_command_run
+from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
@@ -25,7 +25,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
@@ -52,6 +51,7 @@ from holdfast.records.errors import (
     JournalUnreachable,
     UsageError,
 )
+from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling, object_text
@@ -392,7 +392,7 @@ def early_code(ending: Ending, received: Exit | None) -> Exit | None:
     if received is not None:
         return received
     if ending.fatal is not None:
-        code = code_of(ending.fatal)
+        code = ending.fatal.exit_code
         # Once the run has begun, something was changed: the same command goes on.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:

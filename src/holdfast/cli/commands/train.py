@@ -25,7 +25,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
@@ -43,6 +42,7 @@ from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.sampling import Sampling, object_text
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast.cli.options.suggestions import meant
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.exit_codes import Exit
 
 _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit for training"}
 EXIT_CODES = "exit codes:\n" + "\n".join(

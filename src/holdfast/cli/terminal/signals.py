@@ -6,8 +6,8 @@ import signal
 import sys
 from contextlib import suppress
 
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.stop import Stop
+from holdfast.records.exit_codes import Exit
 
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.journal import is_server, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 
 CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg", "engine.log"
 PARTS = "pipeline"
@@ -27,6 +28,8 @@ _OURS = (
 class FolderInUse(HoldfastError):
     """Another process trains in this folder."""
 
+    exit_code = Exit.HELD
+
 
 class DiskTooSmall(UsageError):
     """The first checkpoint would not fit."""
@@ -38,6 +41,8 @@ class DiskFull(HoldfastError):
 
 class OtherTraining(UsageError):
     """The folder's checkpoint was made with other settings."""
+
+    exit_code = Exit.CHANGED
 
 
 @contextmanager

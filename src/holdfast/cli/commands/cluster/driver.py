@@ -21,10 +21,9 @@ from holdfast import log_files
 from holdfast.cli.commands import run as running
 from holdfast.cli.commands.cluster import checks
 from holdfast.cli.commands.cluster.worker import WorkerJob
+from holdfast.cli.setup.command_run import open_command_run
 from holdfast.cli.setup.connect import api_key, connect_command
-from holdfast.cli.setup.journals import open_command_run
 from holdfast.cli.setup.user_code import scorer_place, split
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import last_word
 from holdfast.cli.terminal.text import notify
@@ -46,6 +45,7 @@ from holdfast.journal.journal import Journal, RunProgress, Worker
 from holdfast.journal.process import this_process
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError, RunHeld
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
 

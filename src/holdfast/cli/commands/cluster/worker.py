@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.errors import code_of
 from holdfast.cli.setup.scorers import scorer_home
 from holdfast.cli.setup.user_code import (
     load_module,
@@ -25,7 +24,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cluster.child import Child
 from holdfast.cluster.messages import Order, ScorerAddress, WorkerReport
@@ -41,6 +39,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import hide, redact
 from holdfast.records.errors import HoldfastError, JournalError, PolicyError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 
@@ -94,10 +93,10 @@ class Working:
             code = await self._work()
         except (UsageError, PolicyError) as error:
             self.child.report(WorkerReport(refused=redact(str(error))))
-            code = code_of(error)
+            code = error.exit_code
         except HoldfastError as error:
             self.child.report(_report_of(error))
-            code = code_of(error)
+            code = error.exit_code
         leaving.end_if_user_code_hangs(code)
         return code
 

@@ -20,7 +20,6 @@ from holdfast.cli.commands.results.export_csv import FLAT, CsvFile
 from holdfast.cli.commands.results.output_file import check_export, check_source, output_file
 from holdfast.cli.setup.errors import say
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json
 from holdfast.convert.lines import Format, FormatOptions, format_lines, mode_of
 from holdfast.convert.selection import Branches, MissingReward
@@ -32,6 +31,7 @@ from holdfast.engine.report import many
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.records.samples.logprobs import Accepted, LogprobsMode
 

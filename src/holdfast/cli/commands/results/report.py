@@ -9,7 +9,6 @@ from holdfast.cli.commands.results.output_file import check_report, output_file
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.colours import paint
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
 from holdfast.engine.prices import chosen_prices
 from holdfast.engine.report import Look, as_text, build, many
@@ -21,6 +20,7 @@ from holdfast.journal.journal import TrajectoryRow
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.training.report import as_lines, open_collector

@@ -18,9 +18,8 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Struct
 
 from holdfast.cli.commands import run as running
+from holdfast.cli.setup.command_run import open_command_run
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.journals import open_command_run
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import last_word
 from holdfast.cli.terminal.text import notify
@@ -39,6 +38,7 @@ from holdfast.journal.process import this_process
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
 from holdfast.server_tokens import token_file
