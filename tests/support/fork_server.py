@@ -30,11 +30,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-MODULES = ("holdfast", "holdfast.testing.fake_engine", "holdfast.training.follower", "pytest")
+MODULES = (
+    *("holdfast", "holdfast.testing.fake_engine", "holdfast.training.follower", "pytest"),
+    "support.weights.fake_engine.engine",
+)
 """What `python -m` may name."""
 
 IMPORTED = (
     *("holdfast.cli.main", "holdfast.cli.commands.run", "holdfast.cli.commands.results.export"),
+    *("holdfast.cli.options.runs", "holdfast.cli.options.gateway", "holdfast.cli.options.train"),
+    *("holdfast.engine.export.rows", "holdfast.weights.carrier"),
     *(
         "holdfast.cli.commands.runs.show",
         "holdfast.cli.commands.journal",
@@ -298,6 +303,8 @@ def main() -> None:
             found: Any = import_module(starter)
             found.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": TrainingPopen})
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if str(order["module"]).startswith("support."):
+        sys.path.append(str(Path(__file__).parents[1]))
     try:
         runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
     except SystemExit as end:

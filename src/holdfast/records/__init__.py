@@ -8,7 +8,6 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
   messages, and counts of tokens.
 - `foreign`: Foreign exceptions, which are read without trust.
 - `failure`, `errors`, `outside`: What went wrong, classified once.
-- `exit_codes`: How a command ended.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
 - `samples`: The training view, its logprobs, and weight versions.
 - `encoding`: How values are encoded, checked, and kept from showing secrets.

@@ -15,12 +15,12 @@ from holdfast.engine.report import Look, as_text, build, many
 from holdfast.evaluation.report import Written, write_report
 from holdfast.evaluation.report.pieces import Decode
 from holdfast.evaluation.report.row_table import RowCollector
+from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.exit_codes import Exit
 from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.training.report import as_lines, open_collector

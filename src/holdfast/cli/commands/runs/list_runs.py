@@ -20,11 +20,11 @@ from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
+from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, Journal, RunRow, TrajectoryRow
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalCorrupt
-from holdfast.records.exit_codes import Exit
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.step import Finished, Record, Scored
