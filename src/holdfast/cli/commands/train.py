@@ -14,7 +14,7 @@ from msgspec import structs
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
 from holdfast.cli.commands.run import how_to_go_on, sampling_of, tasks_of
-from holdfast.cli.setup.connect import api_key
+from holdfast.cli.setup.connect import api_key, retry_policy
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
@@ -40,7 +40,6 @@ from holdfast.exit_codes import Exit
 from holdfast.extras import require
 from holdfast.journal import check_address
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
-from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.task import Task
@@ -373,9 +372,7 @@ def _address(args: argparse.Namespace) -> EngineAddress:
         urls=tuple(args.policy or ()),
         api_key=api_key(args),
         dialect=args.dialect,
-        retry=RetryPolicy(
-            args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
-        ),
+        retry=retry_policy(args),
         patience=args.patience,
         is_trained=True,
         remedy="serve the model that is trained alone",
