@@ -279,7 +279,8 @@ def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
     arguments = parser.parse_args()
     # The handle, and code that imports it, do without aiohttp.
-    from holdfast.testing.fake_engine.process import FakeServer, serve
+    from holdfast.testing.fake_engine.process import serve
+    from holdfast.testing.fake_engine.server import FakeServer
 
     merged = msgspec.json.decode(arguments.options, type=dict[str, object])
     for name, value in vars(arguments).items():
