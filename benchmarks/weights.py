@@ -7,20 +7,28 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
 from result import Result
 
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.testing import FakeEngine
-from holdfast.testing.fake_engine.options import WeightOptions
 from holdfast.weights.strategies.disk import DiskStrategy, sync_folder
 from holdfast.weights.strategies.object_store import ObjectStoreStrategy
 from holdfast.weights.sync import WeightSync
 from holdfast.weights.version import WeightFolder
+from support.weights.fake_engine.engine import (  # type: ignore[import-not-found]
+    WeightedEngine,
+)
+from support.weights.fake_engine.weights import (  # type: ignore[import-not-found]
+    WeightOptions,
+    read_folder,
+)
 
 MEGABYTES = int(os.environ.get("HOLDFAST_BENCH_MB", "200"))
 SHM = Path("/dev/shm")
@@ -28,6 +36,7 @@ REPEATS = 3
 
 
 def measure() -> Iterator[Result]:
+    os.environ["PYTHONPATH"] = sys.path[0]  # For the processes of engines.
     folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=SHM if SHM.exists() else None))
     try:
         yield from asyncio.run(_measure(folder))
@@ -40,7 +49,7 @@ async def _measure(folder: Path) -> list[Result]:
     versions = [_version(folder / "out", step) for step in range(REPEATS + 1)]
     bare = min(_bare(versions[0], folder / "bare") for _ in range(REPEATS))
     taken, still = [], []
-    with FakeEngine(weights=WeightOptions(worker=True)) as engine:
+    with WeightedEngine(weights=WeightOptions(worker=True)) as engine:
         policy = EnginePolicy(engine.url, engine.model)
         await policy.check()
         sync = WeightSync(policy, [DiskStrategy(stage=folder / "stage")])
@@ -88,7 +97,7 @@ async def _measure_store(folder: Path) -> Result:
     way = ObjectStoreStrategy(run="bench", stage=folder / "nodes")
     taken = []
     weights = WeightOptions(worker=True)
-    with FakeEngine(weights=weights) as one, FakeEngine(weights=weights) as other:
+    with WeightedEngine(weights=weights) as one, WeightedEngine(weights=weights) as other:
         policy = EnginePolicy([one.url, other.url], one.model)
         await policy.check()
         sync = WeightSync(policy, [way])
@@ -118,8 +127,6 @@ def _version(parent: Path, step: int) -> WeightFolder:
 
 def _bare(version: WeightFolder, folder: Path) -> float:
     """Writes the file and reads it, as the engine does: all of it, with its digest."""
-    from holdfast.testing.fake_engine.weights import read_folder
-
     data = (version.path / "model.safetensors").read_bytes()
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()

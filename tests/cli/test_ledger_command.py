@@ -6,7 +6,7 @@ import json
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.sqlite.journal import SqliteJournal
 from support.records import consuming, ready, settle
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.cli.main import _take_passwords
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.postgres.address import address_of
 from support.cli.shell import Lab
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.embedded import EmbeddedEngine
+from holdfast.exit_codes import Exit
 from holdfast.journal import opened_journal
 from holdfast.journal.find_run import run_named
 from holdfast.records.step import Finished, Generated, Scored

@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.testing.faulty_journal import DISK_FULL
 from support.crash.lab import Lab, undisturbed, verify
 from support.exhaustive import points
+from support.journal.faulty_journal import DISK_FULL
 
 STOPPED = 5
 FAST_POINTS = points(4, 10)

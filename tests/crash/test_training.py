@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.crash.lab import SIGKILLED
 from support.crash.training import (

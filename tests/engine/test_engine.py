@@ -16,8 +16,8 @@ from holdfast.records.errors import (
     ScoringStopped,
 )
 from holdfast.records.group import GroupPolicy
-from holdfast.testing.faulty_journal import FaultyJournal, When
 from support.engine.yard import Yard, turn
+from support.journal.faulty_journal import FaultyJournal, When
 from support.records import someone_else
 from support.rollout.stage import Oracle
 

@@ -13,8 +13,8 @@ from holdfast.records.errors import (
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.tools.tool import tool
-from holdfast.testing.faulty_journal import FaultyJournal
 from support.engine.yard import Yard, turn
+from support.journal.faulty_journal import FaultyJournal
 from support.rollout.stage import call
 
 

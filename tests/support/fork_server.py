@@ -27,14 +27,18 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-MODULES = ("holdfast", "holdfast.testing.fake_engine", "holdfast.training.follower", "pytest")
+MODULES = (
+    *("holdfast", "holdfast.testing.fake_engine", "holdfast.training.follower", "pytest"),
+    "support.weights.fake_engine.engine",
+)
 """What `python -m` may name."""
 
 IMPORTED = (
     *("holdfast.cli.main", "holdfast.cli.commands.run", "holdfast.cli.commands.results.export"),
+    *("holdfast.cli.options.runs", "holdfast.cli.options.gateway", "holdfast.cli.options.train"),
+    *("holdfast.engine.export.rows", "holdfast.weights.carrier"),
     *(
         "holdfast.cli.commands.runs.show",
         "holdfast.cli.commands.journal",
@@ -42,7 +46,8 @@ IMPORTED = (
     ),
     *("holdfast.cli.setup.user_code", "holdfast.policy.client.replicas", "holdfast.engine.engine"),
     *("holdfast.testing.fake_engine.process", "holdfast.gateway.agents.gateway_processor"),
-    *("sqlite3", "aiohttp", "aiohttp.web", "pyarrow.parquet", "pytest"),
+    # pyarrow imports pandas when it makes its first table.
+    *("sqlite3", "aiohttp", "aiohttp.web", "pandas", "pyarrow.parquet", "pytest"),
     *("holdfast.evaluation.decorator", "holdfast.cli.commands.results.export_parquet"),
     *("holdfast.evaluation.rows.row", "holdfast.evaluation.running.experiment"),
 )
@@ -291,13 +296,11 @@ def main() -> None:
     if order["words"][:1] == ["train"]:
         order = _TRAINING.split() or order
     if order["words"][:1] == ["train"]:
-        for starter in (
-            *("holdfast.embedded.child_process", "holdfast.pipeline.child"),
-            "holdfast.training.ranks.launch",
-        ):
-            found: Any = import_module(starter)
-            found.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": TrainingPopen})
+        # Its engine, its parts and its other ranks; whatever else it starts is started as ever.
+        subprocess.Popen = TrainingPopen  # type: ignore[misc]
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if str(order["module"]).startswith("support."):
+        sys.path.append(str(Path(__file__).parents[1]))
     try:
         runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -11,7 +11,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
-from holdfast.testing.faulty_journal import FaultyConnections, FaultyJournal, When
+from support.journal.faulty_journal import FaultyConnections, FaultyJournal, When
 from support.records import make_tasks, ready, spec, values
 
 

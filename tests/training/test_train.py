@@ -19,7 +19,6 @@ from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_engine.options import WeightOptions
 from holdfast.training.checkpoint import CheckpointDamaged
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
@@ -53,6 +52,8 @@ from support.records import (
     someone_else,
     spec,
 )
+from support.weights.fake_engine.engine import WeightedEngine
+from support.weights.fake_engine.weights import WeightOptions
 
 pytest.importorskip("peft", reason="the extra `train`")
 
@@ -198,7 +199,7 @@ def test_logprobs_of_another_distribution_are_refused(tmp_path):
 
 def test_an_engine_that_takes_no_weights_is_refused(tmp_path):
     journal = MemoryJournal()
-    with FakeEngine(weights=WeightOptions(dev_mode=False)) as engine:
+    with WeightedEngine(weights=WeightOptions(dev_mode=False)) as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)
         assert engine.stats().requests <= 50, "probes, and no rollouts"
     assert "can take no weights" in str(caught.value)
@@ -209,7 +210,7 @@ def test_an_engine_that_takes_no_weights_is_refused(tmp_path):
 
 def test_an_engine_with_other_tokens_is_refused(tmp_path):
     journal = MemoryJournal()
-    with FakeEngine() as engine:
+    with WeightedEngine() as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)
     assert "are bytes, not those of" in str(caught.value)
     assert asyncio.run(journal.runs()) == []

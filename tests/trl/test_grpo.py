@@ -13,15 +13,15 @@ import holdfast
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_engine.options import WeightOptions
 from support.paths import TESTS
+from support.weights.fake_engine.engine import WeightedEngine
 
 PACKAGE = TESTS / "support" / "trl" / "package"
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[FakeEngine]:
-    with FakeEngine(dialect="vllm-scale-out", mean_length=4, weights=WeightOptions()) as engine:
+    with WeightedEngine(dialect="vllm-scale-out", mean_length=4) as engine:
         yield engine
 
 

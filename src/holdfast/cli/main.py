@@ -8,23 +8,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
-from holdfast.cli.commands.serving.serve import add_serve
-from holdfast.cli.options import run as options
 from holdfast.cli.options.dependent import check_dependent
-from holdfast.cli.options.gateway import add_gateway
 from holdfast.cli.options.parser import Parser, ShowVersion
-from holdfast.cli.options.results import add_compare, add_report
-from holdfast.cli.options.runs import (
-    add_completion,
-    add_config,
-    add_prune,
-    add_rename,
-    add_resume,
-    add_rm,
-    add_tag,
-)
-from holdfast.cli.options.train import add_train
 from holdfast.cli.setup.config_file import (
     Config,
     Invocation,
@@ -34,8 +21,8 @@ from holdfast.cli.setup.config_file import (
     typed_options,
 )
 from holdfast.cli.terminal import text
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.options import API_KEY
+from holdfast.exit_codes import Exit
 from holdfast.journal import PASSWORDS, adopt_passwords, is_server, take_password
 from holdfast.records.encoding import redaction
 from holdfast.records.errors import UsageError
@@ -43,29 +30,66 @@ from holdfast.records.errors import UsageError
 PR_SET_DUMPABLE = 4
 _JOURNALS = ("journal", "journal_b", "file", "source", "target")
 """Options that may be the URL of a journal."""
+
+
+class _Command(NamedTuple):
+    """Where a command is. Its options and its module are imported when it is used."""
+
+    help: str
+    options: str
+    """The module with its options: its function `add_NAME`."""
+    module: str
+    """The module with its function, which has the command's name; for a command with actions, the
+    action's."""
+
+
 _COMMANDS = {
-    "run": ("run", "run"),
-    "train": ("train", "train"),
-    "gateway": ("serving.gateway", "gateway"),
-    "runs": ("runs.list_runs", "runs"),
-    "logs": ("runs.logs", "logs"),
-    "show": ("runs.show", "show"),
-    "resume": ("runs.resume", "resume"),
-    "rm": ("runs.delete", "rm"),
-    "prune": ("runs.delete", "prune"),
-    "rename": ("runs.names", "rename"),
-    "tag": ("runs.names", "tag"),
-    "export": ("results.export", "export"),
-    "compare": ("results.compare", "compare"),
-    "report": ("results.report", "report"),
-    "journal": ("journal", ""),
-    "policy": ("serving.policy", ""),
-    "serve": ("serving.serve", "serve"),
-    "config": ("config", "config"),
-    "completion": ("completion", "completion"),
+    "run": _Command(
+        "run tasks × samples of a rollout, or go on with a run that was interrupted",
+        "run",
+        "run",
+    ),
+    "train": _Command(
+        "train a model on a rollout, or go on with a training that was interrupted",
+        "train",
+        "train",
+    ),
+    "gateway": _Command(
+        "a run of agents that others start: they come to a gateway and take trajectories",
+        "gateway",
+        "serving.gateway",
+    ),
+    "runs": _Command("list the runs of a journal", "runs", "runs.list_runs"),
+    "show": _Command("show a run, or one trajectory turn by turn", "runs", "runs.show"),
+    "logs": _Command("find what the processes of a run have logged", "runs", "runs.logs"),
+    "resume": _Command(
+        "go on with a run, by the command that it was begun with", "runs", "runs.resume"
+    ),
+    "rename": _Command("give a run another name", "runs", "runs.names"),
+    "tag": _Command("tag a run, so that it is found again", "runs", "runs.names"),
+    "rm": _Command("delete runs, and give their space back", "runs", "runs.delete"),
+    "prune": _Command(
+        "delete the runs that are old, unfinished or untagged, and give their space back",
+        "runs",
+        "runs.delete",
+    ),
+    "export": _Command("write a run's data to a file", "runs", "results.export"),
+    "compare": _Command("compare the scores of two runs, task by task", "runs", "results.compare"),
+    "report": _Command(
+        "a run in numbers, or as one HTML file that needs no server and no network",
+        "runs",
+        "results.report",
+    ),
+    "journal": _Command("look after a journal file", "runs", "journal"),
+    "policy": _Command("look at an inference engine", "runs", "serving.policy"),
+    "serve": _Command("serve a model on this machine, for `run --policy`", "run", "serving.serve"),
+    "config": _Command("show what the configuration file sets", "runs", "config"),
+    "completion": _Command(
+        "print a script that completes commands and options in a shell", "runs", "completion"
+    ),
 }
-"""The module and the function of each command; "": its action names the function. A module is
-imported when its command is used."""
+_READ_OTHERS = ("resume", "config", "completion")
+"""Commands that read the options of the others."""
 
 
 def entry() -> None:
@@ -80,8 +104,13 @@ def entry() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     text.prepare_streams()
-    parser = _parser()
-    config, wrong = _config(parser)
+    config, wrong = _config()
+    is_alone = config.path is None and arguments and arguments[0] not in _READ_OTHERS
+    parser = _parser(only=arguments[0] if is_alone else None)
+    try:
+        prepare(parser, config)
+    except UsageError as error:
+        config, wrong = Config(), error
     if wrong is not None:
         parser.say_first(str(wrong))
     args = parser.parse_args(arguments)
@@ -106,16 +135,14 @@ def main(arguments: Sequence[str]) -> int:
     return guarded(checked, journal=journal)
 
 
-def _config(parser: Parser) -> "tuple[Config, UsageError | None]":
+def _config() -> "tuple[Config, UsageError | None]":
     """What the configuration file sets, or what is wrong with it: `--help` works all the same."""
     try:
-        config = find_config(Path.cwd())
-        prepare(parser, config)
+        return find_config(Path.cwd()), None
     except UsageError as error:
         return Config(), error
     except OSError:
         return Config(), None  # The working folder is gone; whoever needs it says so.
-    return config, None
 
 
 def _take_passwords(args: argparse.Namespace) -> None:
@@ -139,13 +166,13 @@ def _dispatch(args: argparse.Namespace) -> int:
     import asyncio
 
     _arm_crash_points()
-    module, function = _COMMANDS[args.command]
-    command = getattr(import_module(f"holdfast.cli.commands.{module}"), function or args.action)
-    code = command(args)
+    module = import_module(f"holdfast.cli.commands.{_COMMANDS[args.command].module}")
+    code = getattr(module, getattr(args, "action", args.command))(args)
     return asyncio.run(code) if asyncio.iscoroutine(code) else int(code)
 
 
-def _parser() -> Parser:
+def _parser(*, only: str | None = None) -> Parser:
+    """The command line. With `only`, the options of all other commands are left out."""
     parser = Parser(
         prog="holdfast",
         description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "
@@ -155,25 +182,11 @@ def _parser() -> Parser:
         "--version", action=ShowVersion, nargs=0, help="show the version, and do nothing else"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    options.add_run(commands)
-    add_train(commands)
-    add_gateway(commands)
-    options.add_runs(commands)
-    options.add_show(commands)
-    options.add_logs(commands)
-    add_resume(commands)
-    add_rename(commands)
-    add_tag(commands)
-    add_rm(commands)
-    add_prune(commands)
-    options.add_export(commands)
-    add_compare(commands)
-    add_report(commands)
-    options.add_journal(commands)
-    options.add_policy(commands)
-    add_serve(commands)
-    add_config(commands)
-    add_completion(commands)
+    for name, command in _COMMANDS.items():
+        added = commands.add_parser(name, help=command.help)
+        if only in (None, name):
+            options = import_module(f"holdfast.cli.options.{command.options}")
+            getattr(options, f"add_{name}")(added)
     return parser
 
 

@@ -5,11 +5,10 @@ What goes through Ray is bytes that our codecs wrote: options, keys of trajector
 journal's leases, addresses. Never a trajectory, and never an object of ours: a handle into Ray's
 object store dies with its owner, and what a worker dies holding must be found by the next one.
 
-- `extra`: Ray, imported when it is used.
 - `variables`: Which environment variables travel.
 - `folder`: The folder with the user's code, which travels.
 - `messages`: What the driver, the actors and the processes send each other.
-- `connection`: To a Ray cluster, checked.
+- `connection`: Ray, imported when it is used, and the connection to a cluster, checked.
 - `nodes`: Its machines, and whether they have what the run needs.
 - `host_actor`: The actor that starts one process on its node, and ends it.
 - `child`: The process's side: its job, its orders, its reports.

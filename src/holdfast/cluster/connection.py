@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import platform
 import re
 import socket
@@ -9,8 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.cluster.extra import import_ray
 from holdfast.cluster.folder import TravelFolder
+from holdfast.extras import needed_by
 from holdfast.records.errors import UsageError
 from holdfast.rollout.threads.pool import DaemonThreads
 
@@ -20,6 +21,16 @@ CONNECT_SECONDS = 120.0
 ray_calls = DaemonThreads("calls of Ray")
 """For what Ray does in its own time. At its exit the process waits for none of them."""
 _HOST_PORT = re.compile(r"^[^\s/:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")
+
+
+def import_ray() -> Any:
+    """Ray, quiet: it reports no usage, and prints nothing of its own."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Or it gives notice, at each start, of what it will do about GPUs some day.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with needed_by("--cluster", extra="ray"):
+        import ray
+    return ray
 
 
 def check_cluster(address: str) -> None:

@@ -1,18 +1,16 @@
-"""A run in one of the formats, line by line, for files: group after group, whole groups alone."""
+"""A run in one of the formats, line by line, for files: group after group, whole groups alone.
+
+A format's converter is imported when it is used.
+"""
 
 from collections.abc import AsyncIterator, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.convert import tinker
-from holdfast.convert.nemo import to_nemo
 from holdfast.convert.provenance import KEY, Fields
 from holdfast.convert.selection import Branches, MissingReward, groups_of, rewarded_members
 from holdfast.convert.sft import SftLayout, sft_row
-from holdfast.convert.slime import to_slime
-from holdfast.convert.trl import to_trl
-from holdfast.convert.verl import to_agent_loop_output
 from holdfast.engine.export.export import group_samples, history_of
 from holdfast.engine.export.export import groups_of as task_groups
 from holdfast.journal.journal import Journal
@@ -103,16 +101,24 @@ def _converted(
     if form is Format.SLIME:
         return _slime(samples, options, place)
     if form is Format.TRL:
+        from holdfast.convert.trl import to_trl
+
         columns = to_trl(samples, branches=options.branches).columns
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if form is Format.NEMO:
+        from holdfast.convert.nemo import to_nemo
+
         return to_nemo(samples, branches=options.branches, missing_reward=options.missing_reward)
+    from holdfast.convert import tinker
+
     return [tinker.line(datum) for datum in tinker.to_tinker(samples)]
 
 
 def _verl(
     samples: list[Sample], options: FormatOptions, versions: list[WeightVersion]
 ) -> Iterable[Fields]:
+    from holdfast.convert.verl import to_agent_loop_output
+
     for group in groups_of(samples):
         for member in rewarded_members(group, options.missing_reward, trainer="verl"):
             for sample in member.samples:
@@ -121,6 +127,8 @@ def _verl(
 
 
 def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iterable[Fields]:
+    from holdfast.convert.slime import to_slime
+
     leaves_out = options.missing_reward is MissingReward.LEAVE_OUT
     if leaves_out and all(sample.remove_sample or sample.reward is None for sample in samples):
         return  # Placeholders alone are nothing to train on.

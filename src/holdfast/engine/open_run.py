@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from holdfast.engine.report import many
+from holdfast.exit_codes import Exit
 from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
@@ -35,6 +36,8 @@ class RunChanged(UsageError):
 
     `objections` say why these changes would not be accepted either; "" if they would.
     """
+
+    exit_code = Exit.CHANGED
 
     def __init__(self, name: str, differences: Sequence[str], *, objections: str = ""):
         listed = "\n".join(f"  {line}" for line in differences)

@@ -1,12 +1,15 @@
 """The one error model.
 
 Every error that Holdfast raises descends from `HoldfastError` and says of itself which boundary it
-belongs to (`cause`) and whether trying again can help (`retryable`). Nothing else in the code base
-decides either. `failure.classify` reads them, once, where a failure is caught.
+belongs to (`cause`), whether trying again can help (`retryable`), and with which exit code it ends
+a command (`exit_code`). Nothing else in the code base decides these. `failure.classify` reads the
+first two, once, where a failure is caught.
 """
 
 from enum import StrEnum
 from typing import ClassVar
+
+from holdfast.exit_codes import Exit
 
 
 class Cause(StrEnum):
@@ -27,6 +30,7 @@ class HoldfastError(Exception):
 
     cause: ClassVar[Cause] = Cause.CODE
     retryable: ClassVar[bool] = False
+    exit_code: ClassVar[Exit] = Exit.STOPPED
     arose_here: ClassVar[bool] = True
     """Whether the lines of Holdfast that it passed through explain anything."""
 
@@ -34,6 +38,7 @@ class HoldfastError(Exception):
 class UsageError(HoldfastError):
     """The caller asked for something impossible; the message says what to do instead."""
 
+    exit_code = Exit.USAGE
     arose_here = False
 
 
@@ -60,6 +65,7 @@ class JournalError(HoldfastError):
     """The journal cannot do what it was asked. Nothing that was acknowledged is lost."""
 
     cause = Cause.INFRASTRUCTURE
+    exit_code = Exit.USAGE
 
 
 class NotAJournal(JournalError):
@@ -77,17 +83,25 @@ class JournalEmpty(JournalError):
 class JournalUnreachable(JournalError):
     """Its server did not answer for as long as a command waits: the same command goes on later."""
 
+    exit_code = Exit.STOPPED
+
 
 class JournalFull(JournalError):
     """The disk is full: the run stops before it does work that it cannot keep."""
+
+    exit_code = Exit.STOPPED
 
 
 class JournalCorrupt(JournalError):
     """A record fails its checksum or does not decode."""
 
+    exit_code = Exit.CORRUPT
+
 
 class JournalDamaged(JournalError):
     """More is damaged than a record, which could be cut: pages of a file, or whole commits."""
+
+    exit_code = Exit.CORRUPT
 
 
 class LostCommits(JournalDamaged):
@@ -98,6 +112,8 @@ class LostCommits(JournalDamaged):
 class RunHeld(JournalError):
     """A live worker holds the run."""
 
+    exit_code = Exit.HELD
+
 
 class ConsumerHeld(RunHeld):
     """A live process consumes the run under this name."""
@@ -105,6 +121,8 @@ class ConsumerHeld(RunHeld):
 
 class LeaseLost(JournalError):
     """Another process has taken the lease over; what this one writes is refused (I7)."""
+
+    exit_code = Exit.STOPPED
 
 
 class DeliveryTimeout(JournalError):
@@ -151,6 +169,7 @@ class PolicyRefused(PolicyError):
     """401, 403 or 404: the same request will never work. It stops the run, not a trajectory."""
 
     retryable = False
+    exit_code = Exit.USAGE
 
 
 class EndpointDown(PolicyError):
@@ -185,6 +204,8 @@ class RecordTooLarge(HoldfastError):
 class NotTrainable(HoldfastError):
     """The data is good for evaluation, and no sample is made of it: it has no token ids, or
     logprobs of another distribution than the one that was sampled from."""
+
+    exit_code = Exit.USAGE
 
 
 # --- rollouts ----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ that a test moves by hand. Importing this package imports none of them.
 
 - `fake_engine`: An inference engine without a model, with faults on demand.
 - `crash_points`: Crash points: ending this process with SIGKILL at an exact moment.
-- `faulty_journal`: Journals that fail on purpose, at a place that a test chooses.
 - `manual_clock`: A clock that only moves when a test moves it.
 - `virtual_time`: An event loop whose time jumps to the next moment at which something is due.
 """

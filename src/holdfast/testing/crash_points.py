@@ -15,9 +15,7 @@ from holdfast import crashpoint
 from holdfast.journal.sqlite import writer
 from holdfast.records.errors import UsageError
 
-POINTS = {
-    "agent.ended": "agent.ended",
-    "agent.folder": "agent.folder",
+_JOURNAL = {
     "before": "journal.before_commit",
     "after": "journal.after_commit",
     "witnessed": "journal.witnessed",
@@ -25,44 +23,23 @@ POINTS = {
     "creating": "journal.creating",
     "migrating": "journal.migrating",
     "repairing": "journal.repairing",
-    "engine.admitted": "engine.admitted",
-    "engine.finished": "engine.finished",
-    "export.row": "export.row",
-    "gateway.delta": "gateway.delta",
-    "gateway.recorded": "gateway.recorded",
-    "gateway.sent": "gateway.sent",
-    "gateway.refused": "gateway.refused",
-    "gateway.finished": "gateway.finished",
-    "train.batch": "train.batch",
-    "train.stepped": "train.stepped",
-    "checkpoint.file": "checkpoint.file",
-    "checkpoint.written": "checkpoint.written",
-    "checkpoint.renamed": "checkpoint.renamed",
-    "train.committed": "train.committed",
-    "weights.written": "weights.written",
-    "weights.staged": "weights.staged",
-    "weights.prepared": "weights.prepared",
-    "weights.paused": "weights.paused",
-    "weights.begun": "weights.begun",
-    "weights.received": "weights.received",
-    "weights.reloaded": "weights.reloaded",
-    "weights.sent": "weights.sent",
-    "weights.resumed": "weights.resumed",
-    "weights.switched": "weights.switched",
-    "train.published": "train.published",
-    "delivery.reserved": "delivery.reserved",
-    "delivery.commit": "delivery.commit",
-    "delivery.committed": "delivery.committed",
-    "stream.admitted": "stream.admitted",
-    "stream.settled": "stream.settled",
-    "stream.reserved": "stream.reserved",
-    "stream.commit": "stream.commit",
-    "stream.committed": "stream.committed",
-    "slime.answered": "slime.answered",
-    "trl.published": "trl.published",
-    "trl.answered": "trl.answered",
-    "trl.queued": "trl.queued",
-    "trl.trained": "trl.trained",
+}
+POINTS = _JOURNAL | {
+    f"{place}.{moment}": f"{place}.{moment}"
+    for place, moments in {
+        "agent": "ended folder",
+        "engine": "admitted finished",
+        "export": "row",
+        "gateway": "delta recorded sent refused finished",
+        "train": "batch stepped committed published",
+        "checkpoint": "file written renamed",
+        "weights": "written staged prepared paused begun received reloaded sent resumed switched",
+        "delivery": "reserved commit committed",
+        "stream": "admitted settled reserved commit committed",
+        "slime": "answered",
+        "trl": "published answered queued trained",
+    }.items()
+    for moment in moments.split()
 }
 
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from holdfast.exit_codes import Exit
 from holdfast.private_files import open_private, private_folder
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import HoldfastError
@@ -22,6 +23,8 @@ from holdfast.records.errors import HoldfastError
 
 class EngineInUse(HoldfastError):
     """Another training gives its weights to this engine."""
+
+    exit_code = Exit.HELD
 
 
 @contextmanager

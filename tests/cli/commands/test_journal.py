@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.files.witness import Witness
 from holdfast.journal.sqlite.commits import identity_of
 from holdfast.testing import Fault, FaultKind

@@ -16,13 +16,13 @@ from holdfast.cli.commands.pipeline import (
     _exit_code,
     _metrics,
     _part,
-    _retry_failed,
+    _prepare_run,
     end_after_sampling,
     is_over,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.signals import Signals
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.pipeline.child import is_crash
@@ -136,8 +136,8 @@ def test_retries_are_the_supervisors_and_not_of_each_start_of_a_part(
     async def retry() -> int:
         async with opened_journal(path) as journal:
             await failed_run(journal, sealed=sealed)
-        await _retry_failed(Namespace(journal=path, run="run"))
-        await _retry_failed(Namespace(journal=path, run="nobody"))
+        await _prepare_run(Namespace(journal=path, run="run", epochs=1, retry_failed=True))
+        await _prepare_run(Namespace(journal=path, run="nobody"))
         async with opened_journal(path) as journal:
             run = await journal.find_run("run")
             assert run is not None

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab

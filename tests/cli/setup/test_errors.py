@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.cli.setup.errors import guarded
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.records import errors
 from holdfast.testing import FakeEngine
 from holdfast.training.run.folder import FolderInUse, OtherTraining

@@ -15,9 +15,9 @@ from holdfast.journal import open_journal
 from holdfast.records.encoding import codec
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
-from holdfast.testing.faulty_journal import FaultyJournal
 from support.engine.yard import Yard, turn
 from support.hostile_errors import NoAttributes, NoClass
+from support.journal.faulty_journal import FaultyJournal
 from support.paths import TESTS
 
 

@@ -12,9 +12,9 @@ from holdfast.journal.postgres import connection as connections
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.records.errors import JournalError, JournalFull, LeaseLost, LostCommits
 from holdfast.records.trajectory import Status
-from holdfast.testing.faulty_journal import When
 from support.exhaustive import points
 from support.journal import postgres_server as server
+from support.journal.faulty_journal import When
 from support.journal.faulty_server import FaultyServer
 from support.journal.own_server import own_server
 from support.records import (

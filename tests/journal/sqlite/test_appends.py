@@ -11,7 +11,7 @@ from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import appends
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost
-from holdfast.testing.faulty_journal import FaultyConnections
+from support.journal.faulty_journal import FaultyConnections
 from support.records import ready, sql, values
 
 

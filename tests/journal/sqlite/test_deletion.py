@@ -16,8 +16,8 @@ from holdfast.records.errors import JournalError, JournalFull
 from holdfast.records.run import Run
 from holdfast.records.step import Snapshotted, ValueRecorded
 from holdfast.records.trajectory import Status
-from holdfast.testing.faulty_journal import DISK_FULL, FaultyConnections, When
 from support.exhaustive import points
+from support.journal.faulty_journal import DISK_FULL, FaultyConnections, When
 from support.records import finished, joined, make_tasks, spec, sql, started
 
 

@@ -12,7 +12,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError, JournalFull, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
-from holdfast.testing.faulty_journal import DISK_FULL, FaultyConnections, When
+from support.journal.faulty_journal import DISK_FULL, FaultyConnections, When
 from support.records import consuming, files_open, joined, make_tasks, ready, spec, value, values
 
 WHENS = (When.BEFORE, When.AFTER)

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.fork_server import Popen
 

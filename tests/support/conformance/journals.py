@@ -10,8 +10,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.testing.faulty_journal import FaultyJournal
 from support.journal import postgres_server
+from support.journal.faulty_journal import FaultyJournal
 
 Factory = Callable[[Path], Journal]
 Check = Callable[[Callable[[Journal], Awaitable[None]]], None]

@@ -39,7 +39,7 @@ from holdfast.records.task import tasks_digest
 from holdfast.rollout.processors.processor import as_processor
 from holdfast.tasks.read import read_tasks
 from holdfast.testing import crash_points
-from holdfast.testing.faulty_journal import FaultyConnections
+from support.journal.faulty_journal import FaultyConnections
 from support.journal.faulty_server import FaultyServer
 
 workload = importlib.import_module(f"support.crash.{sys.argv[1]}")

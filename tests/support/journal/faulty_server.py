@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.journal.postgres.address import ServerAddress
 from holdfast.journal.postgres.connection import plain_connect
-from holdfast.testing.faulty_journal import When
+from support.journal.faulty_journal import When
 
 
 class FaultyServer:

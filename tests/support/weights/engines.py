@@ -11,10 +11,11 @@ from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_engine.options import WeightOptions
 from holdfast.weights.strategies.disk import DiskStrategy
 from holdfast.weights.strategies.strategy import WeightStrategy
 from holdfast.weights.sync import WeightSync
+from support.weights.fake_engine.engine import WeightedEngine
+from support.weights.fake_engine.weights import WeightOptions
 
 # A trainer that is started again takes as long as the machine lets it.
 RETRY = RetryPolicy(tries=8, deadline=280, try_timeout=280, stall_timeout=280, base=0.01, cap=0.05)
@@ -23,7 +24,7 @@ SEED, TOKENS = 7, 120
 
 def engine(dialect: str = "vllm-scale-out", **weights: Any) -> FakeEngine:
     """Slow enough that weights change while a reply is sampled; it never ends by itself."""
-    return FakeEngine(
+    return WeightedEngine(
         dialect=dialect, mean_length=0, token_delay=0.004, weights=WeightOptions(**weights)
     )
 

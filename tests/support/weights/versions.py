@@ -8,9 +8,9 @@ from holdfast.policy.policy import Completion
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.tokens import Sampler, TokenLimits
-from holdfast.testing.fake_engine.weights import read_folder
 from holdfast.weights.probe import PREFIXES, probe_ids
 from holdfast.weights.version import TokenScores, WeightFolder
+from support.weights.fake_engine.weights import read_folder
 
 IDS = tuple(probe_ids(256))
 SHAPES = {"embed.weight": [8, 4], "layer.weight": [4, 4], "lm_head.weight": [8, 4]}

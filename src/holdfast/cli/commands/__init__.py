@@ -2,6 +2,7 @@
 
 - `run`: `holdfast run`: everything is checked before anything is done.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
+- `supervision`: what `--cluster` and `gateway --workers` share: other processes do the work.
 - `cluster`: `holdfast run --cluster`: workers that Ray starts.
 - `pipeline`: `holdfast train --async`, its parts, and `holdfast train --watch`.
 - `serving`: what serves: the gateway, the embedded engine; what an engine can do.

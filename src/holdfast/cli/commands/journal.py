@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.cli.setup.journals import to_change, to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import bytes_text, print_json, visible_name
 from holdfast.engine.report import many
+from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, require_driver
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file

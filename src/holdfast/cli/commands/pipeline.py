@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.setup.errors import code_of, say
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.setup.errors import say
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, visible
 from holdfast.engine.connect import EngineAddress
@@ -21,6 +20,7 @@ from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import RETRY_FAILED
 from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
@@ -71,8 +71,7 @@ def settings_from(args: argparse.Namespace) -> PipelineSettings | None:
 
 def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
     """Reports an error after something was sampled, which exit code 2 would deny; the exit code."""
-    code = code_of(error)
-    if code is not Exit.USAGE and not isinstance(error, _hopeless()):
+    if error.exit_code is not Exit.USAGE and not isinstance(error, _hopeless()):
         raise error
     if isinstance(error, _nothing_trainable()):
         return say(str(error), Exit.NOTHING)
@@ -193,9 +192,7 @@ async def supervise(args: argparse.Namespace, *, model: Path) -> int:
     signals.watch()
     async with AsyncExitStack() as stack:
         stack.enter_context(use_folder(out / PARTS, holds_parts=True))
-        await _open_again(args)
-        if args.retry_failed:
-            await _retry_failed(args)
+        await _prepare_run(args)
         policy = RestartPolicy() if args.restarts is None else RestartPolicy(restarts=args.restarts)
         engine = await _engine(args, stack, model=model, policy=policy)
         share_passwords()
@@ -214,25 +211,19 @@ async def supervise(args: argparse.Namespace, *, model: Path) -> int:
     return _exit_code(ending, stop, signals, resume=resume)
 
 
-async def _open_again(args: argparse.Namespace) -> None:
-    """Before the parts are started: a rollouter ends with a sealed stream."""
+async def _prepare_run(args: argparse.Namespace) -> None:
+    """Before the parts are started, each of which may be started again: a rollouter ends with a
+    sealed stream."""
     from holdfast.pipeline.parts import shared_journal
-    from holdfast.training.run.open_training import open_again
+    from holdfast.training.run.open_training import open_again, retry_failed
 
     async with shared_journal(args.journal) as journal:
         run = await journal.find_run(args.run)
-        if run is not None and args.epochs is None:
+        if run is None:
+            return
+        if args.epochs is None:
             await open_again(journal, run, steps=args.steps)
-
-
-async def _retry_failed(args: argparse.Namespace) -> None:
-    """Before the parts are started: each of them may be started again."""
-    from holdfast.pipeline.parts import shared_journal
-    from holdfast.training.run.open_training import retry_failed
-
-    async with shared_journal(args.journal) as journal:
-        run = await journal.find_run(args.run)
-        if run is not None and not (await journal.progress(run)).sealed:
+        if args.retry_failed and not (await journal.progress(run)).sealed:
             await retry_failed(journal, run, report=notify)
 
 

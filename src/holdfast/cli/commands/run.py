@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from holdfast.cli.setup.command_run import find_finished, find_rolled_out, open_command_run
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.errors import advice, code_of, say
-from holdfast.cli.setup.journals import find_finished, find_rolled_out, open_command_run
+from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
@@ -25,7 +25,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
@@ -42,6 +41,7 @@ from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact
@@ -61,6 +61,8 @@ from holdfast.tasks.read import read_tasks
 from holdfast.tasks.system import system_text, with_system
 
 LIMITS = (MAX_COST, MAX_TOKENS_TOTAL)
+_SAMPLED = frozenset(Sampling.__struct_fields__) - {"json"}
+"""Options of the same names; but `--json` is about the report."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -147,7 +149,7 @@ def plan_of(
         scorer=scorer,
         scorer_code=scorer_code,
         samples=args.samples,
-        sampling=_sampling(args),
+        sampling=sampling_of(args),
         seed=args.seed,
         group=GroupPolicy(
             args.group_refill,
@@ -160,26 +162,14 @@ def plan_of(
     return with_command(plan, args)
 
 
-def _sampling(args: argparse.Namespace) -> Sampling:
-    return Sampling(
-        args.max_tokens,
-        args.temperature,
-        args.top_p,
-        tuple(args.stop),
-        reasoning_effort=args.reasoning_effort,
-        top_k=args.top_k,
-        min_p=args.min_p,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-        repetition_penalty=args.repetition_penalty,
-        logit_bias=tuple(args.logit_bias),
-        stop_token_ids=tuple(args.stop_token_ids),
-        ignore_eos=args.ignore_eos,
-        routed_experts=args.routed_experts,
-        separate_reasoning=args.separate_reasoning,
-        extra_body=object_text("extra_body", args.extra_body or {}),
-        chat_template_kwargs=object_text("chat_template_kwargs", args.chat_template_kwargs or {}),
-    )
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """As the options say. What the command has no option for is left at its default."""
+    given = {name: value for name, value in vars(args).items() if name in _SAMPLED}
+    for name in given.keys() & {"stop", "logit_bias", "stop_token_ids"}:
+        given[name] = tuple(given[name])
+    for name in given.keys() & {"extra_body", "chat_template_kwargs"}:
+        given[name] = object_text(name, given[name] or {})
+    return Sampling(**given)
 
 
 async def _run(args: argparse.Namespace, work: Work) -> int:
@@ -392,7 +382,7 @@ def early_code(ending: Ending, received: Exit | None) -> Exit | None:
     if received is not None:
         return received
     if ending.fatal is not None:
-        code = code_of(ending.fatal)
+        code = ending.fatal.exit_code
         # Once the run has begun, something was changed: the same command goes on.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
-from holdfast.cli.commands.run import how_to_go_on
-from holdfast.cli.setup.connect import api_key
+from holdfast.cli.commands.run import how_to_go_on, sampling_of, tasks_of
+from holdfast.cli.setup.connect import api_key, retry_policy
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import (
@@ -25,7 +25,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible
@@ -37,13 +36,12 @@ from holdfast.engine.report import many
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 from holdfast.extras import require
 from holdfast.journal import check_address
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
-from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
-from holdfast.records.sampling import Sampling, object_text
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted
 from holdfast.tasks.read import read_tasks
@@ -154,55 +152,33 @@ def _check_required(args: argparse.Namespace) -> None:
 
 def settings_from(args: argparse.Namespace) -> TrainingSettings:
     """Raises `UsageError` for what makes no sense."""
+    rate = args.learning_rate or _default_rate(args)
     trainer = TrainerSettings(
+        **_named_as(TrainerSettings, args),
         objective=_objective(args),
-        optimizer=OptimizerSettings(
-            learning_rate=args.learning_rate or _default_rate(args),
-            schedule=args.schedule,
-            warmup_steps=args.warmup_steps,
-            weight_decay=args.weight_decay,
-            max_norm=args.max_norm,
-        ),
-        steps=args.steps,
-        updates=args.updates,
-        row_tokens=args.row_tokens,
-        truncation=args.truncation,
+        optimizer=OptimizerSettings(**_named_as(OptimizerSettings, args) | {"learning_rate": rate}),
         overlong=_overlong(args),
-        discount=args.discount,
     )
+    changed = {
+        "dynamic": args.dynamic or args.loss == "dapo",
+        "ranks": _ranks(args),
+        "reference": Path(args.reference) if args.reference else None,
+        "loss": _loss_code(args),
+        "weight_dir": Path(args.weight_dir) if args.weight_dir else None,
+    }
     return TrainingSettings(
-        trainer=trainer,
-        groups=args.groups,
-        samples=args.samples,
-        seed=args.seed,
-        dynamic=args.dynamic or args.loss == "dapo",
-        keep_interrupted=args.keep_interrupted,
-        max_draws=args.max_draws,
-        checkpoint_every=args.checkpoint_every,
-        keep_checkpoints=args.keep_checkpoints,
-        eval_every=args.eval_every,
-        eval_samples=args.eval_samples,
-        eval_deadline=args.eval_deadline,
-        eval_max_tokens=args.eval_max_tokens,
-        device=args.device,
-        ranks=_ranks(args),
-        dtype=args.dtype,
-        lora=_lora(args),
-        reference=Path(args.reference) if args.reference else None,
-        gradient_checkpointing=args.gradient_checkpointing,
-        loss=_loss_code(args),
-        log_requests=args.log_requests,
-        weight_sync=args.weight_sync,
-        weight_dir=Path(args.weight_dir) if args.weight_dir else None,
+        **_named_as(TrainingSettings, args) | changed, trainer=trainer, lora=_lora(args)
     )
+
+
+def _named_as(settings: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
+    """The options that are called as the fields of these settings are."""
+    return {name: vars(args)[name] for name in settings.__struct_fields__ if name in args}
 
 
 def _ranks(args: argparse.Namespace) -> int:
     place = torchrun_place()
-    if args.ranks is None:
-        return 1 if place is None else place.size
-    count: int = args.ranks
-    return count
+    return int(args.ranks or (1 if place is None else place.size))
 
 
 def _default_rate(args: argparse.Namespace) -> float:
@@ -272,8 +248,7 @@ def _loss_code(args: argparse.Namespace) -> str:
 
 def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
     path, name = split(args.rollout)
-    tasks = read_tasks(args.tasks, limit=args.limit, columns=dict(args.columns))
-    tasks = with_system(tasks, system_text(args.system))
+    tasks = tasks_of(args)
     module = load_module(path)
     scorer = scorer_in(module, path, args.scorer)
     rollout = rollout_in(module, path, name, scorer=scorer)
@@ -286,15 +261,7 @@ def _plan(args: argparse.Namespace, settings: TrainingSettings) -> RunPlan:
         scorer=make_scorer(args, scorer, file=file, name=function),
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
         samples=settings.samples,
-        sampling=Sampling(
-            args.max_tokens,
-            args.temperature,
-            reasoning_effort=args.reasoning_effort,
-            stop_token_ids=tuple(args.stop_token_ids),
-            chat_template_kwargs=object_text(
-                "chat_template_kwargs", args.chat_template_kwargs or {}
-            ),
-        ),
+        sampling=sampling_of(args),
         seed=settings.seed,
         group=settings.group_policy,
         settings=settings_of({**vars(args), "join": False}),
@@ -374,24 +341,16 @@ def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]
     rewards = [("reward", report.rewards), ("held out", list(report.held_out.values()))]
     grown = [f"{name} {r[0]:.3f} to {r[-1]:.3f}" for name, r in rewards if len(r) > 1]
     lines = [f"{head}{': ' if grown else ''}{', '.join(grown)}"]
-    if report.flat_steps and report.trained_nothing:
-        which = "all" if report.flat_steps == report.steps else str(report.flat_steps)
-        lines.append(
-            f"{which} of them trained nothing: all rewards of every group are equal; look at the "
-            "scorer"
-        )
-    if report.empty_steps:
-        which = "all" if report.empty_steps == report.steps else str(report.empty_steps)
-        lines.append(
-            f"{which} of them trained nothing: no token was sampled; the policy is asked by "
-            "`await t.generate()`"
-        )
-    if report.skipped_steps:
-        which = "all" if report.skipped_steps == report.steps else str(report.skipped_steps)
-        lines.append(
-            f"{which} of them trained nothing: no gradient was finite; see the loss and the "
-            f"learning rate in {args.out}/metrics.jsonl"
-        )
+    loss = f"no gradient was finite; see the loss and the learning rate in {args.out}/metrics.jsonl"
+    flat = report.flat_steps if report.trained_nothing else 0
+    for count, why in (
+        (flat, "all rewards of every group are equal; look at the scorer"),
+        (report.empty_steps, "no token was sampled; the policy is asked by `await t.generate()`"),
+        (report.skipped_steps, loss),
+    ):
+        if count:
+            which = "all" if count == report.steps else str(count)
+            lines.append(f"{which} of them trained nothing: {why}")
     model, journal = shlex.quote(str(report.model)), ""
     if args.journal != JOURNAL.default:
         journal = f" --journal {shlex.quote(args.journal)}"
@@ -410,9 +369,7 @@ def _address(args: argparse.Namespace) -> EngineAddress:
         urls=tuple(args.policy or ()),
         api_key=api_key(args),
         dialect=args.dialect,
-        retry=RetryPolicy(
-            args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
-        ),
+        retry=retry_policy(args),
         patience=args.patience,
         is_trained=True,
         remedy="serve the model that is trained alone",

@@ -3,9 +3,8 @@
 - `suggestions`: what a word was meant to be.
 - `parser`: argparse, with one line for a mistake.
 - `dependent`: options that mean something only beside another one.
-- `run`: the commands that make, show and export runs.
-- `runs`: the commands that go on with runs, name them, and delete them.
+- `run`: `holdfast run`, and what every run has.
+- `runs`: the commands on what is recorded, and the small ones.
 - `train`: `holdfast train`.
 - `gateway`: `holdfast gateway`.
-- `results`: the commands that compare and report results.
 """

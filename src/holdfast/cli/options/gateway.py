@@ -2,7 +2,7 @@
 
 import argparse
 
-from holdfast.cli.options.run import Commands, whole_run
+from holdfast.cli.options.run import whole_run
 from holdfast.engine.options import (
     CLUSTER,
     CLUSTER_CODE,
@@ -64,15 +64,13 @@ _AGENTS = (
 )
 
 
-def add_gateway(commands: Commands) -> None:
-    gateway = commands.add_parser(
-        "gateway",
-        help="a run of agents that others start: they come to a gateway and take trajectories",
-        description="Serves the trajectories of a run to agents that come by themselves.\n\n"
+def add_gateway(gateway: argparse.ArgumentParser) -> None:
+    gateway.description = (
+        "Serves the trajectories of a run to agents that come by themselves.\n\n"
         "  holdfast gateway --tasks tasks.jsonl --samples 4 --run first --port 8100 \\\n"
         "      --policy http://127.0.0.1:8000\n\n"
         "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
-        "ends with POST /complete.",
+        "ends with POST /complete."
     )
     for option in (*_LISTENING, *_AGENTS):
         option.add_to(gateway)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast.cli.options.suggestions import meant
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line
+from holdfast.exit_codes import Exit
 from holdfast.records.encoding.redaction import redact
 
 _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit for training"}

@@ -1,14 +1,24 @@
-"""The options of the commands that go on with runs, name them, and delete them."""
+"""The options of the commands that show, export, name, resume and delete runs, and of those that
+look after journals, engines and this command line itself."""
 
 import argparse
 import re
 from argparse import ArgumentTypeError
-from typing import Any
 
-from holdfast.engine.options import JOURNAL, Whole
+from holdfast.engine.options import (
+    API_KEY_ENV,
+    DIALECT,
+    FORCE,
+    FULL_TRACEBACKS,
+    JOURNAL,
+    PRICE,
+    Number,
+    Whole,
+)
+from holdfast.records.samples.logprobs import Accepted
+from holdfast.records.trajectory import Status
 
-Commands = Any  # argparse's subparsers action has no public name
-_RUN = {"metavar": "RUN", "help": "its name, as `holdfast runs` lists it"}
+MEGABYTES = 64
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
@@ -20,17 +30,213 @@ def age(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def add_resume(commands: Commands) -> None:
-    resume = commands.add_parser(
-        "resume",
-        help="go on with a run, by the command that it was begun with",
-        description="Goes on with a run by its own command, which is recorded with it: in the\n"
+def add_runs(runs: argparse.ArgumentParser) -> None:
+    runs.description = (
+        "Lists the runs of a journal: when each was begun, how far it is, its model,\n"
+        "mean reward and tags, who works on it, how much of it is trained, and how to go on."
+    )
+    JOURNAL.add_to(runs)
+    _flag(runs, "--all", "each evaluation of a training, too")
+    _flag(runs, "--names", "print their names alone, for scripts")
+    runs.add_argument("--tag", metavar="TAG", help="only those with this tag")
+    _json(runs)
+
+
+def add_show(show: argparse.ArgumentParser) -> None:
+    show.description = (
+        "Shows a run (its report, accepted changes, trajectories), or one trajectory: "
+        "turns,\ntool calls, attempts, failures with tracebacks, token counts, versions, forks."
+    )
+    _run(show)
+    show.add_argument(
+        "trajectory",
+        metavar="TASK/SAMPLE",
+        nargs="?",
+        help="as `holdfast show RUN` lists it; TASK alone is its first sample",
+    )
+    JOURNAL.add_to(show)
+    _flag(show, "--all", "list every trajectory")
+    show.add_argument(
+        "--status",
+        type=str.upper,
+        choices=[status.name for status in Status],
+        help="list only trajectories in this state",
+    )
+    PRICE.add_to(show)
+    FULL_TRACEBACKS.add_to(show)
+    _json(show)
+
+
+def add_logs(logs: argparse.ArgumentParser) -> None:
+    logs.description = (
+        "Lists the log files of a run's processes (scorers, workers, gateways), with "
+        "their last lines."
+    )
+    logs.add_argument("run", metavar="RUN", help="its name")
+    JOURNAL.add_to(logs)
+    logs.add_argument(
+        "--tail", type=Whole(0), default=5, metavar="N", help="last lines of each (%(default)s)"
+    )
+    _json(logs)
+
+
+def add_export(export: argparse.ArgumentParser) -> None:
+    export.description = (
+        "Writes a run's data to a file, which is replaced when all of it is there.\n"
+        "Samples and rows of a run with --seed that was disturbed equal those of one that was\n"
+        "not, byte for byte, if its engine repeats seeds; except where an at_most_once call was\n"
+        "interrupted, and, on engines with seeds for whole requests (vLLM), where a reply\n"
+        "went on from durable tokens (--partial-tokens, streams to agents)."
+    )
+    _run(export)
+    export.add_argument(
+        "--what",
+        choices=(
+            *("samples", "rows", "trajectories", "failures"),
+            *("verl", "slime", "trl", "nemo", "tinker", "sft"),
+        ),
+        required=True,
+        help="token ids and rewards for a trainer; the same as EvaluationRows of eval-protocol, "
+        "with their messages; conversations; what went wrong; or the samples as the rows of "
+        "another trainer (verl, slime, TRL, NeMo-RL, Tinker), or for supervised fine-tuning",
+    )
+    _where_to(export)
+    _for_some_kinds(export)
+    JOURNAL.add_to(export)
+    PRICE.add_to(export, help="rows, trajectories: with what they cost, by this table")
+    _flag(export, "--json", "say what was written as JSON")
+
+
+def _where_to(export: argparse.ArgumentParser) -> None:
+    export.add_argument(
+        "--format",
+        choices=("jsonl", "parquet", "csv"),
+        help="default: by the file's ending, else jsonl",
+    )
+    export.add_argument(
+        "--out", required=True, metavar="FILE", help="where to; - for standard output"
+    )
+    FORCE.add_to(export)
+
+
+def _underscored(word: str) -> str:
+    """Values that have an underscore in Python may be spelled with a dash, as options are."""
+    return word.replace("-", "_")
+
+
+def _for_some_kinds(export: argparse.ArgumentParser) -> None:
+    """Options that go with some values of `--what` alone."""
+    _flag(
+        export,
+        "--fixed-groups",
+        "samples, slime, trl: fill groups up to n with ABORTED placeholders",
+    )
+    export.add_argument(
+        "--logprobs",
+        choices=[mode.value for mode in Accepted],
+        help="those of another distribution than the one that was sampled from are "
+        "refused (processed, the default), or exported as what they are (raw)",
+    )
+    export.add_argument(
+        "--branches",
+        choices=("refuse", "longest"),
+        help="trl, nemo: of a trajectory with several branches, keep the longest (refuse)",
+    )
+    export.add_argument(
+        "--missing-reward",
+        type=_underscored,
+        choices=("refuse", "leave_out"),
+        help="verl, slime, nemo: leave out what nobody scored (refuse)",
+    )
+    export.add_argument(
+        "--min-reward",
+        type=Number("any", lambda value: True),
+        metavar="REWARD",
+        help="sft: only what earned as much",
+    )
+    export.add_argument(
+        "--sft-layout",
+        type=_underscored,
+        choices=("messages", "prompt_completion"),
+        help="sft: the whole conversation (messages), or what was there before the first reply, "
+        "and the rest",
+    )
+    _flag(
+        export,
+        "--with-turn-traces",
+        "rows: one per trajectory, each turn with its whole prompt (large)",
+    )
+
+
+def add_journal(journal: argparse.ArgumentParser) -> None:
+    journal.description = "Looks after a journal file."
+    actions = journal.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser(
+        "check",
+        help="verify every checksum and invariant",
+        description="Verifies every checksum and invariant of a journal, and says what it found.",
+    )
+    _file(check)
+    _flag(
+        check, "--repair", "first cut torn logs to their last good record; what is cut is set aside"
+    )
+    _json(check)
+    compact = actions.add_parser(
+        "compact",
+        help="give the space of deleted runs back to the disk",
+        description="Gives the space of deleted runs back to the disk. Needs room for a copy of "
+        "what is\nleft, for a moment; is not done while somebody works.",
+    )
+    _file(compact)
+    _json(compact)
+    copy = actions.add_parser(
+        "copy",
+        help="copy runs to another journal, and compare",
+        description="Copies runs between files and PostgreSQL servers, in either direction, and "
+        "compares the\ncopy with the original. Nobody may work on them meanwhile.",
+    )
+    copy.add_argument("source", metavar="FROM", help="a file, or postgresql://USER@HOST/DATABASE")
+    copy.add_argument("target", metavar="TO", help="the same; a file that is not there is made")
+    copy.add_argument("runs", metavar="RUN", nargs="*", default=[], help="only these (all)")
+    _json(copy)
+    ledger = actions.add_parser(
+        "ledger",
+        help="say how each group of a run ended: trained, dismissed, or still open",
+        description="Says how each group of a run ended, for each trainer that consumes it: "
+        "trained in\na step that a checkpoint holds, dismissed with its reason, or still open.",
+    )
+    ledger.add_argument("run", metavar="RUN", help="the run's name")
+    ledger.add_argument("--consumer", metavar="NAME", help="only this one's")
+    JOURNAL.add_to(ledger)
+    _json(ledger)
+
+
+def add_policy(policy: argparse.ArgumentParser) -> None:
+    policy.description = "Looks at an inference engine."
+    actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser(
+        "check",
+        help="what an endpoint can do, and what is missing for training",
+        description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
+        "weight\nversions, seeds, streaming. Exits with 1 when it is not fit for training: for "
+        "evaluation\nonly, or for neither.",
+    )
+    check.add_argument("url", metavar="URL", help="the inference engine")
+    check.add_argument("--model", metavar="NAME", help="the model, if it serves several")
+    DIALECT.add_to(check)
+    API_KEY_ENV.add_to(check)
+    _json(check)
+
+
+def add_resume(resume: argparse.ArgumentParser) -> None:
+    resume.description = (
+        "Goes on with a run by its own command, which is recorded with it: in the\n"
         "folder where it was given, and without secrets. Options of that command that are given\n"
         "here are used instead of the recorded ones, and recorded.\n\n"
         "  holdfast resume first\n"
-        "  holdfast resume first --concurrency 8 --retry-failed",
+        "  holdfast resume first --concurrency 8 --retry-failed"
     )
-    resume.add_argument("run", **_RUN)
+    _run(resume)
     JOURNAL.add_to(resume)
     resume.add_argument(
         "--folder", metavar="DIR", help="where the files of the command are now (where they were)"
@@ -46,61 +252,51 @@ def add_resume(commands: Commands) -> None:
     )
 
 
-def add_rm(commands: Commands) -> None:
-    rm = commands.add_parser(
-        "rm",
-        help="delete runs, and give their space back",
-        description="Deletes runs with everything that is recorded of them, and gives their space\n"
+def add_rm(rm: argparse.ArgumentParser) -> None:
+    rm.description = (
+        "Deletes runs with everything that is recorded of them, and gives their space\n"
         "back. A training goes with its evaluations; its checkpoints are files, and stay. A run\n"
-        "that somebody works on is not deleted.",
+        "that somebody works on is not deleted."
     )
     rm.add_argument("runs", nargs="+", metavar="RUN", help="names, as `holdfast runs` lists them")
     JOURNAL.add_to(rm)
     _yes(rm)
 
 
-def add_prune(commands: Commands) -> None:
-    prune = commands.add_parser(
-        "prune",
-        help="delete the runs that are old, unfinished or untagged, and give their space back",
-        description="Deletes every run to which all that is given applies. Runs that somebody "
+def add_prune(prune: argparse.ArgumentParser) -> None:
+    prune.description = (
+        "Deletes every run to which all that is given applies. Runs that somebody "
         "works on\nare left alone.\n\n"
         "  holdfast prune --older-than 30d --untagged\n"
-        "  holdfast prune --tag sweep --keep 3",
+        "  holdfast prune --tag sweep --keep 3"
     )
     prune.add_argument(
         "--older-than", type=age, metavar="AGE", help="begun so long ago: 90m, 12h, 30d, 8w"
     )
     prune.add_argument("--tag", metavar="TAG", help="those with this tag")
-    prune.add_argument("--untagged", action="store_true", help="those without any tag")
-    prune.add_argument("--unfinished", action="store_true", help="those with open trajectories")
+    _flag(prune, "--untagged", "those without any tag")
+    _flag(prune, "--unfinished", "those with open trajectories")
     prune.add_argument("--keep", type=Whole(0), metavar="N", help="of all these, keep the N newest")
-    prune.add_argument("--dry-run", action="store_true", help="only say which runs these are")
+    _flag(prune, "--dry-run", "only say which runs these are")
     JOURNAL.add_to(prune)
     _yes(prune)
 
 
-def add_rename(commands: Commands) -> None:
-    rename = commands.add_parser(
-        "rename",
-        help="give a run another name",
-        description="Gives a run another name. Trajectories are called by it from then on.",
-    )
-    rename.add_argument("run", **_RUN)
+def add_rename(rename: argparse.ArgumentParser) -> None:
+    rename.description = "Gives a run another name. Trajectories are called by it from then on."
+    _run(rename)
     rename.add_argument("name", metavar="NAME", help="its new name")
     JOURNAL.add_to(rename)
     _json(rename)
 
 
-def add_tag(commands: Commands) -> None:
-    tag = commands.add_parser(
-        "tag",
-        help="tag a run, so that it is found again",
-        description="Adds tags to a run, removes them, or lists them.\n\n"
+def add_tag(tag: argparse.ArgumentParser) -> None:
+    tag.description = (
+        "Adds tags to a run, removes them, or lists them.\n\n"
         "  holdfast tag first baseline\n"
-        "  holdfast tag first --remove baseline",
+        "  holdfast tag first --remove baseline"
     )
-    tag.add_argument("run", **_RUN)
+    _run(tag)
     tag.add_argument(
         "tags", nargs="*", default=[], metavar="TAG", help="to add (none: list its tags)"
     )
@@ -109,33 +305,90 @@ def add_tag(commands: Commands) -> None:
     _json(tag)
 
 
-def add_config(commands: Commands) -> None:
-    config = commands.add_parser(
-        "config",
-        help="show what the configuration file sets",
-        description="Shows which configuration file is used here, and what it sets: holdfast.toml,"
+def add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.description = (
+        "Compares two runs on the tasks that both have: the mean difference of B from\n"
+        "A with its standard error, interval and p value, the tasks that changed most, and what\n"
+        "differs in how the runs were made. A RUN that is no run of the journal but a file is\n"
+        "read as results of another tool (EvaluationRows, Inspect logs, verifiers results)."
+    )
+    compare.add_argument("run_a", metavar="RUN_A", help="the one to compare with")
+    compare.add_argument("run_b", metavar="RUN_B", help="the one that is compared")
+    JOURNAL.add_to(compare)
+    compare.add_argument("--journal-b", metavar="PATH", help="where RUN_B is, if elsewhere")
+    compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
+    _flag(compare, "--by-id", "also compare tasks that ask something else in B")
+    _json(compare)
+
+
+def add_report(report: argparse.ArgumentParser) -> None:
+    report.description = (
+        "Prints what became of a run: outcomes, rewards, failures, what was trained,\n"
+        "and input, target and answer of its rows, by task. With --out, writes it as one HTML\n"
+        "file with the learning curve and every conversation, which opens without a server, asks\n"
+        "the network for nothing, and is replaced when all of it is there."
+    )
+    _run(report)
+    report.add_argument("--out", metavar="FILE.html", help="write HTML (print the numbers)")
+    FORCE.add_to(report)
+    _flag(report, "--all", "print every row, not the first 40")
+    JOURNAL.add_to(report)
+    PRICE.add_to(report)
+    FULL_TRACEBACKS.add_to(report)
+    report.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="the folder of the model's tokenizer: replies are then shown token by token",
+    )
+    report.add_argument(
+        "--max-megabytes",
+        type=Whole(1),
+        default=MEGABYTES,
+        metavar="N",
+        help="how large the conversations may be together; beyond, they are shortened "
+        "(%(default)s)",
+    )
+    _flag(report, "--json", "the numbers, or what was written, as JSON")
+
+
+def add_config(config: argparse.ArgumentParser) -> None:
+    config.description = (
+        "Shows which configuration file is used here, and what it sets: holdfast.toml,"
         "\nor [tool.holdfast] in pyproject.toml, of this folder or of those above it in the same\n"
-        "project. The command line wins over it. HOLDFAST_CONFIG names another file; empty: none.",
+        "project. The command line wins over it. HOLDFAST_CONFIG names another file; empty: none."
     )
     _json(config)
 
 
-def add_completion(commands: Commands) -> None:
-    completion = commands.add_parser(
-        "completion",
-        help="print a script that completes commands and options in a shell",
-        description="Prints a script for a shell.\n\n"
+def add_completion(completion: argparse.ArgumentParser) -> None:
+    completion.description = (
+        "Prints a script for a shell.\n\n"
         "  bash:  holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast\n"
         "  zsh:   holdfast completion zsh > ~/.zfunc/_holdfast   (a folder of your fpath)\n"
-        "  fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+        "  fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish"
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
+
+
+def _file(parser: argparse.ArgumentParser) -> None:
+    default = JOURNAL.default
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", default=default, help="the journal (%(default)s)"
+    )
+
+
 def _yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask first")
+    _flag(parser, "--yes", "do not ask first")
     _json(parser)
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    _flag(parser, "--json", "print JSON, for scripts")
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(name, action="store_true", help=text)

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.engine import options
 from holdfast.engine.options import (
@@ -215,17 +214,15 @@ NO_BUDGETS = (options.FAIL_ON_PERMANENT_FAILURE, options.MAX_COST, options.PRICE
 """What only a run has: a trained model is the user's own, and has no price by the token."""
 
 
-def add_train(commands: Any) -> None:
-    train = commands.add_parser(
-        "train",
-        usage="holdfast train FILE.py[:NAME] --tasks SOURCE --run NAME --out DIR [options]",
-        help="train a model on a rollout, or go on with a training that was interrupted",
-        description="Trains a model on a rollout. The same command again goes on from the last "
+def add_train(train: argparse.ArgumentParser) -> None:
+    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE --run NAME --out DIR [options]"
+    train.description = (
+        "Trains a model on a rollout. The same command again goes on from the last "
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
-        "model and to take weights (docs/weights.md says how).",
+        "model and to take weights (docs/weights.md says how)."
     )
     _what_is_trained(train)
     for title, listed in (

@@ -6,5 +6,6 @@
 - `user_code`: the user's rollout and scorer, from a file.
 - `scorers`: the scorer, in this process or in processes of its own.
 - `connect`: the engine that a command names.
-- `journals`: the journal, and the run, that a command names.
+- `journals`: the journal that a command names.
+- `command_run`: the run that a command names.
 """

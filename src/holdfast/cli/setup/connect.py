@@ -31,15 +31,16 @@ def _address(args: argparse.Namespace) -> EngineAddress:
     return structs.replace(
         _where(args),
         dialect=args.dialect,
-        retry=RetryPolicy(
-            args.call_tries,
-            args.call_deadline,
-            args.try_timeout,
-            stall_timeout=args.stall_timeout,
-        ),
+        retry=retry_policy(args),
         patience=args.patience,
         tokenizer=args.tokenizer,
         renderer=args.renderer,
+    )
+
+
+def retry_policy(args: argparse.Namespace) -> RetryPolicy:
+    return RetryPolicy(
+        args.call_tries, args.call_deadline, args.try_timeout, stall_timeout=args.stall_timeout
     )
 
 

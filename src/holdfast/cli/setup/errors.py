@@ -5,50 +5,12 @@ import errno
 import sys
 from collections.abc import Callable
 
-from holdfast.cli.setup.user_code import UserCodeError, user_traceback
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import can_print, forget_reader, one_line
-from holdfast.engine.open_run import RunChanged
+from holdfast.exit_codes import Exit
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import (
-    EndpointDown,
-    HoldfastError,
-    JournalCorrupt,
-    JournalDamaged,
-    JournalError,
-    JournalFull,
-    JournalNewer,
-    JournalUnreachable,
-    LeaseLost,
-    NotAJournal,
-    NotTrainable,
-    PolicyRefused,
-    RunHeld,
-    UsageError,
-)
+from holdfast.records.errors import HoldfastError, JournalCorrupt
 from holdfast.records.foreign import headline_of, text_of
-from holdfast.training.run.folder import FolderInUse, OtherTraining
-from holdfast.weights.engine_lock import EngineInUse
 
-_CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
-    (RunChanged, Exit.CHANGED),
-    (RunHeld, Exit.HELD),
-    (FolderInUse, Exit.HELD),
-    (EngineInUse, Exit.HELD),
-    (OtherTraining, Exit.CHANGED),
-    (NotAJournal, Exit.USAGE),
-    (JournalNewer, Exit.USAGE),
-    (JournalCorrupt, Exit.CORRUPT),
-    (JournalDamaged, Exit.CORRUPT),
-    (JournalFull, Exit.STOPPED),
-    (JournalUnreachable, Exit.STOPPED),
-    (LeaseLost, Exit.STOPPED),
-    (JournalError, Exit.USAGE),
-    (EndpointDown, Exit.STOPPED),
-    (PolicyRefused, Exit.USAGE),
-    (UsageError, Exit.USAGE),
-    (NotTrainable, Exit.USAGE),
-)
 # How a stream fails that takes nothing: full, over a quota, or not open for writing.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -57,16 +19,8 @@ def guarded(command: Callable[[], int], *, journal: str = "") -> int:
     """Runs a command; what a user can meet becomes a line, what is our bug a traceback."""
     try:
         return _flushed(command())
-    except UserCodeError as error:
-        _print(redact(error.traceback))
-        return say(str(error), Exit.USAGE)
-    except RunChanged as error:
-        _print(f"holdfast: {redact(str(error))}\n")
-        return Exit.CHANGED
-    except JournalCorrupt as error:
-        return say(f"{error}; {advice(journal)}", Exit.CORRUPT)
     except HoldfastError as error:
-        return say(str(error), code_of(error))
+        return _report(error, journal)
     except BrokenPipeError:
         forget_reader()
         return Exit.OK
@@ -74,6 +28,17 @@ def guarded(command: Callable[[], int], *, journal: str = "") -> int:
         return say("interrupted before anything was begun", Exit.INTERRUPTED)
     except Exception as error:
         return _unprinted(error) or _unforeseen(error)
+
+
+def _report(error: HoldfastError, journal: str) -> Exit:
+    """Prints the error on one line. Only a run that differs is explained on several, and only an
+    error of the user's file comes with its traceback."""
+    if error.exit_code is Exit.CHANGED:
+        _print(f"holdfast: {redact(str(error))}\n")
+        return error.exit_code
+    _print(redact(getattr(error, "traceback", "")))
+    more = f"; {advice(journal)}" if isinstance(error, JournalCorrupt) else ""
+    return say(f"{error}{more}", error.exit_code)
 
 
 def _flushed(code: int) -> int:
@@ -97,6 +62,8 @@ def _unprinted(error: Exception) -> Exit | None:
 
 def _unforeseen(error: Exception) -> Exit:
     """An error of the user's code outside any trajectory, or a bug of ours."""
+    from holdfast.rollout.code.load import user_traceback
+
     if own_frames := user_traceback(error):
         _print(redact(own_frames))
         line = f"the rollout's own code failed: {headline_of(error)}"
@@ -112,10 +79,6 @@ def advice(journal: str) -> str:
         f"`holdfast journal check {journal}` names every bad record; with --repair it sets them "
         "aside, and the run's own command makes good what they held"
     )
-
-
-def code_of(error: HoldfastError) -> Exit:
-    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.STOPPED)
 
 
 def say(message: str, code: Exit) -> Exit:

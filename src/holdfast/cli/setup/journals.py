@@ -1,21 +1,11 @@
-"""Opening the journal, and the run, that a command names."""
+"""Opening the journal that a command names."""
 
-import argparse
-import shlex
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from holdfast.cli.terminal.text import notify
-from holdfast.embedded.model.files import TINY
-from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
-from holdfast.engine.run_plan import RunPlan
 from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
-from holdfast.records.run import Run, RunSpec
 
 
 def to_change(where: str, *, how: str = "with --journal") -> AbstractAsyncContextManager[Journal]:
@@ -45,48 +35,3 @@ def refuse_journal(target: Path, journal: str) -> None:
         part = Path(f"{journal}{name}")
         if target.exists() and part.exists() and target.samefile(part):
             raise UsageError(f"{target} is the journal itself; name another file with --out")
-
-
-async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """The recorded run of the plan, if all of it is settled. Its renderer is taken as recorded, and
-    so is its model where only an engine knows which one is meant."""
-    run = await finished_run(journal, plan.spec)
-    return run if run is not None and _may_be_meant(args, run.spec) else None
-
-
-async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """The same for a run that is only to be scored. Raises `RunChanged` for one that is recorded
-    differently, before the embedded engine is started for it."""
-    if not args.policy:
-        is_meant = partial(_may_be_meant, args)
-        await check_same(
-            journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
-        )
-    run = await rolled_out_run(journal, plan.spec, plan.tasks, accept_changes=args.accept_changes)
-    return run if run is not None and _may_be_meant(args, run.spec) else None
-
-
-def _may_be_meant(args: argparse.Namespace, recorded: RunSpec) -> bool:
-    """Whether the options may name the recorded model and renderer."""
-    if args.renderer not in (None, recorded.renderer) or args.tokenizer is not None:
-        return False
-    if args.policy:
-        return args.model in (None, recorded.model)
-    folder = Path(args.model) if args.model else TINY
-    return bool(folder.resolve().name == recorded.model)
-
-
-async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
-    """The run of the plan; with `--new`, another one."""
-    spec = await _rename(journal, plan.spec) if args.new else plan.spec
-    return await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
-
-
-async def _rename(journal: Journal, spec: RunSpec) -> RunSpec:
-    name = await free_name(journal, spec.name)
-    if name != spec.name:
-        notify(
-            f"there is a run {spec.name!r} already; this one is {name!r}: go on with it by --run "
-            f"{shlex.quote(name)}, without --new"
-        )
-    return msgspec.structs.replace(spec, name=name)

@@ -6,10 +6,10 @@ import signal
 import sys
 from contextlib import suppress
 
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 
-_CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 class Signals:
@@ -26,7 +26,7 @@ class Signals:
     def watch(self) -> None:
         """Until the loop is closed."""
         loop = asyncio.get_running_loop()
-        for number in _CODES:
+        for number in CODES:
             loop.add_signal_handler(number, self._stop_with_care, number)
             # Python's handler, too: user code may have stopped the loop, for ever perhaps. It must
             # interrupt system calls (no `siginterrupt(False)`), or one that blocks would hide it.
@@ -38,10 +38,10 @@ class Signals:
             # Every record that was acknowledged is durable: there is nothing to save.
             if not self._quiet:
                 last_word(f"holdfast: stopped at once\nto go on: {self._resume}")
-            os._exit(_CODES[signal.Signals(number)])
+            os._exit(CODES[signal.Signals(number)])
 
     def _stop_with_care(self, number: signal.Signals) -> None:
-        self.received = _CODES[number]
+        self.received = CODES[number]
         self._stop.request(f"received {number.name}")
         if self._quiet:
             return

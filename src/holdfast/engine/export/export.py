@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.export.rows import evaluation_rows
 from holdfast.engine.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
@@ -64,6 +63,8 @@ async def rows(
                 yield msgspec.to_builtins(sample)
             continue
         if what is What.ROWS:
+            from holdfast.engine.export.rows import evaluation_rows  # It takes time.
+
             if views := await _group_views(journal, group, task):
                 for row in evaluation_rows(
                     run.spec, views, turn_traces=turn_traces, apart=apart, prices=prices

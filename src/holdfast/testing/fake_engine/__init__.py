@@ -8,8 +8,6 @@
 - `server`: Its endpoints, and the way of a request through it.
 - `request`: A request, whatever its wire; and the interface of wires.
 - `wires`: The engines that it can look like.
-- `weights`: Its weights, and what real engines were seen to do with them.
-- `transfer`: vLLM's weight transfer, with a real collective.
 - `schedule`: When tokens are drawn: with which weights, how fast, and not during a pause.
 - `generation`: One sample while it is drawn.
 - `tokens`: The deterministic source of tokens.

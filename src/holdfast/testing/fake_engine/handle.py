@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
@@ -37,8 +37,10 @@ from holdfast.testing.fake_engine.options import (
     LogprobsMode,
     Seeds,
     SeenCall,
-    WeightOptions,
 )
+
+if TYPE_CHECKING:
+    from holdfast.testing.fake_engine.server import FakeServer
 
 START_SECONDS = 30.0
 REQUEST_SECONDS = 10.0
@@ -53,6 +55,9 @@ class FakeEngineError(Exception):
 
 class FakeEngine:
     """A handle on the process. Whatever happens to it, leaving the `with` block reaps it."""
+
+    program: ClassVar = ("-m", "holdfast.testing.fake_engine")
+    """What Python runs."""
 
     def __init__(
         self,
@@ -78,7 +83,6 @@ class FakeEngine:
         experts: Sequence[int] = (),
         base: str = "/v1",
         reasoning_model: bool = False,
-        weights: WeightOptions | None = None,
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
@@ -103,7 +107,6 @@ class FakeEngine:
             experts=tuple(experts),
             base=base,
             reasoning_model=reasoning_model,
-            weights=weights or WeightOptions(),
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -212,7 +215,7 @@ class FakeEngine:
     def _command(self) -> list[str]:
         options = msgspec.json.encode(self._options).decode()
         return [
-            *(sys.executable, "-m", "holdfast.testing.fake_engine"),
+            *(sys.executable, *self.program),
             *("--port", str(self._port), "--parent", str(os.getpid()), "--options", options),
         ]
 
@@ -259,7 +262,8 @@ class FakeEngine:
             return bytes(answer.read())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(kind: type[FakeOptions] = FakeOptions, server: "type[FakeServer] | None" = None) -> None:
+    """Serves until it is told to end. `server` takes options of this `kind`; None: a plain one."""
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.fake_engine", description="A fake inference engine."
     )
@@ -273,17 +277,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--reply", dest="replies", action="append", help="a template; may be given many times"
     )
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
-    serve(parser.parse_args(arguments))
-
-
-def serve(arguments: argparse.Namespace) -> None:
+    arguments = parser.parse_args()
     # The handle, and code that imports it, do without aiohttp.
-    from holdfast.testing.fake_engine import process as fake_process
+    from holdfast.testing.fake_engine.process import serve
+    from holdfast.testing.fake_engine.server import FakeServer
 
     merged = msgspec.json.decode(arguments.options, type=dict[str, object])
     for name, value in vars(arguments).items():
         if name in FakeOptions.__struct_fields__ and value is not None:
             merged[name] = value
-    options = msgspec.convert(merged, FakeOptions, strict=False)
+    made = (server or FakeServer)(msgspec.convert(merged, kind, strict=False))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(fake_process.serve(options, port=arguments.port, parent=arguments.parent))
+        asyncio.run(serve(made, port=arguments.port, parent=arguments.parent))

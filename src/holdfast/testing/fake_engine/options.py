@@ -15,35 +15,6 @@ DEFAULT_VERSION = "default"
 """The name of an engine's first weights, as vLLM and SGLang call them."""
 
 
-class WeightOptions(Struct, frozen=True):
-    """What a fake engine offers a trainer."""
-
-    dev_mode: bool = True
-    """`VLLM_SERVER_DEV_MODE=1`."""
-    worker: bool = False
-    """Whether vLLM was started with our worker extension."""
-    tied: bool = False
-    """Whether its model's head is its embedding."""
-    device: str = "cpu"
-    gpu: str = ""
-    """The UUID of its GPU."""
-    dtype: str = "float32"
-    max_lora_rank: int = 0
-    """0: without `--enable-lora`."""
-    runtime_lora: bool = True
-    """`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`."""
-    transfer: str = ""
-    """The backend of `--weight-transfer-config`; "": none."""
-    sessions: bool = True
-    """Whether SGLang wants to be told where an update begins and ends, as it does since 2026."""
-    die: str = ""
-    """The step of an update at which it is killed."""
-    fail: str = ""
-    """The step of an update that fails."""
-    fail_times: int = 0
-    """How often it fails; 0: always."""
-
-
 class FakeOptions(Struct, frozen=True):
     """How a fake engine is started."""
 
@@ -77,7 +48,6 @@ class FakeOptions(Struct, frozen=True):
     images: bool = False
     """Whether its chat wire takes images. It cannot see: another image is another prompt, no more.
     Without it they are refused, as by an engine whose model reads text."""
-    weights: WeightOptions = WeightOptions()
     thinking_budgets: bool = False
     """Whether it takes `thinking_token_budget`, as vLLM does where it was told how its model
     reasons; its replies are not cut by it."""

@@ -8,7 +8,6 @@ import sys
 
 from aiohttp import web
 
-from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.server import FakeServer
 
 PARENT_POLL_SECONDS = 0.5
@@ -18,11 +17,9 @@ PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
 
 
-async def serve(options: FakeOptions, *, port: int, parent: int | None) -> None:
+async def serve(server: FakeServer, *, port: int, parent: int | None) -> None:
     """Serves until cancelled, or until `parent` is no longer the parent of this process."""
-    runner = web.AppRunner(
-        FakeServer(options).application(), access_log=None, handler_cancellation=True
-    )
+    runner = web.AppRunner(server.application(), access_log=None, handler_cancellation=True)
     await runner.setup()
     listening = _listen(port)
     await web.SockSite(runner, listening, backlog=4096).start()

@@ -6,16 +6,31 @@ with what they have, or frozen between two tokens, or let run to their end.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Literal, get_args
 
 from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.ledger import Ledger
-from holdfast.testing.fake_engine.weights import FakeWeights
 
 PauseMode = Literal["abort", "wait", "keep"]
 PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
+
+
+class FakeWeights:
+    """The weights of an engine that no trainer gives any: its version's name stands for them."""
+
+    content: str | None = None
+    """What the engine samples with; None: whatever its version's name stands for."""
+    adapters: Mapping[str, Path] = {}
+
+    def content_for(self, model: str, prompt: list[int], *, version: str) -> str | None:
+        """What a request is sampled with, for as long as it runs; None: whatever is in force."""
+        return None
+
+    def reset_cache(self) -> None:
+        """Forgets what was computed with other weights."""
 
 
 class FakeRun:

@@ -8,6 +8,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 from aiohttp import web
@@ -21,10 +22,9 @@ from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.ledger import Ledger
 from holdfast.testing.fake_engine.options import FakeOptions, LogprobsMode
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
-from holdfast.testing.fake_engine.schedule import Schedule
+from holdfast.testing.fake_engine.schedule import FakeWeights, Schedule
 from holdfast.testing.fake_engine.tokens import OutOfVocabulary, Sampler
-from holdfast.testing.fake_engine.weights import FakeWeights
-from holdfast.testing.fake_engine.wires.registry import served_routes
+from holdfast.testing.fake_engine.wires.registry import EngineSides, served_routes
 
 MAX_BODY_BYTES = 1 << 28
 MAX_PROBE_BYTES = 1 << 10
@@ -35,6 +35,8 @@ PROBED = "/inference/v1/generate"
 class FakeServer:
     """One engine: its options, its fault plan, its schedule and its ledger."""
 
+    sides: ClassVar = EngineSides()
+
     def __init__(self, options: FakeOptions):
         self._options = options
         self._sampler = Sampler(options.mean_length, options.replies)
@@ -42,15 +44,18 @@ class FakeServer:
         self._ledger = Ledger()
         self._schedule = Schedule(
             self._ledger,
-            FakeWeights(options.weights),
+            self.make_weights(),
             version=options.version,
             token_delay=options.token_delay,
         )
         self._created = int(time.time())
 
+    def make_weights(self) -> FakeWeights:
+        return FakeWeights()
+
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[connection.send_errors])
-        routes = served_routes(self._options, self._schedule)
+        routes = served_routes(self._options, self._schedule, self.sides)
         for path, wire in routes.wires.items():
             app.router.add_post(path, self._endpoint(wire))
         for path, listing in routes.models.items():

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError, UsageError
@@ -27,6 +28,8 @@ _OURS = (
 class FolderInUse(HoldfastError):
     """Another process trains in this folder."""
 
+    exit_code = Exit.HELD
+
 
 class DiskTooSmall(UsageError):
     """The first checkpoint would not fit."""
@@ -38,6 +41,8 @@ class DiskFull(HoldfastError):
 
 class OtherTraining(UsageError):
     """The folder's checkpoint was made with other settings."""
+
+    exit_code = Exit.CHANGED
 
 
 @contextmanager

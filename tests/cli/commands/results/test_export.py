@@ -4,11 +4,13 @@ import csv
 import json
 import shutil
 import signal
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.cli.shell import Lab, end, start
 
@@ -19,6 +21,8 @@ SAMPLE_KEYS = {
     *("logprobs_mode", "trajectory", "turns", "step_rewards", "truncated"),
     *("prompt_tokens", "completion_tokens", "interrupted"),
 }
+MAX_MODULES = 105
+"""Of Holdfast's, in a process that exports samples."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,21 @@ def test_parquet_holds_what_jsonl_holds_and_both_are_the_same_every_time(ran, wh
             nested = isinstance(found, str) and not isinstance(value, str)
             found = json.loads(found) if nested else found
             assert (whole(found) if name in ("messages", "turns") else found) == value
+
+
+def test_an_export_loads_neither_engine_nor_trainer_nor_rollouts(ran):
+    program = (
+        "import sys; from holdfast.cli.main import main\n"
+        "main(['export', 'r', '--what', 'samples', '--out', '-'])\n"
+        "print(*(name for name in sys.modules if name.startswith('holdfast')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ran.place, check=True
+    )
+    loaded = done.stderr.split()
+    assert len(loaded) <= MAX_MODULES, sorted(loaded)
+    heavy = ("holdfast.engine.engine", "holdfast.training", "holdfast.rollout.context")
+    assert not [name for name in loaded if name.startswith(heavy)]
 
 
 def whole(value):

@@ -5,9 +5,9 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.convert import from_nemo, from_slime, from_trl
 from holdfast.convert.provenance import restored
+from holdfast.exit_codes import Exit
 from support.cli.shell import Lab
 
 FORMATS = ("verl", "slime", "trl", "nemo", "tinker", "sft")

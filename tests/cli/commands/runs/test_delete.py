@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.commands.runs.list_runs import resume_text
-from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
 from support.cli.shell import Lab, end, start
 

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from holdfast.addresses import is_loopback
-from holdfast.cluster.connection import check_cluster
-from holdfast.cluster.extra import import_ray
+from holdfast.cluster.connection import check_cluster, import_ray
 from holdfast.cluster.folder import TravelFolder, travel_folder
 from holdfast.cluster.messages import Place
 from holdfast.journal import is_server

@@ -8,9 +8,7 @@ given back at once; a worker that is only silent keeps them until they end.
 import argparse
 import asyncio
 import contextlib
-import os
 import secrets
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,11 @@ from holdfast import log_files
 from holdfast.cli.commands import run as running
 from holdfast.cli.commands.cluster import checks
 from holdfast.cli.commands.cluster.worker import WorkerJob
+from holdfast.cli.commands.supervision import LAST_SECONDS, Supervision, worker_options
+from holdfast.cli.setup.command_run import open_command_run
 from holdfast.cli.setup.connect import api_key, connect_command
-from holdfast.cli.setup.journals import open_command_run
 from holdfast.cli.setup.user_code import scorer_place, split
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
-from holdfast.cli.terminal.signals import last_word
 from holdfast.cli.terminal.text import notify
 from holdfast.cluster import variables
 from holdfast.cluster.connection import connected
@@ -36,39 +33,19 @@ from holdfast.cluster.messages import Place, ProcessJob, ScorerAddress, WorkerRe
 from holdfast.cluster.nodes import check_gpus, check_resources, live_nodes, probe_nodes
 from holdfast.cluster.run_workers import ClusterSettings, RunWorkers
 from holdfast.cluster.scorer_process import ScorerJob
-from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
-from holdfast.engine.report import build
 from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal, RunProgress, Worker
 from holdfast.journal.process import this_process
-from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError, RunHeld
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
 
 OVER = "the run is over"
-LAST_SECONDS = 10.0
-"""Beyond the grace, for a worker to close its journal and go."""
 IDLE_SECONDS = 20.0
 """Without work, after which a worker goes; another one is started when there is some."""
-DONE_ONCE: dict[str, object] = {
-    "accept_changes": False,
-    "as_node": None,
-    "as_worker": None,
-    "cluster": None,
-    "fail_on_permanent_failure": False,
-    "join": True,
-    "json": False,
-    "new": False,
-    "quiet": True,
-    "retry_failed": False,
-    "run_deadline": None,
-}
-"""Options of a worker: what may be done once only is the driver's."""
-CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,51 +53,33 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(Driver(args, running.read(args), wants).run())
 
 
-def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
-    """The options of a worker: those of this command that are data, but for what is the driver's
-    alone, and what is another for a worker."""
-    plain = {
-        name: value
-        for name, value in vars(args).items()
-        if isinstance(value, str | int | float | list | tuple | dict | None)
-    }
-    return {**plain, **DONE_ONCE, **changed}
-
-
-class Driver:
+class Driver(Supervision):
     """One command."""
 
     is_training = False
     """Whether its workers sample from engines that a trainer gives other weights."""
 
     def __init__(self, args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan):
-        self._args = args
-        self._work = work
+        super().__init__(args, work)
         self.wants = wants
         self._progress = WatchedProgress()
         self._failed_before = 0
         self._model: str | None = None
-        self._stopped = ""
-        self._received: Exit | None = None
-        self._resume = ""
         self._stopping = asyncio.Event()
         self.log = log_files.new_log(log_files.logs_of(args.run, args.journal), "driver")
 
     async def run(self) -> int:
-        self._watch_signals()
+        self.watch_signals()
         async with connect_command(self._args) as connection:
-            plan = self._work.plan.bind(connection)
+            plan = await self.bind_plan(connection)
             self._model = connection.policy.model
-            await plan.check_taken(connection)
-            plan = await plan.bind_scorer()
-            plan.report_caveats(connection)
             async with connected(
                 self._args.cluster,
                 self.wants.folder,
                 requirements=self.wants.requirements,
                 log=self.log,
             ) as ray:
-                self._watch_signals()  # Once more: Ray has put handlers of its own in their place.
+                self.watch_signals()  # Once more: Ray has put handlers of its own in their place.
                 await self.check_nodes(ray)
                 async with opened_journal(self._args.journal) as journal:
                     return await self._in_journal(ray, plan, journal)
@@ -165,7 +124,7 @@ class Driver:
     async def _in_journal(self, ray: Any, plan: RunPlan, journal: Journal) -> int:
         args = self._args
         run = await open_command_run(args, journal, plan)
-        self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+        self.keep_command(run)
         async with self._held(journal, run):
             if args.retry_failed:
                 await open_for_retry(journal, run)
@@ -175,10 +134,7 @@ class Driver:
                     await self._supervise(ray, run, journal)
                 except HoldfastError as error:
                     fatal, self._stopped = error, self._stopped or str(error)
-        report = await build(journal, run)
-        ending = Ending(self._stopped, (), fatal)
-        running.print_report(args, run, report, ending)
-        return running.exit_code(args, report, ending, self._received)
+        return await self.report(journal, run, fatal)
 
     @contextlib.asynccontextmanager
     async def _held(self, journal: Journal, run: Run) -> AsyncIterator[None]:
@@ -232,12 +188,10 @@ class Driver:
             on_log=lambda member, role: self._note_log(run, member, role),
             on_report=lambda report, member: self._reported(run, report, member),
         )
-        timer = self._deadline()
         try:
-            await workers.until_over(self._stopping, on_look=self._look)
+            with self.in_time():
+                await workers.until_over(self._stopping, on_look=self._look)
         finally:
-            if timer is not None:
-                timer.cancel()
             await workers.end(self._stopped or OVER)
 
     async def _reported(self, run: Run, report: WorkerReport, member: FleetMember) -> None:
@@ -330,27 +284,5 @@ class Driver:
             notify(f"the log of a {role} on {place} is {path}, which cannot be noted: {error}")
 
     def stop(self, reason: str) -> None:
-        self._stopped = self._stopped or reason
+        super().stop(reason)
         self._stopping.set()
-
-    def _deadline(self) -> asyncio.TimerHandle | None:
-        seconds = self._args.run_deadline
-        if seconds is None:
-            return None
-        return asyncio.get_running_loop().call_later(
-            seconds, self.stop, f"the run's deadline of {seconds:g} s is over"
-        )
-
-    def _watch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in CODES:
-            loop.add_signal_handler(number, self._handle, number)
-
-    def _handle(self, number: signal.Signals) -> None:
-        if self._received is not None:
-            # Ray ends the actors of a driver that is gone, and they their processes.
-            last_word(f"holdfast: stopped at once{self._resume}")
-            os._exit(CODES[number])
-        self._received = CODES[number]
-        notify(f"{number.name}: finishing what is in flight; again to stop at once")
-        self.stop(f"received {number.name}")

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +23,10 @@ from msgspec import Struct
 from holdfast import log_files
 from holdfast.cli.commands import run as running
 from holdfast.cli.commands.cluster import checks
-from holdfast.cli.commands.cluster.driver import Driver, worker_options
+from holdfast.cli.commands.cluster.driver import Driver
 from holdfast.cli.commands.cluster.worker import Working
+from holdfast.cli.commands.serving.gateway import processor_options
+from holdfast.cli.commands.supervision import worker_options
 from holdfast.cli.setup.connect import api_key
 from holdfast.cli.setup.user_code import load_module, scorer_in, scorer_place
 from holdfast.cli.terminal.text import notify
@@ -37,7 +40,6 @@ from holdfast.cluster.run_workers import ClusterSettings
 from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import load_or_create_secret
 from holdfast.journal.journal import Journal
 from holdfast.private_files import write_private
@@ -45,7 +47,6 @@ from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import fingerprinted
 
-MIB = 1024 * 1024
 HOST = "{host}"
 """In `--advertise`: each machine's own name."""
 
@@ -172,17 +173,12 @@ class _NodeGateway(Working):
     def _load(self) -> None:
         args, job = self.args, self.job
         host = os.environ[NODE_ADDRESS]
-        advertise = None if args.advertise is None else args.advertise.replace(HOST, _own_name())
+        advertise = (
+            None if args.advertise is None else args.advertise.replace(HOST, socket.getfqdn())
+        )
         sock = address.listen(host, args.port)
         at = Address(host, args.port, job.token, None, advertise, sock)
-        self.processor = _ReportingProcessor(
-            at,
-            silence=args.silence,
-            rejoin=args.rejoin,
-            limits=GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
-            ignore=[name for listed in args.ignore or () for name in listed.split(",")],
-            on_refused=args.on_refused,
-        )
+        self.processor = _ReportingProcessor(at, **processor_options(args))
         self.processor.child = self.child
         self.scorer = None
         if args.scorer is not None:
@@ -195,12 +191,6 @@ class _NodeGateway(Working):
     def _attach(self, journal: Journal, run: Run) -> None:
         assert isinstance(self.processor, ExternalRolloutProcessor), "it was loaded"
         self.processor.attach(journal, run, secret=bytes.fromhex(self.job.secret))
-
-
-def _own_name() -> str:
-    import socket
-
-    return socket.getfqdn()
 
 
 def run(args: argparse.Namespace, work: running.Work, wants: checks.ClusterPlan) -> int:

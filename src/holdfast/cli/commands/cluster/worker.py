@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from holdfast import __version__
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.errors import code_of
 from holdfast.cli.setup.scorers import scorer_home
 from holdfast.cli.setup.user_code import (
     load_module,
@@ -25,7 +24,6 @@ from holdfast.cli.setup.user_code import (
     scorer_place,
     split,
 )
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cluster.child import Child
 from holdfast.cluster.messages import Order, ScorerAddress, WorkerReport
@@ -36,6 +34,7 @@ from holdfast.engine.run_plan import RunPlan, check_supported
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
+from holdfast.exit_codes import Exit
 from holdfast.journal import opened_journal
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
@@ -94,10 +93,10 @@ class Working:
             code = await self._work()
         except (UsageError, PolicyError) as error:
             self.child.report(WorkerReport(refused=redact(str(error))))
-            code = code_of(error)
+            code = error.exit_code
         except HoldfastError as error:
             self.child.report(_report_of(error))
-            code = code_of(error)
+            code = error.exit_code
         leaving.end_if_user_code_hangs(code)
         return code
 

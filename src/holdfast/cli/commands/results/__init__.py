@@ -3,7 +3,7 @@
 - `output_file`: the file that `--out` names: whether what is there may be replaced.
 - `export`: `holdfast export`: a run's data in a file that is either whole or not there.
 - `export_csv`: Exports as CSV.
-- `export_parquet`: Parquet schemas for exports.
+- `export_parquet`: Exports as Parquet, and their schemas.
 - `report`: `holdfast report`: a run in numbers, or as one HTML file.
 - `compare`: `holdfast compare`: two runs, task by task.
 """

@@ -6,11 +6,11 @@ from pathlib import Path
 from msgspec import structs
 
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
 from holdfast.evaluation.stats.comparison import compare as compared
 from holdfast.evaluation.stats.comparison import format_comparison, questions_of
 from holdfast.evaluation.stats.results import Results, results_of
+from holdfast.exit_codes import Exit
 from holdfast.extras import needed_by
 from holdfast.journal import is_server
 from holdfast.journal.find_run import run_named

@@ -20,7 +20,6 @@ from holdfast.cli.commands.results.export_csv import FLAT, CsvFile
 from holdfast.cli.commands.results.output_file import check_export, check_source, output_file
 from holdfast.cli.setup.errors import say
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json
 from holdfast.convert.lines import Format, FormatOptions, format_lines, mode_of
 from holdfast.convert.selection import Branches, MissingReward
@@ -29,6 +28,7 @@ from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, is_kept, rows
 from holdfast.engine.prices import chosen_prices
 from holdfast.engine.report import many
+from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
@@ -244,7 +244,11 @@ def _sink(part: Path, what: What | Format, args: argparse.Namespace) -> Sink:
     form = _format(args)
     if form == "csv":
         return CsvFile(part)
-    return _Parquet(part, what, _layout(args)) if form == "parquet" else _LinesFile(part)
+    if form == "parquet":
+        from holdfast.cli.commands.results.export_parquet import ParquetFile, schema
+
+        return ParquetFile(part, schema(what, _layout(args)))
+    return _LinesFile(part)
 
 
 async def _led_by(first: Row, rest: AsyncIterator[Row]) -> AsyncIterator[Row]:
@@ -287,31 +291,3 @@ class _LinesFile(_Lines):
 
     def close(self) -> None:
         self._file.close()
-
-
-class _Parquet:
-    """Row groups of a fixed size, with a schema that does not depend on the data."""
-
-    def __init__(self, path: Path, what: What | Format, layout: SftLayout):
-        from holdfast.cli.commands.results import export_parquet
-
-        self._schema = export_parquet.schema(what, layout)
-        self._writer = export_parquet.writer(path, self._schema)
-        self._encode = export_parquet.columns
-        self._rows_per_group = export_parquet.ROWS_PER_GROUP
-        self._what = what
-        self._rows: list[Row] = []
-
-    def write(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= self._rows_per_group:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(self._encode(self._rows, self._schema))
-            self._rows = []
-
-    def close(self) -> None:
-        self._flush()
-        self._writer.close()

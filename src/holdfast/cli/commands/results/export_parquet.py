@@ -1,4 +1,4 @@
-"""Parquet schemas for exports. Needs the extra `parquet`."""
+"""Exports as Parquet files, and their schemas. Needs the extra `parquet`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.convert.lines import Format
+from holdfast.convert.provenance import KEY
 from holdfast.convert.sft import SftLayout
 from holdfast.engine.export.export import Row, What
 from holdfast.engine.export.nested import OTHER_FIELDS, nested_message
@@ -17,264 +18,198 @@ with needed_by("parquet (--format jsonl does not)", extra="parquet"):
     import pyarrow.parquet as pq
 
 ROWS_PER_GROUP = 256
-_CALL = pa.struct(
-    [
-        ("id", pa.string()),
-        ("type", pa.string()),
-        ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())])),
-    ]
-)
-_PART = pa.struct(
-    [
-        ("type", pa.string()),
-        ("text", pa.string()),
-        ("image_url", pa.struct([("url", pa.string()), ("detail", pa.string())])),
-        (OTHER_FIELDS, pa.string()),
-    ]
-)
+_TEXT, _BOOL = pa.string(), pa.bool_()
+_INT, _LONG, _REAL = pa.int32(), pa.int64(), pa.float64()
+_TEXTS, _BOOLS, _INTS, _REALS = map(pa.list_, (_TEXT, _BOOL, _INT, _REAL))
+_MASK, _LOGPROBS = pa.list_(pa.int8()), pa.list_(pa.float32())
+
+
+def _columns(*described: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """Each column with its type; `described` are the columns of one type that follow each other."""
+    return [(name, kind) for names, kind in described for name in names.split()]
+
+
+_FUNCTION = pa.struct(_columns(("name arguments", _TEXT)))
+_CALL = pa.struct(_columns(("id type", _TEXT), ("function", _FUNCTION)))
+_IMAGE = pa.struct(_columns(("url detail", _TEXT)))
+_PART = pa.struct(_columns(("type text", _TEXT), ("image_url", _IMAGE), (OTHER_FIELDS, _TEXT)))
 _MESSAGE = pa.struct(
-    [
-        ("role", pa.string()),
-        ("content", pa.string()),
+    _columns(
+        ("role content", _TEXT),
         ("parts", pa.list_(_PART)),
-        ("reasoning_content", pa.string()),
-        ("name", pa.string()),
-        ("tool_call_id", pa.string()),
+        ("reasoning_content name tool_call_id", _TEXT),
         ("tool_calls", pa.list_(_CALL)),
-        (OTHER_FIELDS, pa.string()),
-    ]
+        (OTHER_FIELDS, _TEXT),
+    )
 )
 """See `engine/export/nested.py`."""
 _TURN = pa.struct(
-    [
-        ("step", pa.string()),
+    _columns(
+        ("step", _TEXT),
         ("prompt", pa.list_(_MESSAGE)),
         ("reply", _MESSAGE),
-        ("finish_reason", pa.string()),
-        ("prompt_tokens", pa.int64()),
-        ("sampled_tokens", pa.int64()),
-        ("mean_logprob", pa.float64()),
-        ("versions", pa.string()),
-        ("model", pa.string()),
-        ("tries", pa.int32()),
-        ("seconds", pa.float64()),
-        ("prefix_break", pa.string()),
-        ("logprobs_mode", pa.string()),
-        ("usage", pa.string()),
-        ("sampling", pa.string()),
-        (OTHER_FIELDS, pa.string()),
-    ]
+        ("finish_reason", _TEXT),
+        ("prompt_tokens sampled_tokens", _LONG),
+        ("mean_logprob", _REAL),
+        ("versions model", _TEXT),
+        ("tries", _INT),
+        ("seconds", _REAL),
+        (f"prefix_break logprobs_mode usage sampling {OTHER_FIELDS}", _TEXT),
+    )
 )
 _SAMPLES = pa.schema(
-    [
-        ("task", pa.string()),
-        ("group", pa.string()),
-        ("sample", pa.int32()),
-        ("branch", pa.int32()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("loss_mask", pa.list_(pa.int8())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("version_spans", pa.string()),
-        ("reward", pa.float64()),
-        ("advantage", pa.float64()),
-        ("remove_sample", pa.bool_()),
-        ("logprobs_mode", pa.string()),
-        ("trajectory", pa.string()),
-        ("turns", pa.string()),
-        ("step_rewards", pa.string()),
-        ("truncated", pa.bool_()),
-        ("prompt_tokens", pa.int64()),
-        ("completion_tokens", pa.int64()),
-        ("interrupted", pa.bool_()),
-    ]
+    _columns(
+        ("task group", _TEXT),
+        ("sample branch", _INT),
+        ("status reason", _TEXT),
+        ("token_ids", _INTS),
+        ("loss_mask", _MASK),
+        ("logprobs", _LOGPROBS),
+        ("version_spans", _TEXT),
+        ("reward advantage", _REAL),
+        ("remove_sample", _BOOL),
+        ("logprobs_mode trajectory turns step_rewards", _TEXT),
+        ("truncated", _BOOL),
+        ("prompt_tokens completion_tokens", _LONG),
+        ("interrupted", _BOOL),
+    )
 )
 _TRAJECTORIES = pa.schema(
-    [
-        ("trajectory", pa.string()),
-        ("task", pa.string()),
-        ("sample", pa.int32()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("reward", pa.float64()),
-        *((name, pa.string()) for name in ("metrics", "reasons")),
+    _columns(
+        ("trajectory task", _TEXT),
+        ("sample", _INT),
+        ("status reason", _TEXT),
+        ("reward", _REAL),
+        ("metrics reasons", _TEXT),
         ("messages", pa.list_(_MESSAGE)),
         ("turns", pa.list_(_TURN)),
-        ("tools", pa.string()),
-        ("environment_steps", pa.string()),
-        ("sampled_tokens", pa.int64()),
-        ("attempts", pa.int32()),
-        ("failures", pa.int32()),
-        ("refills", pa.int32()),
-        ("forks", pa.string()),
-        ("prefix_breaks", pa.int32()),
-        ("refused_calls", pa.string()),
-        ("usage", pa.string()),
-        ("cost", pa.float64()),
-    ]
+        ("tools environment_steps", _TEXT),
+        ("sampled_tokens", _LONG),
+        ("attempts failures refills", _INT),
+        ("forks", _TEXT),
+        ("prefix_breaks", _INT),
+        ("refused_calls usage", _TEXT),
+        ("cost", _REAL),
+    )
 )
 _FAILURES = pa.schema(
-    [
-        ("trajectory", pa.string()),
-        ("task", pa.string()),
-        ("sample", pa.int32()),
-        ("status", pa.string()),
-        ("cause", pa.string()),
-        ("retryable", pa.bool_()),
-        *((name, pa.string()) for name in ("type", "message", "traceback", "step")),
-        ("attempt", pa.int32()),
-        ("phase", pa.string()),
-    ]
+    _columns(
+        ("trajectory task", _TEXT),
+        ("sample", _INT),
+        ("status cause", _TEXT),
+        ("retryable", _BOOL),
+        ("type message traceback step", _TEXT),
+        ("attempt", _INT),
+        ("phase", _TEXT),
+    )
 )
 _EXTRA = pa.struct(
-    [
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("completion_ids", pa.list_(pa.list_(pa.int32()))),
-        ("inference_logprobs", pa.list_(pa.list_(pa.float32()))),
-        ("loss_mask", pa.list_(pa.list_(pa.int8()))),
-        ("turn_boundaries", pa.list_(pa.list_(pa.int32()))),
-        ("completions_text", pa.list_(pa.string())),
-        ("truncated", pa.list_(pa.bool_())),
-        ("finish_reasons", pa.list_(pa.string())),
-        ("rewards", pa.list_(pa.float64())),
-        ("samples", pa.list_(pa.int32())),
-        ("branch", pa.int32()),
-        ("step_rewards", pa.list_(pa.float64())),
-        ("logprobs_mode", pa.list_(pa.string())),
-        ("version_spans", pa.string()),
-        ("failed_samples", pa.string()),
-        ("token_turn_traces", pa.string()),
-        (OTHER_FIELDS, pa.string()),
-    ]
+    _columns(
+        ("prompt_ids", _INTS),
+        ("completion_ids", pa.list_(_INTS)),
+        ("inference_logprobs", pa.list_(_LOGPROBS)),
+        ("loss_mask", pa.list_(_MASK)),
+        ("turn_boundaries", pa.list_(_INTS)),
+        ("completions_text", _TEXTS),
+        ("truncated", _BOOLS),
+        ("finish_reasons", _TEXTS),
+        ("rewards", _REALS),
+        ("samples", _INTS),
+        ("branch", _INT),
+        ("step_rewards", _REALS),
+        ("logprobs_mode", _TEXTS),
+        (f"version_spans failed_samples token_turn_traces {OTHER_FIELDS}", _TEXT),
+    )
+)
+_EXECUTION = pa.struct(
+    _columns(
+        ("rollout_id run_id usage finish_reason", _TEXT),
+        ("tool_call_count", _INT),
+        ("cost_metrics", _TEXT),
+        ("extra", _EXTRA),
+    )
 )
 _ROWS = pa.schema(
-    [
+    _columns(
         ("messages", pa.list_(_MESSAGE)),
-        *((name, pa.string()) for name in ("tools", "input_metadata")),
-        *((name, pa.string()) for name in ("rollout_status", "ground_truth", "evaluation_result")),
-        (
-            "execution_metadata",
-            pa.struct(
-                [
-                    ("rollout_id", pa.string()),
-                    ("run_id", pa.string()),
-                    ("usage", pa.string()),
-                    ("finish_reason", pa.string()),
-                    ("tool_call_count", pa.int32()),
-                    ("cost_metrics", pa.string()),
-                    ("extra", _EXTRA),
-                ]
-            ),
-        ),
-        (OTHER_FIELDS, pa.string()),
-    ]
+        ("tools input_metadata rollout_status ground_truth evaluation_result", _TEXT),
+        ("execution_metadata", _EXECUTION),
+        (OTHER_FIELDS, _TEXT),
+    )
 )
-_PROVENANCE = ("holdfast", pa.string())
 _VERL = pa.schema(
-    [
-        ("uid", pa.string()),
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("response_ids", pa.list_(pa.int32())),
-        ("response_mask", pa.list_(pa.int8())),
-        ("response_logprobs", pa.list_(pa.float32())),
-        ("reward_score", pa.float64()),
-        ("num_turns", pa.int32()),
-        ("extra_fields", pa.string()),
-    ]
+    _columns(
+        ("uid", _TEXT),
+        ("prompt_ids response_ids", _INTS),
+        ("response_mask", _MASK),
+        ("response_logprobs", _LOGPROBS),
+        ("reward_score", _REAL),
+        ("num_turns", _INT),
+        ("extra_fields", _TEXT),
+    )
 )
 _SLIME = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("group_index", "index", "rollout_id")),
-        ("prompt", pa.string()),
-        ("tokens", pa.list_(pa.int32())),
-        ("response", pa.string()),
-        ("response_length", pa.int32()),
-        ("label", pa.string()),
-        ("reward", pa.float64()),
-        ("loss_mask", pa.list_(pa.int8())),
-        ("weight_versions", pa.list_(pa.string())),
-        ("rollout_log_probs", pa.list_(pa.float32())),
-        ("remove_sample", pa.bool_()),
-        ("status", pa.string()),
-        ("metadata", pa.string()),
-    ]
+    _columns(
+        ("group_index index rollout_id", _LONG),
+        ("prompt", _TEXT),
+        ("tokens", _INTS),
+        ("response", _TEXT),
+        ("response_length", _INT),
+        ("label", _TEXT),
+        ("reward", _REAL),
+        ("loss_mask", _MASK),
+        ("weight_versions", _TEXTS),
+        ("rollout_log_probs", _LOGPROBS),
+        ("remove_sample", _BOOL),
+        ("status metadata", _TEXT),
+    )
 )
 _TRL = pa.schema(
-    [
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("completion_ids", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("env_mask", pa.list_(pa.int8())),
-        ("holdfast_reward", pa.float64()),
-        _PROVENANCE,
-    ]
+    _columns(
+        ("prompt_ids completion_ids", _INTS),
+        ("logprobs", _LOGPROBS),
+        ("env_mask", _MASK),
+        ("holdfast_reward", _REAL),
+        (KEY, _TEXT),
+    )
 )
 _NEMO_MESSAGE = pa.struct(
-    [
-        ("role", pa.string()),
-        ("content", pa.string()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("generation_logprobs", pa.list_(pa.float32())),
-    ]
+    _columns(("role content", _TEXT), ("token_ids", _INTS), ("generation_logprobs", _LOGPROBS))
 )
 _NEMO = pa.schema(
-    [
+    _columns(
         ("message_log", pa.list_(_NEMO_MESSAGE)),
-        ("length", pa.int32()),
-        ("loss_multiplier", pa.float64()),
-        ("idx", pa.int64()),
-        ("task_name", pa.string()),
-        ("total_reward", pa.float64()),
-        ("truncated", pa.bool_()),
-        ("extra_env_info", pa.string()),
-    ]
+        ("length", _INT),
+        ("loss_multiplier", _REAL),
+        ("idx", _LONG),
+        ("task_name", _TEXT),
+        ("total_reward", _REAL),
+        ("truncated", _BOOL),
+        ("extra_env_info", _TEXT),
+    )
+)
+_LOSS_INPUTS = pa.struct(
+    _columns(("target_tokens", _INTS), ("logprobs", _LOGPROBS), ("advantages", _REALS))
 )
 _TINKER = pa.schema(
-    [
-        ("model_input", pa.list_(pa.int32())),
-        (
-            "loss_fn_inputs",
-            pa.struct(
-                [
-                    ("target_tokens", pa.list_(pa.int32())),
-                    ("logprobs", pa.list_(pa.float32())),
-                    ("advantages", pa.list_(pa.float64())),
-                ]
-            ),
-        ),
-        ("mask", pa.list_(pa.int8())),
-        ("reward", pa.float64()),
-        _PROVENANCE,
-    ]
+    _columns(
+        ("model_input", _INTS),
+        ("loss_fn_inputs", _LOSS_INPUTS),
+        ("mask", _MASK),
+        ("reward", _REAL),
+        (KEY, _TEXT),
+    )
 )
 _CHAT_MESSAGE = pa.struct(
-    [
-        ("role", pa.string()),
-        ("content", pa.string()),
-        ("reasoning_content", pa.string()),
-        (
-            "tool_calls",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("id", pa.string()),
-                        ("type", pa.string()),
-                        (
-                            "function",
-                            pa.struct([("name", pa.string()), ("arguments", pa.string())]),
-                        ),
-                    ]
-                )
-            ),
-        ),
-        ("tool_call_id", pa.string()),
-        ("name", pa.string()),
-    ]
+    _columns(
+        ("role content reasoning_content", _TEXT),
+        ("tool_calls", pa.list_(_CALL)),
+        ("tool_call_id name", _TEXT),
+    )
 )
 _SFT_COLUMNS = {
-    SftLayout.MESSAGES: ("messages",),
-    SftLayout.PROMPT_COMPLETION: ("prompt", "completion"),
+    SftLayout.MESSAGES: "messages",
+    SftLayout.PROMPT_COMPLETION: "prompt completion",
 }
 _SCHEMAS: dict[What | Format, Any] = {
     Format.VERL: _VERL,
@@ -289,27 +224,38 @@ _SCHEMAS: dict[What | Format, Any] = {
 }
 
 
-def sft_schema(layout: SftLayout) -> Any:
-    """With the columns of the layout alone: readers decide by them what a row is."""
+def schema(what: What | Format, layout: SftLayout) -> Any:
+    """For supervised fine-tuning, with the columns of the layout alone: readers decide by them what
+    a row is."""
+    if what is not Format.SFT:
+        return _SCHEMAS[what]
+    conversation = (_SFT_COLUMNS[layout], pa.list_(_CHAT_MESSAGE))
     return pa.schema(
-        [
-            *((name, pa.list_(_CHAT_MESSAGE)) for name in _SFT_COLUMNS[layout]),
-            ("tools", pa.string()),
-            ("task", pa.string()),
-            ("sample", pa.int32()),
-            ("reward", pa.float64()),
-        ]
+        _columns(conversation, ("tools task", _TEXT), ("sample", _INT), ("reward", _REAL))
     )
 
 
-def schema(what: What | Format, layout: SftLayout) -> Any:
-    if what is Format.SFT:
-        return sft_schema(layout)
-    return _SCHEMAS[what]
+class ParquetFile:
+    """Row groups of a fixed size, with a schema that does not depend on the data."""
 
+    def __init__(self, path: Path, schema: Any):
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema)
+        self._rows: list[Row] = []
 
-def writer(path: Path, schema: Any) -> Any:
-    return pq.ParquetWriter(path, schema)
+    def write(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(columns(self._rows, self._schema))
+            self._rows = []
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
 
 
 def rows_in(path: Path) -> Iterator[str]:

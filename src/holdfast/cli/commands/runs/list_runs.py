@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_name
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
+from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, Journal, RunRow, TrajectoryRow
 from holdfast.records.encoding.redaction import redact

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from holdfast import log_files
 from holdfast.cli.setup.journals import to_read
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
+from holdfast.exit_codes import Exit
 from holdfast.journal import is_server
 from holdfast.journal.find_run import run_named
 from holdfast.records.encoding.redaction import redact

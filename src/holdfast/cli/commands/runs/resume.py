@@ -11,8 +11,8 @@ from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import Invocation
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.setup.recorded_command import words_of
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import notify, print_json, visible_name
+from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError

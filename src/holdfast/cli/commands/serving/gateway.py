@@ -10,6 +10,7 @@ import socket
 import ssl
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from holdfast.addresses import is_loopback, secret_in
 from holdfast.cli.commands import run as running
@@ -69,20 +70,24 @@ def gateway(args: argparse.Namespace) -> int:
         if token is None:  # Before anybody is answered.
             stack.enter_context(LoopbackToken(sock.getsockname()[1]))
         kind = _AnnouncingProcessor if role is None else _WorkerProcessor
-        processor = kind(
-            at,
-            silence=args.silence,
-            rejoin=args.rejoin,
-            limits=GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
-            ignore=_ignored(args),
-            on_refused=args.on_refused,
-            place=None if role is None else role.place,
-        )
+        place = None if role is None else role.place
+        processor = kind(at, place=place, **processor_options(args))
         work = _work(args, processor, quiet=role is not None)
         log_to(args.log, worker=None if role is None else role.place.index)
         if args.workers > 1:
             return gateway_workers.go(args, work, at)
         return running.go(args, work)
+
+
+def processor_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of a gateway, wherever it listens."""
+    return {
+        "silence": args.silence,
+        "rejoin": args.rejoin,
+        "limits": GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
+        "ignore": _ignored(args),
+        "on_refused": args.on_refused,
+    }
 
 
 def _listening(args: argparse.Namespace, role: gateway_workers.WorkerRole | None) -> socket.socket:

@@ -1,15 +1,11 @@
 """`holdfast gateway --workers N`: this process opens the run and reports on it, N others serve it.
 
-Workers are given the options as they were read, with what only one process may do (another name
-for the run, changes, failures to be tried again, the embedded engine) done already. They share the
-journal as any workers of a run do, and the listening socket.
+Workers share the journal as any workers of a run do, and the listening socket.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -18,15 +14,13 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Struct
 
 from holdfast.cli.commands import run as running
+from holdfast.cli.commands.supervision import LAST_SECONDS, Supervision, worker_options
+from holdfast.cli.setup.command_run import open_command_run
 from holdfast.cli.setup.connect import connect_command
-from holdfast.cli.setup.journals import open_command_run
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
-from holdfast.cli.terminal.signals import last_word
+from holdfast.cli.terminal.signals import CODES
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
-from holdfast.engine.report import build
 from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.gateway.address import Address, advertised_url
@@ -37,29 +31,12 @@ from holdfast.journal import opened_journal, share_passwords
 from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.run import Run
 from holdfast.rollout.threads.contain import in_background
 from holdfast.server_tokens import token_file
 
-LAST_SECONDS = 10.0
-"""Beyond grace and drain, for a worker to close its journal and go."""
 WATCH_SECONDS = 2.0
-_DONE_ONCE = {
-    "accept_changes": False,
-    "fail_on_permanent_failure": False,
-    "join": True,
-    "json": False,
-    "new": False,
-    "quiet": True,
-    "retry_failed": False,
-    "run_deadline": None,
-    "workers": 1,
-}
-_CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
-
-
 _COMMAND = ("gateway", "--tasks", "-", "--as-worker", "-")
 """Of a worker, with the name of the run; everything else comes from its standard input."""
 
@@ -90,38 +67,27 @@ def role_of(args: argparse.Namespace) -> WorkerRole | None:
 
 
 def go(args: argparse.Namespace, work: running.Work, at: Address) -> int:
-    return asyncio.run(_Supervision(args, work, at).run())
+    return asyncio.run(_Gateways(args, work, at).run())
 
 
-class _Supervision:
-    """One command."""
-
+class _Gateways(Supervision):
     def __init__(self, args: argparse.Namespace, work: running.Work, at: Address):
-        self._args = args
-        self._work = work
+        super().__init__(args, work)
         self._at = at
         self._supervisor: WorkerSupervisor | None = None
-        self._stopped = ""
-        self._received: Exit | None = None
-        self._resume = ""
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in _CODES:
-            loop.add_signal_handler(number, self._handle, number)
+        self.watch_signals()
         args = self._args
         async with connect_command(args) as connection:
-            plan = self._work.plan.bind(connection)
-            await plan.check_taken(connection)
-            plan = await plan.bind_scorer()
-            plan.report_caveats(connection)
-            run = await self._open(plan)
-            self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+            run = await self._open(await self.bind_plan(connection))
+            self.keep_command(run)
             policy = connection.policy
             assert isinstance(policy, EnginePolicy), "it is at an address"
             urls = args.policy or [endpoint.url for endpoint in policy.endpoints]
             fatal = await self._supervise(run, {"policy": urls, "model": policy.model})
-        return await self._reported(run, fatal)
+        async with opened_journal(args.journal) as journal:
+            return await self.report(journal, run, fatal)
 
     async def _open(self, plan: RunPlan) -> Run:
         """Does what may be done once only, however many workers there are."""
@@ -158,13 +124,14 @@ class _Supervision:
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
             notify(f"{found_at(url, self._at)} ({args.workers} workers)")
-            async with self._in_time(), self._displayed(run):
-                try:
-                    ended = await self._supervisor.work()
-                except HoldfastError as error:
-                    self._stopped = self._stopped or str(error)
-                    return error
-        bad = [worker.code for worker in ended if worker.code not in (0, *_CODES.values())]
+            with self.in_time():
+                async with self._displayed(run):
+                    try:
+                        ended = await self._supervisor.work()
+                    except HoldfastError as error:
+                        self._stopped = self._stopped or str(error)
+                        return error
+        bad = [worker.code for worker in ended if worker.code not in (0, *CODES.values())]
         if bad and not self._stopped:
             self._stopped = f"a worker ended with exit code {bad[0]}"
             return _WorkerStopped(self._stopped)
@@ -179,29 +146,13 @@ class _Supervision:
         # concurrency of all together.
         at_once = min(args.concurrency, len(self._work.plan.tasks) * run.spec.samples)
         share = max(1, at_once // args.workers + (index < at_once % args.workers))
-        given = {name: value for name, value in vars(args).items() if name != "invocation"}
-        options = {**given, **_DONE_ONCE, **changed, "run": run.spec.name}
+        own = {"as_worker": "-", "workers": 1, "run": run.spec.name, "concurrency": share}
         arguments = {
-            "options": {**options, "concurrency": share},
+            "options": worker_options(args, {**changed, **own}),
             "place": {"folder": folder, "index": index, "count": args.workers},
             "socket": sock.fileno(),
         }
         return json.dumps(arguments).encode() + b"\n"
-
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
-        """The run's deadline is the supervisor's to watch."""
-        seconds = self._args.run_deadline
-        if seconds is None:
-            yield
-            return
-        timer = asyncio.get_running_loop().call_later(
-            seconds, self._stop, f"the run's deadline of {seconds:g} s is over"
-        )
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     @asynccontextmanager
     async def _displayed(self, run: Run) -> AsyncIterator[None]:
@@ -217,27 +168,18 @@ class _Supervision:
             finally:
                 await _look(journal, run, progress)
 
-    def _stop(self, reason: str) -> None:
-        self._stopped = self._stopped or reason
+    def stop(self, reason: str) -> None:
+        super().stop(reason)
         if self._supervisor is not None:
             self._supervisor.stop()
 
-    def _handle(self, number: signal.Signals) -> None:
-        if self._received is not None or self._supervisor is None:
-            if self._supervisor is not None:
-                self._supervisor.kill()
-            last_word(f"holdfast: stopped at once{self._resume}")
-            os._exit(_CODES[number])
-        self._received = _CODES[number]
-        notify(f"{number.name}: finishing what is in flight; again to stop at once")
-        self._stop(f"received {number.name}")
+    def kill(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.kill()
 
-    async def _reported(self, run: Run, fatal: HoldfastError | None) -> int:
-        async with opened_journal(self._args.journal) as journal:
-            report = await build(journal, run)
-        ending = Ending(self._stopped, (), fatal)
-        running.print_report(self._args, run, report, ending)
-        return running.exit_code(self._args, report, ending, self._received)
+    @property
+    def has_begun(self) -> bool:
+        return self._supervisor is not None
 
 
 async def _watch(journal: Journal, run: Run, progress: WatchedProgress) -> None:

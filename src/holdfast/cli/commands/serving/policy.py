@@ -5,9 +5,9 @@ import argparse
 import msgspec
 
 from holdfast.cli.setup.connect import api_key
-from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line, print_json, visible
 from holdfast.engine.connect import check_engine
+from holdfast.exit_codes import Exit
 from holdfast.policy.client.capability_check import Inspection, inspect
 from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy

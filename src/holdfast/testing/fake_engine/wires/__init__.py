@@ -7,7 +7,6 @@
 - `vllm_admin`: vLLM's other endpoints: its load, and the switches of its development mode.
 - `sglang`: SGLang's `/generate`.
 - `sglang_admin`: SGLang's other endpoints.
-- `sglang_groups`: SGLang's distributed update, with a real collective.
 - `fireworks`: Fireworks' `/v1/completions`.
 - `models`: `/v1/models` of each engine.
 """

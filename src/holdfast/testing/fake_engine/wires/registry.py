@@ -16,6 +16,13 @@ from holdfast.testing.fake_engine.wires.vllm import ChatWire, CompletionsWire, G
 from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 
+class EngineSides(Struct, frozen=True):
+    """What serves the endpoints beside sampling."""
+
+    vllm: type[VllmSide] = VllmSide
+    sglang: type[SGLangSide] = SGLangSide
+
+
 class ServedRoutes(Struct):
     """The routes of an engine."""
 
@@ -26,13 +33,13 @@ class ServedRoutes(Struct):
     health: bool = True
 
 
-def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
+def served_routes(options: FakeOptions, schedule: Schedule, sides: EngineSides) -> ServedRoutes:
     adapters = schedule.weights.adapters
     if options.dialect == "sglang":
         return ServedRoutes(
             {"/generate": SGLangWire(options, adapters)},
             {"/v1/models": models.sglang_models},
-            SGLangSide(options, schedule).add_to,
+            sides.sglang(options, schedule).add_to,
         )
     if options.dialect == "fireworks":
         # Its address ends in `/inference`; a test may give it either way.
@@ -57,5 +64,5 @@ def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
             ),
         },
         {"/v1/models": models.vllm_models},
-        VllmSide(options, schedule).add_to,
+        sides.vllm(options, schedule).add_to,
     )

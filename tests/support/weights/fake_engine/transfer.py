@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from holdfast.testing.fake_engine.weights import FakeWeights, content_of, worker_failed
+from support.weights.fake_engine.weights import LoadedWeights, content_of, worker_failed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class FakeUpdateInfo(Struct):
 class FakeTransfer:
     """One worker's side. What a real one receives from GPU to GPU goes over gloo here."""
 
-    def __init__(self, weights: FakeWeights):
+    def __init__(self, weights: LoadedWeights):
         self._weights = weights
         self._group: BroadcastGroup | None = None
         self._wire: StagedInit | NcclInit | None = None

@@ -13,16 +13,52 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec import Struct
+
 from holdfast.engine_api.errors import EngineRequestRejected
-from holdfast.testing.fake_engine.options import WeightOptions
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.schedule import FakeWeights
 
 CACHE_BLOCK = 16
 """Tokens of a prompt from which on its beginning is in the prefix cache."""
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I64": "int64"}
 _HEAD = "lm_head.weight"
+
+
+class WeightOptions(Struct, frozen=True):
+    """What a fake engine offers a trainer."""
+
+    dev_mode: bool = True
+    """`VLLM_SERVER_DEV_MODE=1`."""
+    worker: bool = False
+    """Whether vLLM was started with our worker extension."""
+    tied: bool = False
+    """Whether its model's head is its embedding."""
+    device: str = "cpu"
+    gpu: str = ""
+    """The UUID of its GPU."""
+    dtype: str = "float32"
+    max_lora_rank: int = 0
+    """0: without `--enable-lora`."""
+    runtime_lora: bool = True
+    """`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`."""
+    transfer: str = ""
+    """The backend of `--weight-transfer-config`; "": none."""
+    sessions: bool = True
+    """Whether SGLang wants to be told where an update begins and ends, as it does since 2026."""
+    die: str = ""
+    """The step of an update at which it is killed."""
+    fail: str = ""
+    """The step of an update that fails."""
+    fail_times: int = 0
+    """How often it fails; 0: always."""
+
+
+class WeightedOptions(FakeOptions, frozen=True):
+    weights: WeightOptions = WeightOptions()
 
 
 def content_of(tensors: Iterable[tuple[str, str, list[int], bytes]]) -> str:
@@ -53,7 +89,7 @@ def _read_file(file: Path) -> Iterable[tuple[str, str, list[int], bytes]]:
             yield name, dtype, entry["shape"], raw[8 + length + start : 8 + length + end]
 
 
-class FakeWeights:
+class LoadedWeights(FakeWeights):
     """`content` is what it samples with; None: whatever its version's name stands for."""
 
     def __init__(self, options: WeightOptions):
@@ -158,10 +194,3 @@ def worker_failed(why: str) -> EngineRequestRejected:
         "the stack trace above for the root cause",
         kind="InternalServerError",
     )
-
-
-def folder_named(body: Mapping[str, object], name: str) -> Path:
-    found = body.get(name)
-    if not isinstance(found, str):
-        raise EngineRequestRejected(400, f"{name} is missing", param=name)
-    return Path(found)

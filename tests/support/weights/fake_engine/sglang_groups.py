@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from holdfast.engine_api.errors import EngineRequestRejected
-from holdfast.testing.fake_engine.transfer import content_of_tensors
-from holdfast.testing.fake_engine.weights import FakeWeights
+from support.weights.fake_engine.transfer import content_of_tensors
+from support.weights.fake_engine.weights import LoadedWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ class SglangGroupUpdate(SglangGroupName, kw_only=True):
 class SglangGroups:
     """One worker's side. What a real one receives from GPU to GPU goes over gloo here."""
 
-    def __init__(self, weights: FakeWeights):
+    def __init__(self, weights: LoadedWeights):
         self._weights = weights
         self._groups: dict[str, Any] = {}
         self._tensors: dict[str, Tensor] = {}
@@ -130,8 +130,8 @@ def _join(body: SglangGroupInit) -> Any:
     store, rank, world = next(found)
     store.set_timeout(timeout)
     named = c10d.PrefixStore(body.group_name, store)
-    group, _ = c10d._new_process_group_helper(  # noqa: SLF001  # as SGLang does
+    group, _ = c10d._new_process_group_helper(  # as SGLang does
         world, rank, [], c10d.Backend("gloo"), named, body.group_name, timeout=timeout
     )
-    c10d._world.pg_group_ranks[group] = {number: number for number in range(world)}  # noqa: SLF001
+    c10d._world.pg_group_ranks[group] = {number: number for number in range(world)}
     return group

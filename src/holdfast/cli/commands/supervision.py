@@ -1,0 +1,123 @@
+"""A command whose run other processes work on: it opens the run, watches over them, and reports.
+
+Workers are given the options as they were read, with what only one process may do (another name
+for the run, changes, failures to be tried again, the embedded engine) done already.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.cli.commands import run as running
+from holdfast.cli.terminal.signals import CODES, last_word
+from holdfast.cli.terminal.text import notify
+from holdfast.engine.connect import Connection
+from holdfast.engine.engine import Ending
+from holdfast.engine.report import build
+from holdfast.engine.run_plan import RunPlan
+from holdfast.exit_codes import Exit
+from holdfast.journal.journal import Journal
+from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import HoldfastError
+from holdfast.records.run import Run
+
+LAST_SECONDS = 10.0
+"""Beyond the grace, for a worker to close its journal and go."""
+DONE_ONCE: dict[str, object] = {
+    "accept_changes": False,
+    "as_node": None,
+    "as_worker": None,
+    "cluster": None,
+    "fail_on_permanent_failure": False,
+    "join": True,
+    "json": False,
+    "new": False,
+    "quiet": True,
+    "retry_failed": False,
+    "run_deadline": None,
+}
+"""Options of a worker: what may be done once only is this command's."""
+
+
+def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
+    """The options of a worker: those of this command that are data, but for what is this command's
+    alone, and what is another for a worker."""
+    plain = {
+        name: value
+        for name, value in vars(args).items()
+        if isinstance(value, str | int | float | list | tuple | dict | None)
+    }
+    return {**plain, **DONE_ONCE, **changed}
+
+
+class Supervision:
+    """One command. `stop` lets its processes finish what is in flight."""
+
+    def __init__(self, args: argparse.Namespace, work: running.Work):
+        self._args = args
+        self._work = work
+        self._stopped = ""
+        self._received: Exit | None = None
+        self._resume = ""
+
+    async def bind_plan(self, connection: Connection) -> RunPlan:
+        """The plan for this engine, checked once for all workers."""
+        plan = self._work.plan.bind(connection)
+        await plan.check_taken(connection)
+        plan = await plan.bind_scorer()
+        plan.report_caveats(connection)
+        return plan
+
+    def keep_command(self, run: Run) -> None:
+        """From now on, whoever stops this command at once is told how to go on."""
+        self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+
+    async def report(self, journal: Journal, run: Run, fatal: HoldfastError | None) -> int:
+        """Prints the report of the run; the exit code."""
+        report = await build(journal, run)
+        ending = Ending(self._stopped, (), fatal)
+        running.print_report(self._args, run, report, ending)
+        return running.exit_code(self._args, report, ending, self._received)
+
+    def stop(self, reason: str) -> None:
+        self._stopped = self._stopped or reason
+
+    def kill(self) -> None:
+        """Ends the processes that do not end with this one."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything in flight to finish."""
+        return True
+
+    @contextmanager
+    def in_time(self) -> Iterator[None]:
+        """Stops the run at its deadline, which workers do not watch."""
+        seconds = self._args.run_deadline
+        if seconds is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(
+            seconds, self.stop, f"the run's deadline of {seconds:g} s is over"
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in CODES:
+            loop.add_signal_handler(number, self._handle, number)
+
+    def _handle(self, number: signal.Signals) -> None:
+        if self._received is not None or not self.has_begun:
+            self.kill()
+            last_word(f"holdfast: stopped at once{self._resume}")
+            os._exit(CODES[number])
+        self._received = CODES[number]
+        notify(f"{number.name}: finishing what is in flight; again to stop at once")
+        self.stop(f"received {number.name}")
