@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import msgspec
 from aiohttp import web
@@ -115,7 +116,7 @@ class Gateway:
         `endpoints`: more POST routes, which the token opens, also at loopback; `open_endpoints`:
         those that check by themselves who asks. `ignore`: fields to remove from every
         request (see `strip_fields`). `on_unbound_key`: handles keys that are not bound here.
-        `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
+        `holds`: those of the policy that its trajectories sample from."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
@@ -130,6 +131,7 @@ class Gateway:
         """By key."""
         self._bindings = 0
         self.holds = holds or CallHolds()
+        self._own_holds: WeakSet[Hold] = WeakSet()
         self._metrics = Metrics()
         self._has_token_routes = bool(endpoints)
         self._listener = Listener(
@@ -159,7 +161,6 @@ class Gateway:
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
-        self.holds.start()
         at = self._at
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
@@ -178,7 +179,8 @@ class Gateway:
     async def aclose(self) -> None:
         """Accepts no more, lets calls in flight end within `limits.drain_seconds`, and closes. The
         answers of the others are recorded all the same, and sent when they are requested again."""
-        self.holds.close()
+        for hold in tuple(self._own_holds):
+            hold.end()
         await self._listener.aclose()
         if self._loopback_token is not None:
             self._loopback_token.close()
@@ -211,7 +213,11 @@ class Gateway:
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
         many seconds: then they go on. Streams are kept alive meanwhile."""
-        return self.holds.hold(seconds)
+        hold = self.holds.hold(seconds)
+        self._own_holds.add(hold)
+        if self._listener.is_closing:
+            hold.end()  # Calls in flight are to end.
+        return hold
 
     @asynccontextmanager
     async def held(self, seconds: float = HOLD_SECONDS) -> AsyncIterator[None]:

@@ -338,7 +338,6 @@ def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog)
             reply = await exchange(counter.port, raw)
             assert (reply.status, reply.json["workers"]) == (200, 1)
             assert holds.gauges["holding"]
-        holds.close()
 
     asyncio.run(body())
     assert "a hold is not kept" in caplog.text

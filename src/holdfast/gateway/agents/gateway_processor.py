@@ -20,7 +20,7 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
+from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, with_holds
 from holdfast.policy.policy import Policy
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
@@ -103,8 +103,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._holds = CallHolds()
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """It waits while the gateway is held."""
-        return HoldablePolicy(policy, self._holds)
+        """One that can be held: the gateway's holds are those of the policy."""
+        holdable = with_holds(policy)
+        self._holds = holdable.holds
+        return holdable
 
     @property
     def identity(self) -> str:
