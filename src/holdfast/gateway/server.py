@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.calls.stream import Pace
-from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
+from holdfast.gateway.calls.call import Pace
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.http import tool_mcp, tool_routes
+from holdfast.gateway.calls.unsupported import MESSAGES, IgnoredFields
+from holdfast.gateway.http import tool_routes
 from holdfast.gateway.http.call_route import Bound, call, prompt_tokens
 from holdfast.gateway.http.errors import (
     WrongMethod,
@@ -154,7 +154,7 @@ class Gateway:
             "/complete": (("POST",), self._complete),
             tool_routes.LIST: (_READS, self._with_tools(tool_routes.list_tools)),
             tool_routes.CALL: (("POST",), self._with_tools(tool_routes.call_tool)),
-            tool_mcp.PATH: (("POST",), self._with_tools(tool_mcp.serve)),
+            tool_routes.MCP: (("POST",), self._with_tools(tool_routes.serve_mcp)),
             "/health": (_READS, self._health),
             "/metrics": (_READS, self._send_metrics),
         }

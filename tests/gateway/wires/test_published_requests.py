@@ -6,7 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.gateway.calls.strip_fields import IgnoredFields
+from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES

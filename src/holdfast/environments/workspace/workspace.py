@@ -25,9 +25,9 @@ from holdfast.environments.workspace.sandbox.command import (
     CommandEnded,
     CommandStop,
     Launch,
+    Output,
     run,
 )
-from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.environments.workspace.sandbox.sandbox import Isolation, Sandbox, SandboxJob
 from holdfast.environments.workspace.scoring import WorkspaceScoring
 from holdfast.environments.workspace.snapshots.snapshot import Snapshots

@@ -12,13 +12,13 @@ from typing import Any, TypedDict
 
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.attempt import AttemptSetup, End
-from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
+from holdfast.gateway.agents.workspace import FRESH, WorkspaceWorld, World
 from holdfast.gateway.calls.probes import probes
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.limits import GatewayLimits
-from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
+from holdfast.gateway.protocol.messages import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, with_holds
 from holdfast.policy.policy import Policy

@@ -28,7 +28,7 @@ from holdfast.gateway.agents.gateway_processor import (
     attempt_of,
 )
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.errors import AgentFailed
+from holdfast.gateway.protocol.messages import AgentFailed
 from holdfast.gateway.server import Binding
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact

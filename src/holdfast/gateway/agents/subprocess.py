@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from holdfast.environments.workspace.sandbox.confinement import confinement
+from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.address import LOOPBACK
 from holdfast.gateway.agents.gateway_processor import (
@@ -23,19 +23,24 @@ from holdfast.gateway.agents.gateway_processor import (
     GatewayRolloutProcessor,
     attempt_of,
 )
-from holdfast.gateway.agents.process import TASK_FILE, AgentProcess, environment, variables
-from holdfast.gateway.agents.sandboxed_process import SandboxedProcess
+from holdfast.gateway.agents.process import (
+    TASK_FILE,
+    AgentProcess,
+    SandboxedProcess,
+    environment,
+    variables,
+)
 from holdfast.gateway.agents.temp_dirs import WORKING, scratch, trajectory_folder
-from holdfast.gateway.agents.workspace import AgentWorkspace
-from holdfast.gateway.agents.workspace_policy import (
+from holdfast.gateway.agents.workspace import (
     FRESH,
+    AgentWorkspace,
     FreshWorld,
     Restore,
     WorkspaceWorld,
     World,
 )
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
+from holdfast.gateway.protocol.messages import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
 from holdfast.private_files import private_folder
 from holdfast.records.encoding.declared import checks_arguments

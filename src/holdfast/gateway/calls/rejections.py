@@ -14,8 +14,13 @@ import msgspec
 from msgspec import structs
 
 from holdfast import crashpoint
-from holdfast.gateway.protocol.errors import AgentFailed, RefusedCall, UnansweredCall
-from holdfast.gateway.protocol.messages import Answer, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    AgentFailed,
+    Answer,
+    RefusedCall,
+    RequestRejected,
+    UnansweredCall,
+)
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import RunStopped
 from holdfast.records.step import CallRefused

@@ -18,11 +18,23 @@ from msgspec import structs
 
 from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
-from holdfast.gateway.calls.answer import build_answer
-from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
-from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
-from holdfast.gateway.calls.heard import HeardAnswers, continued_keys, heard_occurrences
-from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
+from holdfast.gateway.calls.answer import ConversationCache, TrajectoryLookup, build_answer
+from holdfast.gateway.calls.attempt_status import (
+    HeardAnswers,
+    continued_keys,
+    heard_occurrences,
+    steps_of_last_attempt,
+)
+from holdfast.gateway.calls.call import (
+    AgentCall,
+    CallId,
+    CallSubscription,
+    LiveAnswer,
+    Pace,
+    PendingCall,
+    drafted_calls,
+)
+from holdfast.gateway.calls.digest import ToolSchemas, ToolSet
 from holdfast.gateway.calls.prefix_tree import (
     Conversation,
     PrefixTree,
@@ -31,9 +43,7 @@ from holdfast.gateway.calls.prefix_tree import (
 )
 from holdfast.gateway.calls.raw_prompts import RawPrompts, prompts_of
 from holdfast.gateway.calls.rejections import RejectedCalls
-from holdfast.gateway.calls.stream import LiveAnswer, Pace, drafted_calls
 from holdfast.gateway.calls.tool_calls import AgentTools
-from holdfast.gateway.calls.tool_schemas import ToolSchemas, ToolSet
 from holdfast.gateway.protocol.messages import Answer, GenerationRequest, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling

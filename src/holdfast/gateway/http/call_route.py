@@ -9,9 +9,8 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.calls.unsupported import rejection_of
+from holdfast.gateway.calls.unsupported import MESSAGES, IgnoredFields, rejection_of
 from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected

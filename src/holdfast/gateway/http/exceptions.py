@@ -7,8 +7,7 @@ import traceback
 import msgspec
 
 from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.protocol.errors import AgentFailed
-from holdfast.gateway.protocol.messages import Answer, RequestRejected, shorten
+from holdfast.gateway.protocol.messages import AgentFailed, Answer, RequestRejected, shorten
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,

@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from holdfast.records.encoding.redaction import without_hidden
+from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.message import Message
 
 MAX_MESSAGE_CHARS = 500
@@ -261,3 +262,38 @@ class Wire(Protocol):
     def format_error(self, rejection: RequestRejected) -> bytes:
         """The body of an error."""
         ...
+
+
+class AgentFailed(HoldfastError):
+    """The agent's process ended without having done its task."""
+
+    cause = Cause.CODE
+    retryable = True
+    arose_here = False
+
+
+class AgentKilled(AgentFailed):
+    """A signal ended the agent's process: more likely the machine's fault than the agent's."""
+
+    cause = Cause.ENVIRONMENT
+
+
+class RefusedCall(AgentFailed):
+    """The agent ended as if its task was done, although one of its calls was rejected. It would be
+    rejected again."""
+
+    retryable = False
+
+
+class UnansweredCall(AgentFailed):
+    """The same of a call that the gateway could not answer."""
+
+    cause = Cause.INFRASTRUCTURE
+
+
+class AgentSilent(HoldfastError):
+    """The agent lives, but makes no calls any more."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True
+    arose_here = False

@@ -31,8 +31,7 @@ from holdfast.environments.workspace.sandbox.command import (
     run,
     spawn,
 )
-from holdfast.environments.workspace.sandbox.confinement import confinement
-from holdfast.environments.workspace.sandbox.processes import kill_all
+from holdfast.environments.workspace.sandbox.processes import confinement, kill_all
 from holdfast.environments.workspace.sandbox.seccomp import no_user_namespaces
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
