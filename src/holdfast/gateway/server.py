@@ -19,24 +19,25 @@ from msgspec import Struct
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.calls.call import Pace
+from holdfast.gateway.calls.rejections import attempt_over, internal_error
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.calls.unsupported import MESSAGES, IgnoredFields
 from holdfast.gateway.http import tool_routes
-from holdfast.gateway.http.call_route import Bound, call, prompt_tokens
+from holdfast.gateway.http.call_route import (
+    Bound,
+    call,
+    completed,
+    count_tokens,
+    parse_reward,
+    until_durable,
+)
 from holdfast.gateway.http.errors import (
     WrongMethod,
     invalid_key,
     send_rejection,
     several_keys,
     unknown_route,
-)
-from holdfast.gateway.http.exceptions import (
-    attempt_over,
-    completed,
-    internal_error,
-    parse_reward,
-    until_durable,
 )
 from holdfast.gateway.http.listener import Listener
 from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
@@ -257,8 +258,8 @@ class Gateway:
             raise
         except Exception as error:
             failure = internal_error(error, context.trajectory)
-            if context.response.has_begun:
-                context.response.status = failure.status
+            if context.has_begun:
+                context.status = failure.status
                 raise ConnectionResetError("the response cannot be completed") from error
             return await send_rejection(context, failure)
 
@@ -284,14 +285,14 @@ class Gateway:
         bearer = self._keys.read(context.key)
         if bearer is None or self._on_unbound_key is None:
             return None
-        context.response.trajectory = bearer.trajectory
+        context.trajectory = bearer.trajectory
         return await self._on_unbound_key(context, bearer)
 
     def _log_and_count(self, context: RequestContext) -> None:
         if context.route in self._links.endpoints:
             return
         route, seconds, replayed = context.route, context.seconds, context.replayed
-        status = str(context.response.status or "gone")
+        status = str(context.status or "gone")
         self._metrics.count(route, status=status, seconds=seconds, replayed=replayed)
         _log.log(
             logging.DEBUG if route in _QUIET else logging.INFO,
@@ -323,7 +324,7 @@ class Gateway:
     def _find_bound(self, context: RequestContext) -> Bound:
         bound = self._bound.get(context.key)
         if bound is not None:
-            context.response.trajectory = bound.trajectory.name
+            context.trajectory = bound.trajectory.name
             bound.trajectory.touch()
             return bound
         if self._keys.read(context.key) is not None:
@@ -337,8 +338,8 @@ class Gateway:
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
-        tokens = await prompt_tokens(bound.trajectory, messages.parse_count_request(body))
-        return await context.response.send(messages.format_count(tokens))
+        tokens = await count_tokens(bound.trajectory, messages.parse_count_request(body))
+        return await context.send(messages.format_count(tokens))
 
     async def _models(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
@@ -351,7 +352,7 @@ class Gateway:
             body = messages.format_model(model, created=self._created)
         elif context.is_anthropic:
             body = messages.format_models([model], created=self._created)
-        return await context.response.send(body)
+        return await context.send(body)
 
     async def _complete(self, context: RequestContext) -> web.StreamResponse:
         """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
@@ -364,7 +365,7 @@ class Gateway:
             trajectory.completed.set()
         if bound.ends:
             await until_durable(trajectory.session)
-        return await context.response.send(completed(trajectory.reward))
+        return await context.send(completed(trajectory.reward))
 
     def take_report(self, report: RelayReport) -> None:
         """Of a response that another worker relayed."""
@@ -396,12 +397,12 @@ class Gateway:
         }
         if self._links.all_stats is not None:
             body["workers"] = len(workers)
-        return await context.response.send(msgspec.json.encode(body))
+        return await context.send(msgspec.json.encode(body))
 
     async def _send_metrics(self, context: RequestContext) -> web.StreamResponse:
         self._check_token(context, self._at.token)
         text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
-        return await context.response.send(text.encode(), content_type=CONTENT_TYPE)
+        return await context.send(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, WorkerStats]]:
         all_stats = self._links.all_stats

@@ -93,7 +93,7 @@ def test_what_changes_nothing_that_is_sampled_is_accepted_in_messages(beside):
             plain = [{k: v for k, v in one.items() if k not in more} for one in messages]
             await told(counter, binding, CHAT, {**body, "messages": plain})
             # It is the same request.
-            assert [len(one) for one in trajectory._calls.values()] == [2]
+            assert [len(one) for one in trajectory._calls._by_key.values()] == [2]
 
     assert found is not None
     perform(asked)

@@ -281,9 +281,3 @@ async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
     except asyncio.CancelledError:
         await asyncio.wait({ending})
         raise
-
-
-def attempt_of(t: Rollout) -> int:
-    """The number of the present attempt."""
-    session = t.session
-    return max(1, len(session.history.attempts) + session.log.is_unstarted)

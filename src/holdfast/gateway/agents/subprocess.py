@@ -21,7 +21,6 @@ from holdfast.gateway.address import LOOPBACK
 from holdfast.gateway.agents.gateway_processor import (
     GatewayOptions,
     GatewayRolloutProcessor,
-    attempt_of,
 )
 from holdfast.gateway.agents.process import (
     TASK_FILE,
@@ -39,6 +38,7 @@ from holdfast.gateway.agents.workspace import (
     WorkspaceWorld,
     World,
 )
+from holdfast.gateway.calls.attempt_status import attempt_number
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
@@ -182,7 +182,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         if self._logs is None:
             return None
         name = f"{file_name(t.key.task)}-{t.key.sample}"
-        folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
+        folder = self._logs / file_name(t.key.run) / name / str(attempt_number(t.session))
         private_folder(folder)
         (folder / TASK_FILE).write_bytes(msgspec.json.encode(t.task))
         return folder

@@ -104,10 +104,10 @@ class AssignmentRoutes:
     async def _send(
         self, context: RequestContext, pending: PendingTrajectory
     ) -> web.StreamResponse:
-        context.response.trajectory = str(pending.key)
+        context.trajectory = str(pending.key)
         try:
             await pending.trajectory.session.log.start_attempt()
-            return await context.response.send(msgspec.json.encode(_description(pending)))
+            return await context.send(msgspec.json.encode(_description(pending)))
         except BaseException:
             self._pending.give_back(pending)
             raise
@@ -116,10 +116,10 @@ class AssignmentRoutes:
         self, index: int, context: RequestContext, body: bytes, ticket: str
     ) -> web.StreamResponse:
         assert self._peers is not None, "another worker assigned it"
-        context.response.trajectory = msgspec.json.decode(body)["trajectory"]
+        context.trajectory = msgspec.json.decode(body)["trajectory"]
         delivered = False
         try:
-            response = await context.response.send(body)
+            response = await context.send(body)
             delivered = True
         finally:
             self._peers.report(index, RelayReport(ticket, delivered))

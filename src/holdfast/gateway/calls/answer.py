@@ -13,7 +13,7 @@ those behind a fork.
 
 from collections.abc import Callable
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, structs
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.protocol.messages import (
@@ -38,18 +38,19 @@ def build_answer(
     steps = [session.history.steps[path] for path in called.choices]
     replies = [step for step in steps if isinstance(step, Generated)]
     assert len(replies) == len(steps), "a call is answered by generations"
+    usages = [step.counted for step in replies]
     # Choices of one prompt share it.
-    prompts = replies[:: request.n]
+    prompts = usages[:: request.n]
     return Answer(
         id=called.answer,
         created=called.created,
         model=called.model,
         choices=tuple(_choice(session, step, request, bare=bare) for step in replies),
-        prompt_tokens=sum(step.counted.prompt_tokens for step in prompts),
-        completion_tokens=sum(step.counted.completion_tokens for step in replies),
-        cached_tokens=sum(step.keep for step in prompts),
-        engine_cached_tokens=sum(step.counted.cached_tokens for step in prompts),
-        reasoning_tokens=sum(step.counted.reasoning_tokens for step in replies),
+        prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cached_tokens=sum(step.keep for step in replies[:: request.n]),
+        engine_cached_tokens=sum(usage.cached_tokens for usage in prompts),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
     )
 
 
@@ -147,23 +148,21 @@ def _rest(raw: bytes, known: int) -> bytes | None:
     return b"[]" if rest == b"]" else None
 
 
-class TrajectoryLookup(Struct, frozen=True):
-    """Of one trajectory; the `Known` of its requests."""
+class TrajectoryLookup(ConversationCache):
+    """What requests of one trajectory can look up."""
 
-    session: Session
-    cache: ConversationCache
-
-    def messages(self, sent: Raw, parse: Parse) -> Messages:
-        return self.cache.messages(sent, parse)
+    def __init__(self, session: Session):
+        super().__init__()
+        self._session = session
 
     def earlier_answer(self, answer: str) -> EarlierAnswer | None:
-        history = self.session.history
+        history = self._session.history
         called = next((call for call in history.calls.values() if call.answer == answer), None)
         step = None if called is None else history.steps.get(called.path)
         if called is None or not isinstance(step, Generated):
             return None
-        messages = conversation(history, self.session.task, step)
+        messages = conversation(history, self._session.task, step)
         # Results of tools that were run through the gateway may follow.
         end = max(at for at, message in enumerate(messages) if message is step.message)
-        found = build_answer(self.session, called, GenerationRequest(called.model, ()), bare=False)
+        found = build_answer(self._session, called, GenerationRequest(called.model, ()), bare=False)
         return EarlierAnswer(found, (*messages[:end], sent_message(step)), called.instructed)

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from holdfast.gateway.calls.call import CallId
 from holdfast.gateway.protocol.keys import Bearer
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
@@ -38,6 +37,11 @@ class AttemptStatus(Struct, frozen=True):
     def is_last(self, bearer: Bearer) -> bool:
         """Whether the key is that of the last attempt, and nothing ended it but its success."""
         return bearer.attempt == self.attempts and not self.last_failed
+
+
+def attempt_number(session: Session) -> int:
+    """The number of the present attempt."""
+    return max(1, len(session.history.attempts) + session.log.is_unstarted)
 
 
 def status_of(history: History) -> AttemptStatus:
@@ -92,12 +96,13 @@ class HeardAnswers:
 
     def __init__(self, session: Session):
         self._session = session
-        self._unwritten: list[CallId] = []
+        self._unwritten: list[tuple[bytes, int]] = []
+        """Calls, by key and occurrence."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
-    def add(self, call: CallId) -> None:
+    def add(self, call: tuple[bytes, int]) -> None:
         if self._closed:
             return
         self._unwritten.append(call)
@@ -106,7 +111,9 @@ class HeardAnswers:
 
     def take_records(self) -> tuple[Called, ...]:
         """The notes that are not written yet; whoever takes them writes them."""
-        calls, attempt = self._session.history.calls, self._attempt
+        if not self._unwritten:
+            return ()
+        calls, attempt = self._session.history.calls, attempt_number(self._session)
         found = [calls.get(call) for call in self._unwritten]
         self._unwritten = []
         return tuple(
@@ -134,10 +141,6 @@ class HeardAnswers:
         with suppress(HoldfastError):
             if records := self.take_records():
                 await self._session.log.append(*records)
-
-    @property
-    def _attempt(self) -> int:
-        return max(1, len(self._session.history.attempts) + self._session.log.is_unstarted)
 
 
 def continued_keys(history: History) -> set[bytes]:

@@ -1,5 +1,5 @@
-"""One call of an agent: its identity, its request, its answer while it is sampled, and the connections
-that wait for it.
+"""The calls of an agent: which of them a request repeats, what is needed to sample an answer, the
+answer while it is sampled, and the connections that wait for it.
 
 Everything that is sent is durable (I1): each part of a reply is sent when its draft is recorded. So
 a reply whose beginning was sent is not lost when a process dies: the next attempt to sample it goes
@@ -9,13 +9,15 @@ is recorded.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.calls.digest import ToolSet
+from holdfast.gateway.calls.rejections import attempt_over
 from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerDelta,
@@ -26,13 +28,15 @@ from holdfast.gateway.protocol.messages import (
 from holdfast.policy.policy import Draft
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.encoding.tokens import unpack_ids
-from holdfast.records.errors import RunStopped
 from holdfast.records.history import History
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
+
+Result = TypeVar("Result")
+Call = TypeVar("Call", bound="AgentCall[Any]")
 
 
 class DraftedCall(Struct, frozen=True):
@@ -160,78 +164,99 @@ class CallId(NamedTuple):
     occurrence: int
 
 
-class AgentCall(Struct):
-    """One call of an attempt, and how many connections wait for its answer."""
+class AgentCall(Struct, Generic[Result], eq=False):
+    """One call of an attempt, and how many connections wait for its result."""
 
-    id: CallId
-    job: "asyncio.Task[Answer]"
-    live: LiveAnswer
+    key: bytes
+    """The digest of its content."""
+    job: "asyncio.Task[Result]"
     subscribers: int = 0
     delivered: bool = False
-    """Whether a connection received the whole answer."""
+    """Whether a connection received the whole result."""
 
 
-class CallSubscription:
-    """One connection that waits for the answer of a call."""
+class CallTable(Generic[Call]):
+    """The calls of one attempt, by their content, and by the names that clients give them."""
 
-    def __init__(
-        self,
-        call: AgentCall,
-        *,
-        on_leave: Callable[[], None],
-        on_delivered: Callable[[CallId], None],
-        on_answer: Callable[[Answer], Awaitable[None]],
-        on_rejected: Callable[[RequestRejected], Awaitable[None]],
-    ):
-        """`on_delivered`: called when the connection has the whole answer; `on_answer`,
-        `on_rejected`: awaited before the connection gets either."""
-        self._call = call
-        self._on_leave = on_leave
-        self._on_delivered = on_delivered
-        self._on_answer = on_answer
-        self.on_rejected = on_rejected
-        self._received = 0
+    def __init__(self) -> None:
+        self._by_key: defaultdict[bytes, list[Call]] = defaultdict(list)
+        self._named: dict[str, Call] = {}
+
+    def __iter__(self) -> Iterator[Call]:
+        return (call for calls in self._by_key.values() for call in calls)
+
+    def count(self, key: bytes) -> int:
+        return len(self._by_key[key])
+
+    def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
+        """The call that a request repeats: that of its name; or one with the same content whose
+        result no connection waits for or received; with `again`, else the last. Other calls with
+        the same content are others. Raises `RequestRejected` for the name of another call."""
+        if name in self._named:
+            if self._named[name].key != key:
+                message = "this idempotency key was given to another request"
+                raise RequestRejected(400, message, code="idempotency_key_in_use")
+            return self._named[name]
+        calls = self._by_key[key]
+        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
+        return calls[-1] if found is None and again and calls else found
+
+    def add(self, call: Call) -> Call:
+        self._by_key[call.key].append(call)
+        return call
+
+    def name(self, call: Call, name: str) -> None:
+        """From now on, requests of this name repeat the call."""
+        self._named[name] = call
+
+    @property
+    def is_waited_for(self) -> bool:
+        return any(call.subscribers for call in self)
+
+    async def cancel(self, *, after: float = 0.0) -> None:
+        """Ends all of them; those that still run have so many seconds before."""
+        jobs = [call.job for call in self]
+        if after and (running := [job for job in jobs if not job.done()]):
+            await asyncio.wait(running, timeout=after)
+        for job in jobs:
+            job.cancel()
+        if jobs:
+            await asyncio.wait(jobs)
+        for job in jobs:
+            _ = job.cancelled() or job.exception()
+
+
+class Subscription(Generic[Call]):
+    """One connection that waits for the result of a call."""
+
+    def __init__(self, call: Call):
+        self.call = call
         call.subscribers += 1
 
-    async def answer(self) -> Answer:
-        """A cancellation ends the waiting, not the sampling."""
+    async def result(self) -> Any:
+        """A cancellation ends the waiting, not the call."""
         try:
-            found = await asyncio.shield(self._call.job)
-        except RunStopped as stopped:
-            raise RequestRejected(503, str(stopped), code="stopping") from stopped
-        await self._on_answer(found)
-        return found
-
-    @property
-    def is_ready(self) -> bool:
-        return self._call.job.done()
-
-    @property
-    def opening(self) -> Opening | None:
-        """The opening of an answer that is streamed while it is sampled."""
-        return self._call.live.opening
-
-    async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
-        """The durable deltas since the last time; none after so many seconds, or at the end."""
-        live, job = self._call.live, self._call.job
-        if not self.is_ready and not live.since(self._received):
-            events: set[asyncio.Future[Any]] = {job, live.more}
-            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        found = () if self.is_ready else live.since(self._received)
-        self._received += len(found)
-        return found
+            return await asyncio.shield(self.call.job)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise attempt_over() from None
 
     def leave(self, *, delivered: bool | None) -> None:
         """None: nobody knows. A repetition is then taken for one."""
-        self._call.subscribers -= 1
+        self.call.subscribers -= 1
         if delivered:
             self.mark_delivered()
-        self._on_leave()
 
     def mark_delivered(self) -> None:
-        """An answer that was taken for lost did arrive."""
-        self._call.delivered = True
-        self._on_delivered(self._call.id)
+        """A result that was taken for lost did arrive."""
+        self.call.delivered = True
+
+
+class SampledCall(AgentCall[Answer], kw_only=True, eq=False):
+    id: CallId
+    live: LiveAnswer
 
 
 class PendingCall(Struct, frozen=True, eq=False):

@@ -75,7 +75,8 @@ def _schema(text: str) -> str:
 
 def _content(message: Message) -> bytes:
     calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
-    text = message.text
+    is_text = isinstance(message.content, str)
+    text = message.content if is_text else message.text
     # An assistant's text before its calls loses its ends in some clients.
     content: tuple[object, ...] = (
         str(message.role),
@@ -84,7 +85,8 @@ def _content(message: Message) -> bytes:
         message.tool_call_id or "",
     )
     # With images, their positions count.
-    return encode((*content, in_order(message.content)) if message.images else content)
+    has_images = not is_text and message.images
+    return encode((*content, in_order(message.content)) if has_images else content)
 
 
 def arguments_of(arguments: str) -> str:

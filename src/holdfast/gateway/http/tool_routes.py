@@ -28,7 +28,7 @@ async def list_tools(context: RequestContext, tools: AgentTools) -> web.StreamRe
     schemas = tools.schemas
     if context.is_anthropic:
         schemas = [renamed_schema(schema, "input_schema") for schema in schemas]
-    return await context.response.send(msgspec.json.encode({"tools": schemas}))
+    return await context.send(msgspec.json.encode({"tools": schemas}))
 
 
 async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
@@ -41,9 +41,9 @@ async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamRes
     delivered = False
     try:
         result = await subscription.result()
-        context.replayed = subscription.replayed
+        context.replayed = subscription.call.replayed
         body = {"content": result.content, "is_error": bool(result.error), "error": result.error}
-        response = await context.response.send(msgspec.json.encode(body))
+        response = await context.send(msgspec.json.encode(body))
         delivered = True
     finally:
         context.leave(subscription, delivered=delivered)
@@ -102,7 +102,7 @@ async def serve_mcp(context: RequestContext, tools: AgentTools) -> web.StreamRes
         )
     if message.id is None or not message.method:
         # Notifications, and responses to no request: accepted, and nothing follows.
-        return await context.response.send(b"", 202)
+        return await context.send(b"", 202)
     try:
         if message.method == "tools/call":
             return await _call(context, message, tools)
@@ -135,7 +135,7 @@ async def _call(
     delivered = False
     try:
         result = await subscription.result()
-        context.replayed = subscription.replayed
+        context.replayed = subscription.call.replayed
         content = [{"type": "text", "text": result.content}]
         body = {"content": content, "isError": bool(result.error)}
         response = await _send_result(context, message, body)
@@ -166,7 +166,7 @@ async def _send_result(
     context: RequestContext, message: _Message, result: Mapping[str, object]
 ) -> web.StreamResponse:
     body = {"jsonrpc": "2.0", "id": message.id, "result": result}
-    return await context.response.send(msgspec.json.encode(body))
+    return await context.send(msgspec.json.encode(body))
 
 
 async def _send_error(
@@ -174,4 +174,4 @@ async def _send_error(
 ) -> web.StreamResponse:
     error = {"code": failed.code, "message": str(failed)}
     body = {"jsonrpc": "2.0", "id": number, "error": error}
-    return await context.response.send(msgspec.json.encode(body), status)
+    return await context.send(msgspec.json.encode(body), status)
