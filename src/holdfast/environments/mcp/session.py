@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import msgspec
 
@@ -47,10 +47,12 @@ class McpSession:
         connection: Connection,
         *,
         timeout: float,
-        handshake: bool,
-        seed: int | None,
-        introduction: Mapping[str, object],
+        handshake: bool = False,
+        seed: int | None = None,
+        introduction: Mapping[str, object] | None = None,
     ):
+        """Without `handshake`, a session without a handshake is tried first. `introduction` is
+        added to the client's name in the handshake."""
         self.tools: tuple[mcp_types.Tool, ...] = ()
         """The server's tools at the beginning of the session."""
         self.instructions = ""
@@ -72,33 +74,17 @@ class McpSession:
         self._owner = asyncio.create_task(self._run(), name=f"MCP {connection.described}")
 
     @classmethod
-    async def open(
-        cls,
-        connection: Connection,
-        *,
-        timeout: float,
-        handshake: bool = False,
-        seed: int | None = None,
-        introduction: Mapping[str, object] | None = None,
-    ) -> "McpSession":
-        """A session that is ready for calls, with its tools listed; raises `EnvironmentBroken`.
-
-        Without `handshake`, a session without a handshake is tried first. `introduction` is added
-        to the client's name in the handshake.
-        """
-        session = cls(
-            connection,
-            timeout=timeout,
-            handshake=handshake,
-            seed=seed,
-            introduction=introduction or {},
-        )
+    async def open(cls, connection: Connection, **options: Any) -> "McpSession":
+        """A session that is ready for calls, with its tools listed, with the options of a new one;
+        raises `EnvironmentBroken`."""
+        session = cls(connection, **options)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(session._timeout):
                 await session._ready_or_failed.wait()
         except TimeoutError:
             await session.close()
-            raise session._broken(f"did not begin a session within {timeout:g} s") from None
+            seconds = f"{session._timeout:g} s"
+            raise session._broken(f"did not begin a session within {seconds}") from None
         except BaseException:
             await session.close()
             raise

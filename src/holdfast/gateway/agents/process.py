@@ -4,28 +4,27 @@ together with everything that it started; or the same within its workspace's san
 
 import asyncio
 import contextlib
+import math
 import os
-import select
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.environments.workspace.sandbox.command import (
-    CommandEnded,
-    CommandStop,
+    Bounds,
     Launch,
-    Output,
+    end_of,
+    run,
+    run_in_thread,
 )
 from holdfast.environments.workspace.sandbox.processes import confinement
-from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
-from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import EnvironmentBroken, UsageError
+from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 
 GRACE_SECONDS = 5.0
@@ -33,8 +32,6 @@ MARK = "HOLDFAST_URL"
 MAX_ROUNDS = 5
 """How often it is looked for what an agent has left: it may start more meanwhile."""
 TAIL_CHARACTERS = 2_000
-_BEFORE = 8_000
-"""Bytes that are read before the tail: half a secret would not be known for one."""
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
@@ -136,15 +133,9 @@ class AgentProcess:
     @property
     def last_output(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
-        return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
-
-
-def end_of(path: Path) -> str:
-    """What stands at the end of a file, which may be larger than the memory; without secrets."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_CHARACTERS - _BEFORE))
-        text = file.read(TAIL_CHARACTERS + _BEFORE).decode("utf-8", "replace")
-    return redact(text.strip())[-TAIL_CHARACTERS:].strip()
+        names = ("stderr", "stdout")
+        ends = (end_of(self._folder / name, TAIL_CHARACTERS) for name in names)
+        return next(filter(None, ends), "")
 
 
 def _end_strays(mark: bytes) -> None:
@@ -184,62 +175,22 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-SIGNAL_CODE_BASE = 128
-"""A sandbox reports a signal by an exit code above this."""
+class SandboxedProcess(Struct, frozen=True):
+    """One attempt of an agent. What it writes, to stdout and stderr, is in one file. When `run` is
+    over, nothing that it started is alive, as far as its sandbox can see."""
 
-
-class SandboxedProcess:
-    """One attempt of an agent. What it writes, to stdout and stderr, is in one file."""
-
-    def __init__(self, launch: Launch, output: Path):
-        self._launch = launch
-        self._output = output
+    launch: Launch
+    output: Path
 
     async def run(self) -> int:
         """Its exit code; negative for a signal."""
-        stop = CommandStop()
-        try:
-            return await in_thread(lambda: self._run(stop), interrupt=stop.set)
-        finally:
-            stop.close()
-
-    def _run(self, stop: CommandStop) -> int:
-        try:
-            with self._output.open("wb") as file:
-                process = self._launch.start(file.fileno())
-            try:
-                is_stopped = _over_or_stopped(process, stop)
-            finally:
-                _kill(process)
-                code = process.wait()
-                self._launch.end()
-            output = Output(TAIL_CHARACTERS)
-            output.add(self.last_output.encode("utf-8", "replace"))
-            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, output))):
-                raise EnvironmentBroken(trouble)
-            return SIGNAL_CODE_BASE - code if code > SIGNAL_CODE_BASE else code
-        finally:
-            self._launch.close()
+        bounds = Bounds(math.inf, TAIL_CHARACTERS)
+        ended = await run_in_thread(
+            lambda stop: run(self.launch, bounds, stop=stop, into=self.output)
+        )
+        # A sandbox reports a signal by an exit code above this.
+        return ended.exit_code if ended.exit_code <= 128 else 128 - ended.exit_code
 
     @property
     def last_output(self) -> str:
-        return end_of(self._output)
-
-
-def _over_or_stopped(process: "subprocess.Popen[bytes]", stop: CommandStop) -> bool:
-    """Whether it was stopped."""
-    ending = os.pidfd_open(process.pid)
-    try:
-        poll = select.poll()
-        for fd in (ending, stop.fd):
-            poll.register(fd, select.POLLIN)
-        return stop.fd in {fd for fd, _ in poll.poll()}
-    finally:
-        os.close(ending)
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    # Not reaped yet, so that the number cannot have become somebody else's.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        return end_of(self.output, TAIL_CHARACTERS)

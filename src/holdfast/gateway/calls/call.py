@@ -9,6 +9,7 @@ is recorded.
 
 import asyncio
 import hashlib
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -29,9 +30,11 @@ from holdfast.policy.policy import Draft
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.history import History
+from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
+from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
 
@@ -79,8 +82,7 @@ class LiveAnswer:
         *,
         opening: Opening,
         pace: Pace,
-        call: bytes,
-        occurrence: int,
+        call: "CallId",
     ) -> "Sequence[DraftListener | None]":
         """One for each choice; None where nothing is durable before the end."""
         if not pace.tokens:
@@ -91,8 +93,7 @@ class LiveAnswer:
                 _Choice(index, speaker, turn, self._publish).receive,
                 pace.tokens,
                 pace.seconds,
-                call,
-                occurrence,
+                *call,
                 opening.created,
             )
             for index, turn in enumerate(turns)
@@ -276,13 +277,37 @@ class PendingCall(Struct, frozen=True, eq=False):
         """From which its samples and ids are derived: nothing that depends on timing."""
         return f"{self.id.key.hex()}.{self.id.occurrence}"
 
-    def seed(self, session: Session, choice: str) -> int | None:
-        """Where the agent gives one: the same request samples the same again in this trajectory.
+    def turn(
+        self,
+        session: Session,
+        path: str,
+        *,
+        prompt: Prompt,
+        ids: "array[int]",
+        messages: Sequence[Message],
+        added: tuple[Message | str, ...],
+        bare: bool = False,
+    ) -> GenerateStep:
+        """The generation of one choice.
+
+        Where the agent gives a seed, the same request samples the same again in this trajectory.
         Other trajectories differ: n copies of one sample are no group."""
-        if self.request.seed is None:
-            return None
-        # The agent's seed is part of the key.
-        return session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
+        choice, seed = path.split(".")[1], None
+        if self.request.seed is not None:
+            # The agent's seed is part of the key.
+            seed = session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
+        return GenerateStep(
+            path=path,
+            prompt=prompt,
+            ids=ids,
+            sampling=self.sampling,
+            tools=self.request.tools,
+            messages=tuple(messages),
+            added=added,
+            seed_from=f"{self.seed_from}.{choice}",
+            seed=seed,
+            bare=bare,
+        )
 
     def opening(self, turns: Sequence[GenerateStep], *, trajectory: str, created: int) -> Opening:
         # Choices of one prompt share it.

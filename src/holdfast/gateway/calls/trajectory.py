@@ -271,8 +271,7 @@ class AgentTrajectory:
             speaker,
             opening=opening,
             pace=self.pace if is_streamed else Pace(session.context.partial_tokens),
-            call=pending.id.key,
-            occurrence=pending.id.occurrence,
+            call=pending.id,
         )
         completions = await gather_or_cancel(
             [
@@ -304,26 +303,23 @@ class AgentTrajectory:
 
     async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
         """One for each choice of each raw prompt; none where there is a conversation."""
-        request, sampling = pending.request, pending.sampling
         renderer = self.session.speaker.renderer
         prompts = [
-            await self._raw_prompts.prepare(raw, renderer=renderer, sampling=sampling)
-            for raw in prompts_of(request)
+            await self._raw_prompts.prepare(raw, renderer=renderer, sampling=pending.sampling)
+            for raw in prompts_of(pending.request)
         ]
+        choices = enumerate(raw for raw in prompts for _ in range(pending.request.n))
         return [
-            GenerateStep(
-                path=f"{number}.{choice}.0",
+            pending.turn(
+                self.session,
+                f"{number}.{choice}.0",
                 prompt=raw.prompt,
                 ids=raw.ids,
-                sampling=sampling,
-                tools=(),
                 messages=raw.added,
                 added=raw.added,
-                seed_from=f"{pending.seed_from}.{choice}",
-                seed=pending.seed(self.session, str(choice)),
                 bare=True,
             )
-            for choice, raw in enumerate(raw for raw in prompts for _ in range(request.n))
+            for choice, raw in choices
         ]
 
     async def _turns(
@@ -338,20 +334,48 @@ class AgentTrajectory:
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         conversation = self._conversation(request, pending.digests, pending.tools)
         for position in self._tree.positions(conversation):
-            turns = await _turns(pending, position, paths, speaker, self.session, self._images)
+            turns = await self._turns_at(position, pending, paths, speaker)
             if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
                 return position, turns
             first = first or (position, turns)
         assert first is not None, "there is a position for every call"
         return first
 
+    async def _turns_at(
+        self, position: TreePosition, pending: PendingCall, paths: Sequence[str], speaker: Speaker
+    ) -> list[GenerateStep]:
+        """One for each path, all from the same prompt."""
+        stream, messages = position.stream, position.messages
+        prompt = await stream.prepare(
+            messages, pending.request.tools, renderer=speaker.renderer, sampling=pending.sampling
+        )
+        added = self._images.references(stream.added(messages, anew=bool(prompt.prefix_break)))
+        # Choices are recorded together: the others refer to images that the first one adds.
+        others = tuple(
+            f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
+            for at, item in enumerate(added if len(paths) > 1 else ())
+        )
+        ids = stream.prompt_ids(prompt)
+        return [
+            pending.turn(
+                self.session,
+                path,
+                prompt=prompt,
+                ids=ids,
+                messages=messages,
+                added=added if path == paths[0] else others,
+            )
+            for path in paths
+        ]
+
     def go_on(self) -> None:
         """The agent of the last attempt lives, and will not repeat answered calls."""
+        history = self.session.history
         self.session.log.continue_attempt()
         self.tools.go_on()
-        self._heard_before = heard_occurrences(self.session.history)
-        self._continued = continued_keys(self.session.history)
-        for path in steps_of_last_attempt(self.session.history):
+        self._heard_before = heard_occurrences(history)
+        self._continued = continued_keys(history)
+        for path in steps_of_last_attempt(history):
             self._keep(path)
 
     def _keep(self, path: str) -> None:
@@ -459,41 +483,6 @@ class CallSubscription(Subscription[SampledCall]):
     def mark_delivered(self) -> None:
         self.call.delivered = True
         self._trajectory.heard.add(self.call.id)
-
-
-async def _turns(
-    pending: PendingCall,
-    position: TreePosition,
-    paths: Sequence[str],
-    speaker: Speaker,
-    session: Session,
-    images: RecordedImages,
-) -> list[GenerateStep]:
-    """One for each path, all from the same prompt."""
-    tools, sampling = pending.request.tools, pending.sampling
-    stream, messages = position.stream, position.messages
-    prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
-    added = images.references(stream.added(messages, anew=bool(prompt.prefix_break)))
-    # Choices are recorded together: the others refer to images that the first one adds.
-    others = tuple(
-        f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
-        for at, item in enumerate(added)
-    )
-    ids = stream.prompt_ids(prompt)
-    return [
-        GenerateStep(
-            path=path,
-            prompt=prompt,
-            ids=ids,
-            sampling=sampling,
-            tools=tools,
-            messages=tuple(messages),
-            added=added if path == paths[0] else others,
-            seed_from=f"{pending.seed_from}.{path.split('.')[1]}",
-            seed=pending.seed(session, path.split(".")[1]),
-        )
-        for path in paths
-    ]
 
 
 def _sampling(run: Sampling, request: GenerationRequest) -> Sampling:

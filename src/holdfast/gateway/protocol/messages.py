@@ -251,10 +251,6 @@ class Wire(Protocol):
         """A stream that has sent nothing yet."""
         ...
 
-    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
-        """The events of the whole answer: the same bytes whenever it is sent again."""
-        ...
-
     def keep_alive(self) -> bytes:
         """The bytes to send while a stream has nothing new."""
         ...

@@ -11,12 +11,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from typing import Protocol
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from holdfast.environments.workspace.limits import MIB, amount
+from holdfast.environments.workspace.threads import in_thread
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EnvironmentBroken
 
 NOTHING: Mapping[bytes, bytes] = {}
@@ -86,6 +89,9 @@ WATCH_SECONDS = 1.0
 WATCH_SHARE = 20
 """The watch takes at most one part in this many of the time."""
 INTERRUPTED = "interrupted"
+_BEFORE = 8_000
+"""Bytes that are read before the end of a file: half a secret would not be known for one."""
+Result = TypeVar("Result")
 
 
 class Bounds(Struct, frozen=True):
@@ -134,19 +140,35 @@ def no_watch() -> str:
     return ""
 
 
+async def run_in_thread(work: Callable[[CommandStop], Result]) -> Result:
+    """Does blocking work that runs a command; a cancellation stops the command."""
+    stop = CommandStop()
+    try:
+        return await in_thread(lambda: work(stop), interrupt=stop.set)
+    finally:
+        stop.close()
+
+
 def run(
-    launch: Launch, bounds: Bounds, *, stop: CommandStop, watch: Callable[[], str] = no_watch
+    launch: Launch,
+    bounds: Bounds,
+    *,
+    stop: CommandStop,
+    watch: Callable[[], str] = no_watch,
+    into: Path | None = None,
 ) -> CommandEnded:
-    """`watch` is called now and then; it stops the command by returning a reason."""
+    """`watch` is called now and then; it stops the command by returning a reason. `into`: a file
+    for all of the output; then only its end is returned."""
     with ExitStack() as stack:
         stack.callback(launch.close)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, reading)
         os.set_blocking(reading, False)
-        try:
-            process = launch.start(writing)
-        finally:
-            os.close(writing)
+        with (
+            open(writing, "wb") as pipe,
+            nullcontext(pipe) if into is None else into.open("wb") as stdout,
+        ):
+            process = launch.start(stdout.fileno())
         output = Output(bounds.output)
         try:
             stopped = _follow(process, reading, output, bounds, stop=stop, watch=watch)
@@ -155,6 +177,8 @@ def run(
             code = process.wait()
             launch.end()
         _drain(reading, output)
+        if into is not None:
+            output.add(end_of(into, bounds.output).encode("utf-8", "replace"))
         ended = CommandEnded(code if code >= 0 else 128 - code, output, stopped)
         if not stopped and (trouble := launch.trouble(ended)):
             raise EnvironmentBroken(trouble)
@@ -214,6 +238,14 @@ def _drain(reading: int, output: Output) -> None:
     """Reads the rest of the pipe without waiting: an escaped process may hold it open."""
     while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
         pass
+
+
+def end_of(path: Path, characters: int) -> str:
+    """What stands at the end of a file, which may be larger than the memory; without secrets."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - characters - _BEFORE))
+        text = file.read(characters + _BEFORE).decode("utf-8", "replace")
+    return redact(text.strip())[-characters:].strip()
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

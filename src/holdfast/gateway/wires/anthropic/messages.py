@@ -209,9 +209,6 @@ class AnthropicMessages:
     def stream(self, request: GenerationRequest) -> MessageStream:
         return MessageStream()
 
-    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(request).end(answer)
-
     def keep_alive(self) -> bytes:
         return _PING
 

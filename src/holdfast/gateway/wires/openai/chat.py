@@ -18,7 +18,6 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
-    EventStream,
     GenerationRequest,
     Opening,
     RequestLookup,
@@ -67,14 +66,8 @@ def usage(answer: Answer) -> Json:
     }
 
 
-class OpenAIWire(ABC):
+class OpenAIWire:
     """The methods that OpenAI's wires share."""
-
-    @abstractmethod
-    def stream(self, request: GenerationRequest) -> EventStream: ...
-
-    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(request).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
