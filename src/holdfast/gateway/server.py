@@ -40,7 +40,7 @@ from holdfast.gateway.http.errors import (
     unknown_route,
 )
 from holdfast.gateway.http.listener import Listener
-from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
+from holdfast.gateway.http.metrics import Metrics
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.http.tickets import RelayReport, Tickets
 from holdfast.gateway.limits import GatewayLimits
@@ -50,6 +50,7 @@ from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
+from holdfast.prometheus import CONTENT_TYPE, render
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken
 
@@ -397,11 +398,12 @@ class Gateway:
         }
         if self._links.all_stats is not None:
             body["workers"] = len(workers)
-        return await context.send(msgspec.json.encode(body))
+        return await context.send_json(body)
 
     async def _send_metrics(self, context: RequestContext) -> web.StreamResponse:
         self._check_token(context, self._at.token)
-        text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
+        families = [(label, stats.families) for label, stats in await self._all_stats()]
+        text = render(families, prefix="holdfast_gateway_")
         return await context.send(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, WorkerStats]]:

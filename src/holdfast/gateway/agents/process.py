@@ -63,27 +63,18 @@ def variables(
     }
 
 
-class AgentProcess:
+class AgentProcess(Struct):
     """One attempt of an agent. Its output is in two files of its folder."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        folder: Path,
-        env: Mapping[str, str],
-        cwd: Path,
-        confined: bool = True,
-    ):
-        self._command = list(command)
-        self._confined = confined
-        self._folder = folder
-        self._env = dict(env)
-        self._cwd = cwd
-        self._process: asyncio.subprocess.Process | None = None
+    command: Sequence[str]
+    folder: Path
+    env: Mapping[str, str]
+    cwd: Path
+    confined: bool = True
+    _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        out, err = self._folder / "stdout", self._folder / "stderr"
+        out, err = self.folder / "stdout", self.folder / "stderr"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -91,8 +82,8 @@ class AgentProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
-                    env=self._env,
-                    cwd=self._cwd,
+                    env=self.env,
+                    cwd=self.cwd,
                     # A group of its own: what the agent starts is ended with it.
                     start_new_session=True,
                 )
@@ -102,14 +93,14 @@ class AgentProcess:
     def _full_command(self) -> list[str]:
         """The command, tied to this process where the system can: an agent whose driver was killed
         would go on, and nobody would know of it."""
-        name, tie = self._command[0], shutil.which("setpriv")
-        found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
+        name, tie = self.command[0], shutil.which("setpriv")
+        found = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not found:
             # A missing command must look different from one that fails.
-            return self._command
-        prefix = confinement().words if self._confined else ()
+            return list(self.command)
+        prefix = confinement().words if self.confined else ()
         # The tie comes last: who changes its credentials may lose it.
-        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
+        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self.command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"
@@ -127,14 +118,14 @@ class AgentProcess:
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
         # The environment may hold another address already.
-        if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
+        if f"/t/{PREFIX}" in (address := self.env.get(MARK, "")):
             await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
     @property
     def last_output(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
         names = ("stderr", "stdout")
-        ends = (end_of(self._folder / name, TAIL_CHARACTERS) for name in names)
+        ends = (end_of(self.folder / name, TAIL_CHARACTERS) for name in names)
         return next(filter(None, ends), "")
 
 

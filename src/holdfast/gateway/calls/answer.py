@@ -62,7 +62,8 @@ def sent_message(step: Generated) -> Message:
 def _choice(
     session: Session, step: Generated, request: GenerationRequest, *, bare: bool
 ) -> AnswerChoice:
-    reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
+    reason = step.finish_reason
+    reason = "length" if reason == DEADLINE else reason
     message, stop = _cut(step)
     if bare:
         message = Message(Role.ASSISTANT, message.text)
@@ -84,7 +85,7 @@ def _choice(
 def _cut(step: Generated) -> tuple[Message, str | None]:
     """Without the first stop string and what follows it, and which one that is."""
     message = step.message
-    if step.finish_reason != "stop" or not step.sampling.stop:
+    if not step.sampling.stop or step.finish_reason != "stop":
         return message, None
     text = message.text
     found = [(at, stop) for stop in step.sampling.stop if (at := text.find(stop)) >= 0]

@@ -83,10 +83,8 @@ class LiveAnswer:
         opening: Opening,
         pace: Pace,
         call: "CallId",
-    ) -> "Sequence[DraftListener | None]":
-        """One for each choice; None where nothing is durable before the end."""
-        if not pace.tokens:
-            return [None] * len(turns)
+    ) -> "Sequence[DraftListener]":
+        """One for each choice."""
         self.opening = opening
         return [
             DraftListener(

@@ -56,7 +56,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
 from holdfast.rollout.replay import generate_step
 from holdfast.rollout.replay.attempt_state import is_accident
-from holdfast.rollout.replay.generate_step import GenerateStep
+from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
@@ -266,13 +266,12 @@ class AgentTrajectory:
         """The sampled generations, one for each turn, published as they become durable."""
         session = self.session
         is_streamed = pending.request.stream and self.pace.tokens
-        audiences = pending.live.audiences(
-            turns,
-            speaker,
-            opening=opening,
-            pace=self.pace if is_streamed else Pace(session.context.partial_tokens),
-            call=pending.id,
-        )
+        pace = self.pace if is_streamed else Pace(session.context.partial_tokens)
+        audiences: Sequence[DraftListener | None] = [None] * len(turns)
+        if pace.tokens:
+            audiences = pending.live.audiences(
+                turns, speaker, opening=opening, pace=pace, call=pending.id
+            )
         completions = await gather_or_cancel(
             [
                 generate_step.sample(session, speaker, turn, audience=audience)

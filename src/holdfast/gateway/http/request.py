@@ -9,7 +9,9 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -19,6 +21,7 @@ from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.openai import errors as openai_errors
 
+Body = TypeVar("Body")
 UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
 ELSEWHERE = "elsewhere"
@@ -102,6 +105,14 @@ class RequestContext:
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise RequestRejected(400, "the body is not what its headers say") from error
 
+    async def parse(self, kind: type[Body], *, wanted: str) -> Body:
+        """The body, JSON; no body is an empty object. Raises `RequestRejected`."""
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body or b"{}", type=kind)
+        except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
+            raise RequestRejected(400, f"it wants {wanted}: {error}") from error
+
     def _check_length(self) -> None:
         length = self.request.content_length
         if length is not None and length > self.limits.body:
@@ -139,6 +150,9 @@ class RequestContext:
         await self.begin(response)
         await self.write(response.write_eof())
         return response
+
+    async def send_json(self, value: object, status: int = 200) -> web.StreamResponse:
+        return await self.send(msgspec.json.encode(value), status)
 
     async def begin(self, response: web.StreamResponse, request_id: str = "") -> None:
         # OpenAI's library reads the first, Anthropic's the second.

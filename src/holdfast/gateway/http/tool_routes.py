@@ -28,7 +28,7 @@ async def list_tools(context: RequestContext, tools: AgentTools) -> web.StreamRe
     schemas = tools.schemas
     if context.is_anthropic:
         schemas = [renamed_schema(schema, "input_schema") for schema in schemas]
-    return await context.send(msgspec.json.encode({"tools": schemas}))
+    return await context.send_json({"tools": schemas})
 
 
 async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
@@ -43,7 +43,7 @@ async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamRes
         result = await subscription.result()
         context.replayed = subscription.call.replayed
         body = {"content": result.content, "is_error": bool(result.error), "error": result.error}
-        response = await context.send(msgspec.json.encode(body))
+        response = await context.send_json(body)
         delivered = True
     finally:
         context.leave(subscription, delivered=delivered)
@@ -166,7 +166,7 @@ async def _send_result(
     context: RequestContext, message: _Message, result: Mapping[str, object]
 ) -> web.StreamResponse:
     body = {"jsonrpc": "2.0", "id": message.id, "result": result}
-    return await context.send(msgspec.json.encode(body))
+    return await context.send_json(body)
 
 
 async def _send_error(
@@ -174,4 +174,4 @@ async def _send_error(
 ) -> web.StreamResponse:
     error = {"code": failed.code, "message": str(failed)}
     body = {"jsonrpc": "2.0", "id": number, "error": error}
-    return await context.send(msgspec.json.encode(body), status)
+    return await context.send_json(body, status)

@@ -10,7 +10,7 @@ import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import (
@@ -26,9 +26,9 @@ from msgspec import Struct, structs
 from multidict import CIMultiDict
 from yarl import URL
 
-from holdfast.gateway.http.metrics import Family
 from holdfast.gateway.http.request import ELSEWHERE_HEADER, TICKET, RequestContext
 from holdfast.gateway.http.tickets import RelayReport
+from holdfast.prometheus import Family
 
 MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
@@ -43,7 +43,6 @@ _OF_ONE_HOP = {
     *(ELSEWHERE_HEADER, TICKET),
 }
 """Headers that are not relayed."""
-Body = TypeVar("Body")
 PeerResponse = tuple[int, bytes] | None
 """A status and a body; None: the worker is down."""
 
@@ -313,12 +312,3 @@ async def _relay(context: RequestContext, owner: ClientResponse) -> web.StreamRe
         raise ConnectionResetError("the owner disconnected within its response") from error
     await context.write(response.write_eof())
     return response
-
-
-async def send_json(context: RequestContext, value: object) -> web.StreamResponse:
-    """A response between workers."""
-    return await context.send(msgspec.json.encode(value))
-
-
-async def parse_body(context: RequestContext, kind: type[Body]) -> Body:
-    return msgspec.json.decode(await context.body(), type=kind)

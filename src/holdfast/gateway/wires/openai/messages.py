@@ -69,19 +69,21 @@ _Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal
 _Content = str | list[_Part]
 
 
-class _System(_Echoed, tag="system", tag_field="role", forbid_unknown_fields=True):
+class _Spoken(_Echoed, tag_field="role", forbid_unknown_fields=True):
     content: _Content
     name: str | None = None
 
 
-class _Developer(_Echoed, tag="developer", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
-    name: str | None = None
+class _System(_Spoken, tag="system"):
+    pass
 
 
-class _User(_Echoed, tag="user", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
-    name: str | None = None
+class _Developer(_Spoken, tag="developer"):
+    pass
+
+
+class _User(_Spoken, tag="user"):
+    pass
 
 
 class _Called(_Echoed, forbid_unknown_fields=True):
@@ -115,10 +117,8 @@ class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fiel
     function_call: object = neutral(why="it is deprecated; use 'tools' and 'tool_choice'.")
 
 
-class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
+class _Tool(_Spoken, tag="tool", kw_only=True):
     tool_call_id: Text
-    name: str | None = None
 
 
 RequestMessage = _System | _Developer | _User | _Assistant | _Tool
