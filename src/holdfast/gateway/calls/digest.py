@@ -75,18 +75,18 @@ def _schema(text: str) -> str:
 
 def _content(message: Message) -> bytes:
     calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
-    is_text = isinstance(message.content, str)
-    text = message.content if is_text else message.text
+    content = message.content
+    text = content if isinstance(content, str) else message.text
     # An assistant's text before its calls loses its ends in some clients.
-    content: tuple[object, ...] = (
+    parts: tuple[object, ...] = (
         str(message.role),
         text.strip() if calls else text,
         calls,
         message.tool_call_id or "",
     )
     # With images, their positions count.
-    has_images = not is_text and message.images
-    return encode((*content, in_order(message.content)) if has_images else content)
+    has_images = not isinstance(content, str) and message.images
+    return encode((*parts, in_order(content)) if has_images else parts)
 
 
 def arguments_of(arguments: str) -> str:
