@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -19,9 +19,6 @@ from holdfast.environments.mcp.session import CLOSE_SECONDS, McpSession, SharedS
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, Seen
 from holdfast.rollout.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from holdfast.environments.mcp.server import McpServer
 
 
 class Action(msgspec.Struct, frozen=True):
