@@ -117,7 +117,7 @@ class Gateway:
         """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
         `endpoints`: more POST routes, which the token opens, also at loopback; `open_endpoints`:
         those that check by themselves who asks. `ignore`: fields to remove from every
-        request (see `strip_fields`). `on_unbound_key`: handles keys that are not bound here.
+        request (see `unsupported`). `on_unbound_key`: handles keys that are not bound here.
         `holds`: those of the policy that its trajectories sample from."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)

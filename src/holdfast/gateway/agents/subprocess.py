@@ -2,7 +2,7 @@
 
 It gets the gateway's address by environment variables, and nothing else. When it, the gateway or
 the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was. What it finds around it then: see `workspace_policy`.
+where it was. What it finds around it then: see `workspace`.
 """
 
 import inspect

@@ -90,7 +90,7 @@ class GenerationRequest(Struct, frozen=True):
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
     """Several of either; each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
-    """The fields that were removed before it was parsed (see `strip_fields`)."""
+    """The fields that were removed before it was parsed (see `unsupported`)."""
     instructed: bool = False
     """Whether the first message is instructions, which hold for this response alone."""
     previous: str | None = None
