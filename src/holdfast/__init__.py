@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from holdfast.gateway.agents.subprocess import (
         BlackBoxRolloutProcessor as BlackBoxRolloutProcessor,
     )
-    from holdfast.gateway.agents.workspace_policy import FreshWorld as FreshWorld
-    from holdfast.gateway.agents.workspace_policy import WorkspaceWorld as WorkspaceWorld
+    from holdfast.gateway.agents.workspace import FreshWorld as FreshWorld
+    from holdfast.gateway.agents.workspace import WorkspaceWorld as WorkspaceWorld
     from holdfast.journal import open_journal as open_journal
     from holdfast.policy.client.replicas import EnginePolicy as EnginePolicy
     from holdfast.policy.rendering.select import renderer_for as renderer_for
@@ -146,7 +146,7 @@ _MODULES = {
     "gateway.agents.external": "ExternalRolloutProcessor",
     "gateway.agents.remote": "RemoteRolloutProcessor",
     "gateway.agents.subprocess": "BlackBoxRolloutProcessor",
-    "gateway.agents.workspace_policy": "FreshWorld WorkspaceWorld",
+    "gateway.agents.workspace": "FreshWorld WorkspaceWorld",
     "journal": "open_journal",
     "policy.client.replicas": "EnginePolicy",
     "policy.rendering.select": "renderer_for",

@@ -9,7 +9,7 @@ import random
 import aiohttp
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
-from holdfast.gateway.calls.heard import NOTE_SECONDS
+from holdfast.gateway.calls.attempt_status import NOTE_SECONDS
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.journal.damage.check import check

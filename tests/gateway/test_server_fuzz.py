@@ -41,7 +41,7 @@ async def attacked(seed: int):
     limits = GatewayLimits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
 
     async def take(visit: RequestContext) -> web.StreamResponse:
-        return await visit.response.send(b'{"taken": %d}' % len(await visit.body()))
+        return await visit.send(b'{"taken": %d}' % len(await visit.body()))
 
     options = {"limits": limits, "endpoints": {TAKE: take}}
     async with opened(task="alpha", **options) as (alpha, one, first):

@@ -5,7 +5,8 @@ import asyncio
 import aiohttp
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
-from holdfast.policy.hold import CallHolds, HoldablePolicy
+from holdfast.gateway.server import Gateway
+from holdfast.policy.hold import CallHolds, HoldablePolicy, with_holds
 from support.engine.yard import Yard
 from support.gateway.external_agents import converse, post
 from support.rollout.stage import Oracle
@@ -72,38 +73,46 @@ def test_only_time_in_which_it_was_held_counts_and_holds_at_once_count_once():
     oracle.seconds_down = 7.0
 
     async def body():
-        holds = CallHolds()
-        before = HoldablePolicy(oracle, holds)
-        assert before.seconds_down == 7.0
+        policy = HoldablePolicy(oracle)
+        holds = policy.holds
+        assert policy.seconds_down == 7.0
         first, second = holds.hold(), holds.hold()
         await asyncio.sleep(0.1)
-        late = HoldablePolicy(oracle, holds)
-        assert late.seconds_down < before.seconds_down
         first.end()
         first.end()
-        assert before.seconds_down >= 7.1
+        assert policy.seconds_down >= 7.1
         second.end()
         held = holds.seconds_held
         assert held >= 0.1
         await asyncio.sleep(0.05)
         assert holds.seconds_held == held
-        assert before.seconds_down == 7.0 + held
-        holds.close()
+        assert policy.seconds_down == 7.0 + held
         holds.remove(second)
         assert holds.seconds_held == held
 
     asyncio.run(body())
 
 
-def test_a_gateway_that_is_opened_again_can_be_held_again():
+def test_a_policy_with_holds_of_its_own_is_held_by_these():
+    held = HoldablePolicy(Oracle())
+    assert with_holds(held) is held
+    assert with_holds(Oracle()).holds is not held.holds
+
+
+def test_a_closed_gateway_ends_its_own_holds_and_no_others():
     async def body():
         holds = CallHolds()
-        holds.close()
-        holds.hold()
+        other = holds.hold()
+        async with Gateway({}, holds=holds) as gateway:
+            gateway.hold()
+            other.end()
+            assert holds.gauges["holding"]
         assert not holds.gauges["holding"]
-        holds.start()
-        hold = holds.hold()
+        other = holds.hold()
+        async with Gateway({}, holds=holds) as gateway:
+            gateway.hold()
         assert holds.gauges["holding"]
-        hold.end()
+        other.end()
+        assert not holds.gauges["holding"]
 
     asyncio.run(body())

@@ -2,12 +2,10 @@
 
 import argparse
 import asyncio
-import importlib.util
 import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import msgspec
 
@@ -15,6 +13,7 @@ from holdfast.addresses import secret_in
 from holdfast.environments.http.server import IDLE_SECONDS, MAX_SESSIONS, EnvironmentServer, Make
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
+from holdfast.rollout.code.load import UserCodeError, load_module, split
 
 _USAGE_EXIT_CODE = 2
 _MAX_PORT = 65535
@@ -25,6 +24,8 @@ def main(arguments: list[str]) -> int:
     try:
         asyncio.run(_serve(args))
     except UsageError as error:
+        if isinstance(error, UserCodeError):
+            sys.stderr.write(redact(error.traceback))
         sys.stderr.write(f"holdfast: {redact(str(error))}\n")
         return _USAGE_EXIT_CODE
     return 0
@@ -102,21 +103,10 @@ def _port(text: str) -> int:
 
 
 def _load(reference: str) -> Make:
-    file, _, name = reference.rpartition(":")
-    path = Path(file)
-    if not file or not name.isidentifier():
+    path, name = split(reference)
+    if name is None or not name.isidentifier():
         raise UsageError(f"{reference!r} names no function of a file; it looks like FILE.py:make")
-    if not path.is_file():
-        raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
-    # A name that no import uses: the file may have the name of a module that we need.
-    spec = importlib.util.spec_from_file_location("holdfast_served_file", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    make: Make | None = getattr(module, name, None)
+    make: Make | None = getattr(load_module(path), name, None)
     if not callable(make):
         raise UsageError(f"{path} has no function {name!r}")
     return make

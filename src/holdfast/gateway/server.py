@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import msgspec
 from aiohttp import web
@@ -17,12 +18,20 @@ from msgspec import Struct
 
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.calls.stream import Pace
-from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
+from holdfast.gateway.calls.call import Pace
+from holdfast.gateway.calls.rejections import attempt_over, internal_error
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.http import tool_mcp, tool_routes
-from holdfast.gateway.http.call_route import Bound, call, prompt_tokens
+from holdfast.gateway.calls.unsupported import MESSAGES, IgnoredFields
+from holdfast.gateway.http import tool_routes
+from holdfast.gateway.http.call_route import (
+    Bound,
+    call,
+    completed,
+    count_tokens,
+    parse_reward,
+    until_durable,
+)
 from holdfast.gateway.http.errors import (
     WrongMethod,
     invalid_key,
@@ -30,15 +39,8 @@ from holdfast.gateway.http.errors import (
     several_keys,
     unknown_route,
 )
-from holdfast.gateway.http.exceptions import (
-    attempt_over,
-    completed,
-    internal_error,
-    parse_reward,
-    until_durable,
-)
 from holdfast.gateway.http.listener import Listener
-from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
+from holdfast.gateway.http.metrics import Metrics
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.http.tickets import RelayReport, Tickets
 from holdfast.gateway.limits import GatewayLimits
@@ -48,6 +50,7 @@ from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
 from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold
+from holdfast.prometheus import CONTENT_TYPE, render
 from holdfast.request_guard import RequestRefused, check_request
 from holdfast.server_tokens import LoopbackToken
 
@@ -114,8 +117,8 @@ class Gateway:
         """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
         `endpoints`: more POST routes, which the token opens, also at loopback; `open_endpoints`:
         those that check by themselves who asks. `ignore`: fields to remove from every
-        request (see `strip_fields`). `on_unbound_key`: handles keys that are not bound here.
-        `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
+        request (see `unsupported`). `on_unbound_key`: handles keys that are not bound here.
+        `holds`: those of the policy that its trajectories sample from."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
@@ -130,6 +133,7 @@ class Gateway:
         """By key."""
         self._bindings = 0
         self.holds = holds or CallHolds()
+        self._own_holds: WeakSet[Hold] = WeakSet()
         self._metrics = Metrics()
         self._has_token_routes = bool(endpoints)
         self._listener = Listener(
@@ -152,14 +156,13 @@ class Gateway:
             "/complete": (("POST",), self._complete),
             tool_routes.LIST: (_READS, self._with_tools(tool_routes.list_tools)),
             tool_routes.CALL: (("POST",), self._with_tools(tool_routes.call_tool)),
-            tool_mcp.PATH: (("POST",), self._with_tools(tool_mcp.serve)),
+            tool_routes.MCP: (("POST",), self._with_tools(tool_routes.serve_mcp)),
             "/health": (_READS, self._health),
             "/metrics": (_READS, self._send_metrics),
         }
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
-        self.holds.start()
         at = self._at
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
@@ -178,7 +181,8 @@ class Gateway:
     async def aclose(self) -> None:
         """Accepts no more, lets calls in flight end within `limits.drain_seconds`, and closes. The
         answers of the others are recorded all the same, and sent when they are requested again."""
-        self.holds.close()
+        for hold in tuple(self._own_holds):
+            hold.end()
         await self._listener.aclose()
         if self._loopback_token is not None:
             self._loopback_token.close()
@@ -211,7 +215,11 @@ class Gateway:
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
         many seconds: then they go on. Streams are kept alive meanwhile."""
-        return self.holds.hold(seconds)
+        hold = self.holds.hold(seconds)
+        self._own_holds.add(hold)
+        if self._listener.is_closing:
+            hold.end()  # Calls in flight are to end.
+        return hold
 
     @asynccontextmanager
     async def held(self, seconds: float = HOLD_SECONDS) -> AsyncIterator[None]:
@@ -251,8 +259,8 @@ class Gateway:
             raise
         except Exception as error:
             failure = internal_error(error, context.trajectory)
-            if context.response.has_begun:
-                context.response.status = failure.status
+            if context.has_begun:
+                context.status = failure.status
                 raise ConnectionResetError("the response cannot be completed") from error
             return await send_rejection(context, failure)
 
@@ -278,14 +286,14 @@ class Gateway:
         bearer = self._keys.read(context.key)
         if bearer is None or self._on_unbound_key is None:
             return None
-        context.response.trajectory = bearer.trajectory
+        context.trajectory = bearer.trajectory
         return await self._on_unbound_key(context, bearer)
 
     def _log_and_count(self, context: RequestContext) -> None:
         if context.route in self._links.endpoints:
             return
         route, seconds, replayed = context.route, context.seconds, context.replayed
-        status = str(context.response.status or "gone")
+        status = str(context.status or "gone")
         self._metrics.count(route, status=status, seconds=seconds, replayed=replayed)
         _log.log(
             logging.DEBUG if route in _QUIET else logging.INFO,
@@ -317,7 +325,7 @@ class Gateway:
     def _find_bound(self, context: RequestContext) -> Bound:
         bound = self._bound.get(context.key)
         if bound is not None:
-            context.response.trajectory = bound.trajectory.name
+            context.trajectory = bound.trajectory.name
             bound.trajectory.touch()
             return bound
         if self._keys.read(context.key) is not None:
@@ -331,8 +339,8 @@ class Gateway:
     async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
-        tokens = await prompt_tokens(bound.trajectory, messages.parse_count_request(body))
-        return await context.response.send(messages.format_count(tokens))
+        tokens = await count_tokens(bound.trajectory, messages.parse_count_request(body))
+        return await context.send(messages.format_count(tokens))
 
     async def _models(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
@@ -345,7 +353,7 @@ class Gateway:
             body = messages.format_model(model, created=self._created)
         elif context.is_anthropic:
             body = messages.format_models([model], created=self._created)
-        return await context.response.send(body)
+        return await context.send(body)
 
     async def _complete(self, context: RequestContext) -> web.StreamResponse:
         """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
@@ -358,7 +366,7 @@ class Gateway:
             trajectory.completed.set()
         if bound.ends:
             await until_durable(trajectory.session)
-        return await context.response.send(completed(trajectory.reward))
+        return await context.send(completed(trajectory.reward))
 
     def take_report(self, report: RelayReport) -> None:
         """Of a response that another worker relayed."""
@@ -390,12 +398,13 @@ class Gateway:
         }
         if self._links.all_stats is not None:
             body["workers"] = len(workers)
-        return await context.response.send(msgspec.json.encode(body))
+        return await context.send_json(body)
 
     async def _send_metrics(self, context: RequestContext) -> web.StreamResponse:
         self._check_token(context, self._at.token)
-        text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
-        return await context.response.send(text.encode(), content_type=CONTENT_TYPE)
+        families = [(label, stats.families) for label, stats in await self._all_stats()]
+        text = render(families, prefix="holdfast_gateway_")
+        return await context.send(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, WorkerStats]]:
         all_stats = self._links.all_stats

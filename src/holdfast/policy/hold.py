@@ -8,6 +8,7 @@ work that the engine may well serve, and refusing them would cost attempts.
 import asyncio
 import logging
 import time
+from typing import Protocol, runtime_checkable
 
 from holdfast.policy.policy import Completion, Policy, Request, WrappedPolicy
 from holdfast.records.errors import UsageError
@@ -42,13 +43,7 @@ class CallHolds:
         """Calls that wait."""
         self._held_before = 0.0
         self._held_since = 0.0
-        self.start()
-
-    def start(self) -> None:
-        """Holds take effect from now on, also after `close`."""
-        self._is_closed = False
-        self._is_free = asyncio.Event()
-        self._is_free.set()
+        self.change_loop()
 
     def change_loop(self) -> None:
         """Calls of another event loop wait from now on. A hold of the old one would not end: its
@@ -57,12 +52,6 @@ class CallHolds:
         self.waiting = 0
         self._is_free = asyncio.Event()
         self._is_free.set()
-
-    def close(self) -> None:
-        """Ends all holds, and each later one at once: calls in flight can end."""
-        self._is_closed = True
-        for hold in tuple(self._holds):
-            hold.end()
 
     @property
     def is_in_use(self) -> bool:
@@ -88,9 +77,6 @@ class CallHolds:
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
         hold = Hold(self, seconds)
-        if self._is_closed:
-            hold.end()
-            return hold
         if not self._holds:
             self._held_since = time.monotonic()
         self._holds.add(hold)
@@ -115,19 +101,30 @@ class CallHolds:
             self.waiting -= 1
 
 
-class HoldablePolicy(WrappedPolicy):
-    """A policy whose calls wait while they are held. To an attempt, the time of a hold is time in
-    which the engine was down: it counts against no deadline."""
+@runtime_checkable
+class Holdable(Policy, Protocol):
+    """A policy whose calls wait while they are held."""
 
-    def __init__(self, policy: Policy, holds: CallHolds):
+    holds: CallHolds
+
+
+class HoldablePolicy(WrappedPolicy):
+    """Adds holds to a policy that has none. To an attempt, the time of a hold is time in which the
+    engine was down: it counts against no deadline."""
+
+    def __init__(self, policy: Policy, holds: CallHolds | None = None):
         super().__init__(policy)
-        self._holds = holds
-        self._held_before = holds.seconds_held
+        self.holds = holds or CallHolds()
 
     @property
     def seconds_down(self) -> float:
-        return super().seconds_down + self._holds.seconds_held - self._held_before
+        return super().seconds_down + self.holds.seconds_held
 
     async def sample(self, request: Request) -> Completion:
-        await self._holds.wait()
+        await self.holds.wait()
         return await super().sample(request)
+
+
+def with_holds(policy: Policy) -> Holdable:
+    """The policy itself, if it can be held."""
+    return policy if isinstance(policy, Holdable) else HoldablePolicy(policy)

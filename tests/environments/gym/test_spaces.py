@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from holdfast.environments.gym.ansi import plain
-from holdfast.environments.gym.spaces import action_reader, format_observation, recordable
+from holdfast.environments.gym.spaces import (
+    action_reader,
+    format_observation,
+    recordable,
+    without_ansi,
+)
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 
@@ -22,7 +26,7 @@ from holdfast.records.errors import ToolSaysNo, UsageError
     ],
 )
 def test_colour_becomes_brackets_and_other_codes_go(shown, text):
-    assert plain(shown) == text
+    assert without_ansi(shown) == text
 
 
 BOX = spaces.Box(-10, 10, (3,))

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from holdfast.environments.http import connection
-from holdfast.environments.http.connection import TRIES
-from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment
+from holdfast.environments.http import environment as connection
+from holdfast.environments.http.environment import TRIES, EnvironmentEndpoint, HttpEnvironment
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from support.environments.http_servers import Line, opened, serving

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import ToolSaysNo
-from holdfast.environments.http.connection import LostSession
-from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment
+from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment, LostSession
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.step import Contract
 from holdfast.rollout.episodes.environment import Observation, Recovery

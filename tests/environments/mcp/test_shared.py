@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.environments.mcp import McpServer, process
-from holdfast.environments.mcp.shared import SharedSession
+from holdfast.environments.mcp.session import SharedSession
 from holdfast.records.errors import EnvironmentBroken
 from support.environments.mcp_servers.keeping import call, is_running, others, stdio
 

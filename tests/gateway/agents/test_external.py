@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
-from holdfast.gateway.assignment.routes import _parse as parse_request
+from holdfast.gateway.assignment.routes import _query as parse_request
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import MAX_NAME_CHARS, RequestRejected
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
@@ -222,9 +223,15 @@ def test_silence_takes_time(silence):
         ExternalRolloutProcessor(silence=silence)
 
 
-NO_TEXT = b'{"\xff": 1}'
+class NoText:
+    """A request whose body is no UTF-8."""
+
+    parse = RequestContext.parse
+
+    async def body(self) -> bytes:
+        return b'{"\xff": 1}'
 
 
 def test_who_asks_for_a_trajectory_in_no_text_is_refused():
     with pytest.raises(RequestRejected, match="it wants"):
-        parse_request(NO_TEXT)
+        asyncio.run(parse_request(NoText()))

@@ -124,7 +124,7 @@ def test_an_agents_failure_is_told_in_its_own_words_and_not_in_our_lines():
     yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
     failure = yard.history().failures[-1]
     assert failure.traceback.startswith(
-        "holdfast.gateway.protocol.errors.AgentFailed: the agent ended"
+        "holdfast.gateway.protocol.messages.AgentFailed: the agent ended"
     )
     assert "black_box.py" not in failure.traceback
 

@@ -10,7 +10,7 @@ from holdfast.environments import Workspace
 from holdfast.environments.workspace import WorkspaceLimit
 from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.agents.workspace_policy import FreshWorld, WorkspaceWorld
+from holdfast.gateway.agents.workspace import FreshWorld, WorkspaceWorld
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import EnvironmentStepped

@@ -331,14 +331,13 @@ def kill_all_at_once(outpost: Outpost) -> None:
 def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
     async def body():
         holds = CallHolds()
-        peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
+        peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1))
         outside = HoldRoutes(holds.hold, peers=peers)
         async with opened(endpoints=outside.endpoints()) as (counter, _, _):
             raw = raw_post("/hold", {"seconds": 60}, **bearer(counter))
             reply = await exchange(counter.port, raw)
             assert (reply.status, reply.json["workers"]) == (200, 1)
             assert holds.gauges["holding"]
-        holds.close()
 
     asyncio.run(body())
     assert "a hold is not kept" in caplog.text

@@ -16,7 +16,6 @@ from holdfast.gateway.assignment.routes import AssignmentRoutes, TrajectoryReque
 from holdfast.gateway.assignment.unbound_keys import UnboundKeys
 from holdfast.gateway.calls.attempt_status import AttemptLookup
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
 from holdfast.gateway.server import Gateway, WorkerLinks
 from holdfast.gateway.wires.all import WIRES
@@ -34,7 +33,7 @@ class Worker:
         self.play = play
         self.pending = PendingTrajectories(rejoin=600.0)
         place = WorkerPlace(str(folder), index, count)
-        self.peers = Peers(place, GatewayLimits()) if count > 1 else None
+        self.peers = Peers(place) if count > 1 else None
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
         if self.peers is not None:

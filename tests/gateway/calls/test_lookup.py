@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.calls.lookup import MAX_CONVERSATIONS, MIN_MESSAGES, ConversationCache
+from holdfast.gateway.calls.answer import MAX_CONVERSATIONS, MIN_MESSAGES, ConversationCache
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import Message, user

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from holdfast.gateway.calls.stream import drafted_calls
+from holdfast.gateway.calls.call import drafted_calls
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.journal.memory import MemoryJournal

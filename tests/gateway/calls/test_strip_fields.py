@@ -11,8 +11,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.calls.strip_fields import IgnoredFields
-from holdfast.gateway.calls.unsupported import rejection_of
+from holdfast.gateway.calls.unsupported import IgnoredFields, rejection_of
 from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine

@@ -48,7 +48,7 @@ class Agent:
     async def call(self, number: int) -> None:
         self.said.append({"role": "user", "content": f"and what of number {number:05}?"})
         body = json.dumps({"model": "m", "max_tokens": 64, "messages": self.said}).encode()
-        asked = WIRE.parse(body, self.trajectory.cache)
+        asked = WIRE.parse(body, self.trajectory.lookup)
         subscription = await self.trajectory.subscribe(asked, wire="/v1/chat/completions")
         answer = await subscription.answer()
         subscription.leave(delivered=True)

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice
-from holdfast.gateway.wires.anthropic.stream import stop_fields
+from holdfast.gateway.wires.anthropic.messages import stop_fields
+from holdfast.gateway.wires.openai.chat import usage
 from holdfast.gateway.wires.openai.completions import _finish_reason
-from holdfast.gateway.wires.openai.stream import usage
 from holdfast.gateway.wires.responses.output import _CUTS, _usage, was_cut
 from holdfast.records.message import Message, Role
 

@@ -6,7 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.gateway.calls.strip_fields import IgnoredFields
+from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
@@ -93,7 +93,7 @@ def test_what_changes_nothing_that_is_sampled_is_accepted_in_messages(beside):
             plain = [{k: v for k, v in one.items() if k not in more} for one in messages]
             await told(counter, binding, CHAT, {**body, "messages": plain})
             # It is the same request.
-            assert [len(one) for one in trajectory._calls.values()] == [2]
+            assert [len(one) for one in trajectory._calls._by_key.values()] == [2]
 
     assert found is not None
     perform(asked)

@@ -122,7 +122,7 @@ def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[byt
 @pytest.mark.parametrize("path", SUMS)
 def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
     answer, chance = ANSWERS[name], random.Random(11)
-    whole = SUMS[path](WIRES[path].events(ASK, answer))
+    whole = SUMS[path](WIRES[path].stream(ASK).end(answer))
     said = answer.choices[0].message
     assert whole[:2] == (said.reasoning or "", said.text)
     for _ in range(40):

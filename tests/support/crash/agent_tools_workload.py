@@ -11,7 +11,7 @@ import sys
 import holdfast
 from holdfast.environments import Workspace
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.agents.workspace_policy import WorkspaceWorld
+from holdfast.gateway.agents.workspace import WorkspaceWorld
 from holdfast.rollout.processors.processor import Returned
 from support.crash.workload import effect
 from support.paths import AGENT_PROGRAMS

@@ -29,6 +29,6 @@ async def attempt(play: Play):
 async def told(trajectory: AgentTrajectory, asked: GenerationRequest, **options):
     subscription = await trajectory.subscribe(asked, wire="test", **options)
     try:
-        return await subscription.answer()
+        return await subscription.result()
     finally:
         subscription.leave(delivered=True)

@@ -91,7 +91,7 @@ async def _stream(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     )
     await response.prepare(request)
-    for chunk in (wire.keep_alive(), wire.keep_alive(), *wire.events(ask, answer)):
+    for chunk in (wire.keep_alive(), wire.keep_alive(), *wire.stream(ask).end(answer)):
         await response.write(chunk)
     await response.write_eof()
     return response

@@ -2,5 +2,4 @@
 
 - `environment`: `GymEnvironment`: any gymnasium environment whose observations have a text form.
 - `spaces`: reads actions from replies, formats observations as text, makes values recordable.
-- `ansi`: turns terminal colours into brackets.
 """

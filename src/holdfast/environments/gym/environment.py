@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.environments import replies
-from holdfast.environments.gym import ansi
 from holdfast.extras import needed_by
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
@@ -35,6 +34,7 @@ from holdfast.environments.gym.spaces import (
     is_action,
     recordable,
     to_builtins,
+    without_ansi,
 )
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -251,7 +251,7 @@ class GymEnvironment(Environment):
         if self._render is not None:
             return self._render(env, observation, info)
         if env.render_mode == "ansi":
-            return ansi.plain(str(env.render())).strip("\n")
+            return without_ansi(str(env.render())).strip("\n")
         return format_observation(env.observation_space, observation, self._names)
 
     def _default_instructions(self, possible: str) -> str:

@@ -1,12 +1,14 @@
 """How an MCP server is reached: by a command that is started, or by a URL.
 
 Values of headers, tokens and environment variables, and credentials in a URL or behind a flag, are
-never part of a message, a log or a record.
+never part of a message, a log or a record. The last lines that a server wrote outside the protocol
+are kept for error messages, limited in size, and without secrets.
 """
 
 import re
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,9 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import Struct
 
 from holdfast.environments.mcp import sdk_v1
-from holdfast.environments.mcp.server_log import ServerLog
 from holdfast.records.encoding.redaction import (
     REDACTED,
+    SHORTEST,
     hide,
     hide_credentials,
     hide_variables,
@@ -29,6 +31,52 @@ if TYPE_CHECKING:
     import httpx2
     from mcp.client import Transport
     from mcp.client._transport import TransportStreams
+
+MAX_LINES = 20
+MAX_LINE = 400
+MAX_PARTIAL_BYTES = 64 * 1024
+
+
+class ServerLog:
+    """The lines that a server wrote to stderr, or to stdout by mistake, and how it ended."""
+
+    def __init__(self, secrets: Iterable[str] = ()):
+        self.ending = ""
+        """How the server ended, for example "it ended with exit status 3"."""
+        # Longest first: one secret may begin with another.
+        usable = (secret for secret in secrets if len(secret) >= SHORTEST)
+        self._secrets = sorted(usable, key=len, reverse=True)
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._partial = b""
+
+    def feed(self, data: bytes) -> None:
+        """Adds the complete lines of a stream."""
+        *lines, partial = (self._partial + data).split(b"\n")
+        for line in lines[-MAX_LINES:]:
+            self.add(line.decode("utf-8", "replace"))
+        # An endless line is dropped as a whole: a part of it might begin within a secret.
+        self._partial = partial if len(partial) <= MAX_PARTIAL_BYTES else b""
+
+    def add(self, line: str) -> None:
+        # Redacted before it is cut: half a secret would not be recognized.
+        line = self._redact(line.strip()[: 16 * MAX_LINE])[:MAX_LINE]
+        if line and line not in list(self._lines)[-1:]:
+            self._lines.append(line)
+
+    def _redact(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, REDACTED)
+        return redact(text)
+
+    def append_to(self, message: str) -> str:
+        """`message`, how the server ended, and its last lines."""
+        if self._partial:
+            self.feed(b"\n")
+        message = "; ".join(filter(None, (self._redact(message), self.ending)))
+        if not self._lines:
+            return message
+        return f"{message}; its last output:\n" + "\n".join(f"  | {line}" for line in self._lines)
+
 
 SEED = "HOLDFAST_SEED"
 MAX_DESCRIBED = 300

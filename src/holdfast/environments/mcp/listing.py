@@ -1,9 +1,10 @@
-"""The tools of an MCP server: listed, chosen, named, and with their contracts."""
+"""The tools of an MCP server: listed, chosen, named, with their contracts; and a result as text."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import EnvironmentBroken, UsageError
@@ -12,6 +13,7 @@ from holdfast.records.step import Contract
 if TYPE_CHECKING:
     import mcp_types
     from mcp.client import Client
+    from mcp_types import BlobResourceContents, CallToolResult, ContentBlock
 
 Contracts = Contract | str | Mapping[str, Contract | str] | None
 MAX_PAGES = 1_000
@@ -115,3 +117,43 @@ async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
         if cursor is None:
             return tuple(found.values())
     raise EnvironmentBroken(f"its list of tools has no end: {MAX_PAGES} pages and more")
+
+
+def text_of(result: "CallToolResult") -> str:
+    """The texts, line by line, with a placeholder for each block that is no text. Without any text,
+    also the structured content, as JSON."""
+    texts = [_text(block) for block in result.content]
+    lines = [
+        _placeholder(block) if text is None else text
+        for block, text in zip(result.content, texts, strict=True)
+    ]
+    if result.structured_content is not None and all(text is None for text in texts):
+        lines.append(msgspec.json.encode(result.structured_content).decode())
+    return "\n".join(lines)
+
+
+def _text(block: "ContentBlock") -> str | None:
+    if block.type == "text":
+        return block.text
+    if block.type == "resource":
+        return getattr(block.resource, "text", None)
+    return None
+
+
+def _placeholder(block: "ContentBlock") -> str:
+    match block.type:
+        case "image" | "audio":
+            return f"[{block.type}: {block.mime_type}, {_size(block.data)} bytes]"
+        case "resource_link":
+            size = "" if block.size is None else f", {block.size} bytes"
+            return f"[resource: {block.uri}, {block.mime_type or 'unknown type'}{size}]"
+        case "resource":
+            resource: BlobResourceContents = block.resource  # type: ignore[assignment]
+            kind = resource.mime_type or "unknown type"
+            return f"[resource: {resource.uri}, {kind}, {_size(resource.blob)} bytes]"
+        case _:
+            return f"[{block.type}]"
+
+
+def _size(base64: str) -> int:
+    return len(base64.rstrip("=")) * 3 // 4

@@ -14,9 +14,9 @@ import shutil
 import signal
 import subprocess
 from asyncio.subprocess import SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.client.stdio import get_default_environment
@@ -24,7 +24,7 @@ from mcp.shared.message import SessionMessage
 from msgspec import Struct
 
 from holdfast.environments.mcp import sdk_v1
-from holdfast.environments.mcp.server_log import ServerLog
+from holdfast.environments.mcp.connection import ServerLog
 from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         MemoryObjectReceiveStream[SessionMessage | Exception],
         MemoryObjectSendStream[SessionMessage],
     ]
+    from mcp.client import Transport
+    from mcp.client._transport import TransportStreams, WriteStream
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 STOP_SECONDS = 2.0
@@ -226,3 +228,38 @@ def _die_with_parent() -> tuple[str, ...]:
     # Not every setpriv has the option.
     probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
     return prefix if probe.returncode == 0 else ()
+
+
+@asynccontextmanager
+async def with_client_info(
+    transport: "Transport", info: Mapping[str, object]
+) -> "AsyncIterator[TransportStreams]":
+    async with transport as (incoming, outgoing):
+        yield incoming, _ClientInfoStream(outgoing, info)
+
+
+class _ClientInfoStream:
+    """A stream that changes the `initialize` request."""
+
+    def __init__(self, stream: "WriteStream[SessionMessage]", info: Mapping[str, object]):
+        self._stream = stream
+        self._info = info
+
+    async def send(self, item: SessionMessage, /) -> None:
+        # Version 1 of the package wraps each message in a `root`.
+        message: Any = getattr(item.message, "root", item.message)
+        if getattr(message, "method", None) == "initialize":
+            params = message.params or {}
+            client = {**params.get("clientInfo", {}), **self._info}
+            message.params = {**params, "clientInfo": client}
+        await self._stream.send(item)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> "_ClientInfoStream":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._stream.__aexit__(*error)

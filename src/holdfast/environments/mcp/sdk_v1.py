@@ -10,9 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.environments.mcp.server_log import ServerLog
+if TYPE_CHECKING:
+    from holdfast.environments.mcp.connection import ServerLog
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600
@@ -109,7 +110,7 @@ async def http(
     *,
     headers: Mapping[str, str],
     timeout: tuple[float, float],
-    log: ServerLog,
+    log: "ServerLog",
     lost: Callable[[], None],
 ) -> AsyncIterator[Any]:
     """The transport to a URL. `timeout`: seconds to connect, and to read."""

@@ -11,16 +11,14 @@ The client of the `mcp` package must be entered and left in the same task; calls
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import msgspec
 
 from holdfast.environments.mcp import sdk_v1
-from holdfast.environments.mcp.connection import Connection, Http
-from holdfast.environments.mcp.content import text_of
-from holdfast.environments.mcp.listing import list_tools
-from holdfast.environments.mcp.server_log import ServerLog
+from holdfast.environments.mcp.connection import Connection, Http, ServerLog
+from holdfast.environments.mcp.listing import list_tools, text_of
 from holdfast.extras import needed_by
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.records.failure import root_of
@@ -49,10 +47,12 @@ class McpSession:
         connection: Connection,
         *,
         timeout: float,
-        handshake: bool,
-        seed: int | None,
-        introduction: Mapping[str, object],
+        handshake: bool = False,
+        seed: int | None = None,
+        introduction: Mapping[str, object] | None = None,
     ):
+        """Without `handshake`, a session without a handshake is tried first. `introduction` is
+        added to the client's name in the handshake."""
         self.tools: tuple[mcp_types.Tool, ...] = ()
         """The server's tools at the beginning of the session."""
         self.instructions = ""
@@ -74,33 +74,17 @@ class McpSession:
         self._owner = asyncio.create_task(self._run(), name=f"MCP {connection.described}")
 
     @classmethod
-    async def open(
-        cls,
-        connection: Connection,
-        *,
-        timeout: float,
-        handshake: bool = False,
-        seed: int | None = None,
-        introduction: Mapping[str, object] | None = None,
-    ) -> "McpSession":
-        """A session that is ready for calls, with its tools listed; raises `EnvironmentBroken`.
-
-        Without `handshake`, a session without a handshake is tried first. `introduction` is added
-        to the client's name in the handshake.
-        """
-        session = cls(
-            connection,
-            timeout=timeout,
-            handshake=handshake,
-            seed=seed,
-            introduction=introduction or {},
-        )
+    async def open(cls, connection: Connection, **options: Any) -> "McpSession":
+        """A session that is ready for calls, with its tools listed, with the options of a new one;
+        raises `EnvironmentBroken`."""
+        session = cls(connection, **options)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(session._timeout):
                 await session._ready_or_failed.wait()
         except TimeoutError:
             await session.close()
-            raise session._broken(f"did not begin a session within {timeout:g} s") from None
+            seconds = f"{session._timeout:g} s"
+            raise session._broken(f"did not begin a session within {seconds}") from None
         except BaseException:
             await session.close()
             raise
@@ -176,7 +160,7 @@ class McpSession:
             self._log, self._closing.set, seed=self._seed, timeout=self._timeout
         )
         if self._introduction:
-            from holdfast.environments.mcp.client_info import with_client_info
+            from holdfast.environments.mcp.process import with_client_info
 
             transport = with_client_info(transport, self._introduction)
         if sdk_v1.is_installed():
@@ -290,3 +274,87 @@ def _silence_logs() -> None:
         logger = logging.getLogger(name)
         if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
             logger.addHandler(logging.NullHandler())
+
+
+Result = TypeVar("Result")
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
+
+
+class Single:
+    """Runs work once for concurrent callers: if it fails, it fails for all that wait."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._tries = 0
+        self._error: Exception | None = None
+
+    async def run(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        before = self._tries
+        async with self._lock:
+            if self._tries != before and self._error is not None:
+                raise EnvironmentBroken(str(self._error)) from self._error
+            self._error = None
+            try:
+                return await work()
+            except Exception as error:
+                self._error = error
+                raise
+            finally:
+                self._tries += 1
+
+
+class SharedSession:
+    """Open while at least one environment holds it.
+
+    The next call replaces a lost session, once for all that wait. If a session is lost before it
+    answered any call, the next one begins after a growing pause, so that a broken server is not
+    started in a loop.
+    """
+
+    def __init__(self, open_session: Callable[[], Awaitable[McpSession]]):
+        self._open = open_session
+        self._single = Single()
+        self._session: McpSession | None = None
+        self._holders = 0
+        self._failures = 0
+
+    async def hold(self) -> None:
+        self._holders += 1
+        try:
+            await self.session()
+        except BaseException:
+            await self.release()
+            raise
+
+    async def release(self) -> None:
+        self._holders -= 1
+        if self._holders == 0 and self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def session(self) -> McpSession:
+        if self._session is not None and self._session.is_alive:
+            return self._session
+        return await self._single.run(self._renew)
+
+    async def _renew(self) -> McpSession:
+        old = self._session
+        if old is not None and old.is_alive:
+            return old
+        self._session = None
+        if old is not None:
+            self._failures = 0 if old.answered else self._failures + 1
+            await old.close()
+        if self._failures:
+            pause = FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1)
+            await asyncio.sleep(min(pause, MAX_PAUSE_SECONDS))
+        try:
+            session = await self._open()
+        except Exception:
+            self._failures += 1
+            raise
+        if self._holders == 0:
+            await session.close()
+            raise EnvironmentBroken("the MCP session was closed while it was being opened")
+        self._session = session
+        return session

@@ -9,7 +9,7 @@ breaks the environment.
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,9 +25,10 @@ from holdfast.environments.workspace.sandbox.command import (
     CommandEnded,
     CommandStop,
     Launch,
+    Output,
     run,
+    run_in_thread,
 )
-from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.environments.workspace.sandbox.sandbox import Isolation, Sandbox, SandboxJob
 from holdfast.environments.workspace.scoring import WorkspaceScoring
 from holdfast.environments.workspace.snapshots.snapshot import Snapshots
@@ -291,7 +292,7 @@ class Workspace(Environment):
             self._tree, removed = trim(job.folder, before, self._limit)
             return ended, format_removed(removed, self._limit)
 
-        return await _stoppable(work)
+        return await run_in_thread(work)
 
     async def _score(self, own: WorkspaceScoring) -> Observation:
         seconds = self._seconds(own.timeout)
@@ -314,7 +315,7 @@ class Workspace(Environment):
                 self._sandbox.kill_all_in(folder)
                 folders.remove(parent)
 
-        return await _stoppable(work)
+        return await run_in_thread(work)
 
     def _run(self, job: SandboxJob, seconds: float, stop: CommandStop) -> CommandEnded:
         def watch() -> str:
@@ -390,14 +391,6 @@ class Workspace(Environment):
         if found != 1:
             raise ToolSaysNo(f"`old` occurs {found} times in {path}, not once; nothing was changed")
         self._write(path, text.replace(old, new).encode("utf-8", "replace"))
-
-
-async def _stoppable(work: Callable[[CommandStop], Result]) -> Result:
-    stop = CommandStop()
-    try:
-        return await in_thread(lambda: work(stop), interrupt=stop.set)
-    finally:
-        stop.close()
 
 
 # --- the arguments of a workspace

@@ -31,7 +31,7 @@ from holdfast.evaluation.rows.names import invocation_id
 from holdfast.evaluation.rows.status import Status
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents import remote
-from holdfast.gateway.agents.gateway_processor import attempt_of
+from holdfast.gateway.calls.attempt_status import attempt_number
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
@@ -139,7 +139,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
             ) from error
         for name in record.rollouts:
             self._set_status(name, record.status)
-        return await request.response.send(b"{}")
+        return await request.send(b"{}")
 
     def _set_status(self, rollout: str, status: Status | None) -> None:
         ended = self._waiting.get(rollout)
@@ -174,7 +174,9 @@ def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     # Of this attempt alone: late logs of an earlier one have no effect. Nobody can guess it: who
     # logs to it was told it.
     secret = hashlib.sha256(binding.key.encode()).hexdigest()[:16]
-    name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}.{secret}".replace("/", "_")
+    name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_number(t.session)}.{secret}".replace(
+        "/", "_"
+    )
     return InitRequest(
         completion_params={**row.input_metadata.completion_params, **params},
         messages=[message.dump_for_chat_completion_request() for message in row.messages],  # type: ignore[misc]

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from holdfast.gateway.agents.workspace import AgentWorkspace
-from holdfast.gateway.agents.workspace_policy import Restore, WorkspaceWorld, World
+from holdfast.gateway.agents.workspace import AgentWorkspace, Restore, WorkspaceWorld, World
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.step import ValueRecorded

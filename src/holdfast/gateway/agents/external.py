@@ -60,7 +60,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self._keys = Keys()
         self._queue = PendingTrajectories(rejoin)
         self._by_key: dict[str, PendingTrajectory] = {}
-        self._peers = None if place is None else Peers(place, self._limits)
+        self._peers = None if place is None else Peers(place)
         self._outside = HoldRoutes(self.hold, peers=self._peers)
         self._register: AttemptLookup | None = None
         self._session: Session | None = None

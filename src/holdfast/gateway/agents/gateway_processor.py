@@ -12,15 +12,15 @@ from typing import Any, TypedDict
 
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.attempt import AttemptSetup, End
-from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
+from holdfast.gateway.agents.workspace import FRESH, WorkspaceWorld, World
 from holdfast.gateway.calls.probes import probes
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.limits import GatewayLimits
-from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
+from holdfast.gateway.protocol.messages import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
+from holdfast.policy.hold import HOLD_SECONDS, CallHolds, Hold, with_holds
 from holdfast.policy.policy import Policy
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
@@ -103,8 +103,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._holds = CallHolds()
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """It waits while the gateway is held."""
-        return HoldablePolicy(policy, self._holds)
+        """One that can be held: the gateway's holds are those of the policy."""
+        holdable = with_holds(policy)
+        self._holds = holdable.holds
+        return holdable
 
     @property
     def identity(self) -> str:
@@ -279,9 +281,3 @@ async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
     except asyncio.CancelledError:
         await asyncio.wait({ending})
         raise
-
-
-def attempt_of(t: Rollout) -> int:
-    """The number of the present attempt."""
-    session = t.session
-    return max(1, len(session.history.attempts) + session.log.is_unstarted)

@@ -1,8 +1,10 @@
 """An agent's process: started with the addresses and keys that its SDKs read, watched, and ended
-together with everything that it started."""
+together with everything that it started; or the same within its workspace's sandbox.
+"""
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -10,11 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from holdfast.environments.workspace.sandbox.confinement import confinement
+from holdfast.environments.workspace.sandbox.command import (
+    Bounds,
+    Launch,
+    end_of,
+    run,
+    run_in_thread,
+)
+from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
-from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 
@@ -23,8 +32,6 @@ MARK = "HOLDFAST_URL"
 MAX_ROUNDS = 5
 """How often it is looked for what an agent has left: it may start more meanwhile."""
 TAIL_CHARACTERS = 2_000
-_BEFORE = 8_000
-"""Bytes that are read before the tail: half a secret would not be known for one."""
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
@@ -56,27 +63,18 @@ def variables(
     }
 
 
-class AgentProcess:
+class AgentProcess(Struct):
     """One attempt of an agent. Its output is in two files of its folder."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        folder: Path,
-        env: Mapping[str, str],
-        cwd: Path,
-        confined: bool = True,
-    ):
-        self._command = list(command)
-        self._confined = confined
-        self._folder = folder
-        self._env = dict(env)
-        self._cwd = cwd
-        self._process: asyncio.subprocess.Process | None = None
+    command: Sequence[str]
+    folder: Path
+    env: Mapping[str, str]
+    cwd: Path
+    confined: bool = True
+    _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        out, err = self._folder / "stdout", self._folder / "stderr"
+        out, err = self.folder / "stdout", self.folder / "stderr"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -84,8 +82,8 @@ class AgentProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
-                    env=self._env,
-                    cwd=self._cwd,
+                    env=self.env,
+                    cwd=self.cwd,
                     # A group of its own: what the agent starts is ended with it.
                     start_new_session=True,
                 )
@@ -95,14 +93,14 @@ class AgentProcess:
     def _full_command(self) -> list[str]:
         """The command, tied to this process where the system can: an agent whose driver was killed
         would go on, and nobody would know of it."""
-        name, tie = self._command[0], shutil.which("setpriv")
-        found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
+        name, tie = self.command[0], shutil.which("setpriv")
+        found = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not found:
             # A missing command must look different from one that fails.
-            return self._command
-        prefix = confinement().words if self._confined else ()
+            return list(self.command)
+        prefix = confinement().words if self.confined else ()
         # The tie comes last: who changes its credentials may lose it.
-        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
+        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self.command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"
@@ -120,21 +118,15 @@ class AgentProcess:
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
         # The environment may hold another address already.
-        if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
+        if f"/t/{PREFIX}" in (address := self.env.get(MARK, "")):
             await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
     @property
     def last_output(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
-        return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
-
-
-def end_of(path: Path) -> str:
-    """What stands at the end of a file, which may be larger than the memory; without secrets."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_CHARACTERS - _BEFORE))
-        text = file.read(TAIL_CHARACTERS + _BEFORE).decode("utf-8", "replace")
-    return redact(text.strip())[-TAIL_CHARACTERS:].strip()
+        names = ("stderr", "stdout")
+        ends = (end_of(self.folder / name, TAIL_CHARACTERS) for name in names)
+        return next(filter(None, ends), "")
 
 
 def _end_strays(mark: bytes) -> None:
@@ -172,3 +164,24 @@ def _end_stray(pid: int, mark: bytes) -> bool:
 def _signal(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+class SandboxedProcess(Struct, frozen=True):
+    """One attempt of an agent. What it writes, to stdout and stderr, is in one file. When `run` is
+    over, nothing that it started is alive, as far as its sandbox can see."""
+
+    launch: Launch
+    output: Path
+
+    async def run(self) -> int:
+        """Its exit code; negative for a signal."""
+        bounds = Bounds(math.inf, TAIL_CHARACTERS)
+        ended = await run_in_thread(
+            lambda stop: run(self.launch, bounds, stop=stop, into=self.output)
+        )
+        # A sandbox reports a signal by an exit code above this.
+        return ended.exit_code if ended.exit_code <= 128 else 128 - ended.exit_code
+
+    @property
+    def last_output(self) -> str:
+        return end_of(self.output, TAIL_CHARACTERS)

@@ -25,10 +25,10 @@ from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.gateway_processor import (
     GatewayOptions,
     GatewayRolloutProcessor,
-    attempt_of,
 )
+from holdfast.gateway.calls.attempt_status import attempt_number
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.errors import AgentFailed
+from holdfast.gateway.protocol.messages import AgentFailed
 from holdfast.gateway.server import Binding
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.encoding.redaction import hide, hide_credentials, redact
@@ -111,7 +111,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
     ) -> Returned:
         body = {
             "trajectory": str(t.key),
-            "attempt": attempt_of(t),
+            "attempt": attempt_number(t.session),
             "task": msgspec.to_builtins(t.task),
             "model": t.speaker.policy.model,
             "url": binding.bound_url,
@@ -128,10 +128,10 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         pause = FIRST_PAUSE
         while True:
             report = await self._call("GET", run, None, _Report)
-            if (report.trajectory, report.attempt) != (str(t.key), attempt_of(t)):
+            if (report.trajectory, report.attempt) != (str(t.key), attempt_number(t.session)):
                 raise EnvironmentBroken(
                     f"{self._url} reports about {report.trajectory}, attempt {report.attempt}, "
-                    f"when asked about {t.key}, attempt {attempt_of(t)}"
+                    f"when asked about {t.key}, attempt {attempt_number(t.session)}"
                 )
             if report.status == "completed":
                 return report.reward if report.turns is None else (report.turns, report.reward)

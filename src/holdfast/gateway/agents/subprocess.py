@@ -2,7 +2,7 @@
 
 It gets the gateway's address by environment variables, and nothing else. When it, the gateway or
 the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was. What it finds around it then: see `workspace_policy`.
+where it was. What it finds around it then: see `workspace`.
 """
 
 import inspect
@@ -15,27 +15,32 @@ from typing import Any, Unpack
 
 import msgspec
 
-from holdfast.environments.workspace.sandbox.confinement import confinement
+from holdfast.environments.workspace.sandbox.processes import confinement
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.address import LOOPBACK
 from holdfast.gateway.agents.gateway_processor import (
     GatewayOptions,
     GatewayRolloutProcessor,
-    attempt_of,
 )
-from holdfast.gateway.agents.process import TASK_FILE, AgentProcess, environment, variables
-from holdfast.gateway.agents.sandboxed_process import SandboxedProcess
+from holdfast.gateway.agents.process import (
+    TASK_FILE,
+    AgentProcess,
+    SandboxedProcess,
+    environment,
+    variables,
+)
 from holdfast.gateway.agents.temp_dirs import WORKING, scratch, trajectory_folder
-from holdfast.gateway.agents.workspace import AgentWorkspace
-from holdfast.gateway.agents.workspace_policy import (
+from holdfast.gateway.agents.workspace import (
     FRESH,
+    AgentWorkspace,
     FreshWorld,
     Restore,
     WorkspaceWorld,
     World,
 )
+from holdfast.gateway.calls.attempt_status import attempt_number
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
+from holdfast.gateway.protocol.messages import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
 from holdfast.private_files import private_folder
 from holdfast.records.encoding.declared import checks_arguments
@@ -177,7 +182,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         if self._logs is None:
             return None
         name = f"{file_name(t.key.task)}-{t.key.sample}"
-        folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
+        folder = self._logs / file_name(t.key.run) / name / str(attempt_number(t.session))
         private_folder(folder)
         (folder / TASK_FILE).write_bytes(msgspec.json.encode(t.task))
         return folder

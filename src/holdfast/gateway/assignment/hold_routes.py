@@ -23,7 +23,6 @@ from msgspec import Struct
 from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
-from holdfast.gateway.workers import peers as between
 from holdfast.gateway.workers.peers import ORDER, ORDERED, Peers
 from holdfast.policy.hold import HOLD_SECONDS, Hold
 
@@ -72,11 +71,11 @@ class HoldRoutes:
         """The routes for other workers."""
 
         async def order(context: RequestContext) -> web.StreamResponse:
-            self._obey(await between.parse_body(context, HoldOrder))
-            return await between.send_json(context, None)
+            self._obey(await context.parse(HoldOrder, wanted="an order"))
+            return await context.send_json(None)
 
         async def ordered(context: RequestContext) -> web.StreamResponse:
-            return await between.send_json(context, self._order)
+            return await context.send_json(self._order)
 
         return {ORDER: order, ORDERED: ordered}
 
@@ -91,18 +90,19 @@ class HoldRoutes:
             self._obey(msgspec.json.decode(body, type=HoldOrder))
 
     async def _handle_hold(self, context: RequestContext) -> web.StreamResponse:
-        seconds = _parse(await context.body(), HoldRequest, '{"seconds": 60}').seconds
+        request = await context.parse(HoldRequest, wanted='{"seconds": 60}')
+        seconds = request.seconds
         if not 0 < seconds <= MAX_HOLD_SECONDS:
             message = f"a hold has a deadline: give seconds above 0, at most {MAX_HOLD_SECONDS:g}"
             raise RequestRejected(400, message, param="seconds")
         workers = await self._give(time.monotonic() + seconds)
         body = {"held": True, "seconds": seconds, "workers": workers}
-        return await between.send_json(context, body)
+        return await context.send_json(body)
 
     async def _handle_release(self, context: RequestContext) -> web.StreamResponse:
-        _parse(await context.body(), ReleaseRequest, "nothing")
+        await context.parse(ReleaseRequest, wanted="nothing")
         workers = await self._give(0.0)
-        return await between.send_json(context, {"held": False, "workers": workers})
+        return await context.send_json({"held": False, "workers": workers})
 
     async def _give(self, until: float) -> int:
         """How many workers obey."""
@@ -134,10 +134,3 @@ class HoldRoutes:
             new.replace(own)
         except OSError as error:
             _log.warning("a hold is not kept, should all workers be killed at once: %s", error)
-
-
-def _parse(body: bytes, kind: "type[between.Body]", expected: str) -> "between.Body":
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
-        raise RequestRejected(400, f"it wants {expected}: {error}") from error

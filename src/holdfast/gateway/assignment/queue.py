@@ -46,7 +46,6 @@ class PendingTrajectories:
     def __init__(self, rejoin: float = REJOIN_SECONDS) -> None:
         self._rejoin = rejoin
         self._open: dict[TrajectoryKey, PendingTrajectory] = {}
-        self._names: dict[str, PendingTrajectory] = {}
         self._free: deque[PendingTrajectory] = deque()
         self._requested: Counter[TrajectoryKey] = Counter()
         """Trajectories for whose next attempt a request waits."""
@@ -69,21 +68,22 @@ class PendingTrajectories:
         if has_agent and not is_returned and not self._requested[pending.key]:
             pending.reserved_until = asyncio.get_running_loop().time() + self._rejoin
         async with self._changed:
-            self._open[pending.key] = self._names[str(pending.key)] = pending
+            self._open[pending.key] = pending
             self._free.append(pending)
             self._changed.notify_all()
 
     async def withdraw(self, pending: PendingTrajectory) -> None:
         async with self._changed:
             if self._open.get(pending.key) is pending:
-                del self._open[pending.key], self._names[str(pending.key)]
+                del self._open[pending.key]
             if pending in self._free:
                 self._free.remove(pending)
             self._changed.notify_all()
 
     def of(self, trajectory: str) -> PendingTrajectory | None:
         """The pending trajectory with this name, if it is open here."""
-        return self._names.get(trajectory)
+        matches = (pending for key, pending in self._open.items() if str(key) == trajectory)
+        return next(matches, None)
 
     @property
     def is_closed(self) -> bool:

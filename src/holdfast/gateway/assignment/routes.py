@@ -22,7 +22,6 @@ from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.http.tickets import RelayReport
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
-from holdfast.gateway.workers import peers as between
 from holdfast.gateway.workers.peers import (
     AVAILABLE,
     OWNS,
@@ -59,7 +58,7 @@ class AssignmentRoutes:
 
     async def open(self, context: RequestContext) -> web.StreamResponse:
         """`POST /trajectories`."""
-        query = _parse(await context.body())
+        query = await _query(context)
         deadline = _deadline(min(max(query.wait, 0.0), MAX_WAIT_SECONDS))
         while True:
             try:
@@ -104,10 +103,10 @@ class AssignmentRoutes:
     async def _send(
         self, context: RequestContext, pending: PendingTrajectory
     ) -> web.StreamResponse:
-        context.response.trajectory = str(pending.key)
+        context.trajectory = str(pending.key)
         try:
             await pending.trajectory.session.log.start_attempt()
-            return await context.response.send(msgspec.json.encode(_description(pending)))
+            return await context.send_json(_description(pending))
         except BaseException:
             self._pending.give_back(pending)
             raise
@@ -116,10 +115,10 @@ class AssignmentRoutes:
         self, index: int, context: RequestContext, body: bytes, ticket: str
     ) -> web.StreamResponse:
         assert self._peers is not None, "another worker assigned it"
-        context.response.trajectory = msgspec.json.decode(body)["trajectory"]
+        context.trajectory = msgspec.json.decode(body)["trajectory"]
         delivered = False
         try:
-            response = await context.response.send(body)
+            response = await context.send(body)
             delivered = True
         finally:
             self._peers.report(index, RelayReport(ticket, delivered))
@@ -129,32 +128,32 @@ class AssignmentRoutes:
 
     def internal_routes(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
         async def owns(context: RequestContext) -> web.StreamResponse:
-            query = await between.parse_body(context, WaitForTrajectory)
+            query = await context.parse(WaitForTrajectory, wanted="a trajectory")
             found = await self._pending.until(
                 lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
             )
-            return await between.send_json(context, found)
+            return await context.send_json(found)
 
         async def available(context: RequestContext) -> web.StreamResponse:
-            query = _parse(await context.body())
+            query = await _query(context)
             deadline = _deadline(query.wait)
             found = await self._pending.wait_available(query.task, query.sample, deadline)
-            return await between.send_json(context, found)
+            return await context.send_json(found)
 
         async def take(context: RequestContext) -> web.StreamResponse:
-            pending = await self._take(_parse(await context.body()))
+            pending = await self._take(await _query(context))
             assigned = _Assigned(self._pending, pending, pending.trajectory.last_seen)
             response = await self._send(context, pending)
             context.leave(assigned, delivered=True)
             return response
 
         async def relayed(context: RequestContext) -> web.StreamResponse:
-            for report in await between.parse_body(context, list[RelayReport]):
+            for report in await context.parse(list[RelayReport], wanted="reports"):
                 self._on_report(report)
-            return await between.send_json(context, None)
+            return await context.send_json(None)
 
         async def send_stats(context: RequestContext) -> web.StreamResponse:
-            return await between.send_json(context, stats())
+            return await context.send_json(stats())
 
         return {
             OWNS: owns,
@@ -183,12 +182,9 @@ class _Assigned(Struct, frozen=True, eq=False):
         """Its agent calls, or is none."""
 
 
-def _parse(body: bytes) -> TrajectoryRequest:
-    try:
-        query = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
-    except (ValueError, RecursionError) as error:
-        message = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
-        raise RequestRejected(400, message) from error
+async def _query(context: RequestContext) -> TrajectoryRequest:
+    wanted = '{"task": "t1", "sample": 0, "wait": 30}, or less'
+    query = await context.parse(TrajectoryRequest, wanted=wanted)
     if query.sample and query.task is None:
         raise RequestRejected(400, "a sample is one of a task: name it too", param="task")
     return query

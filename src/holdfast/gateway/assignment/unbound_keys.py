@@ -14,9 +14,9 @@ from aiohttp import web
 
 from holdfast.gateway.assignment.queue import PendingTrajectories, PendingTrajectory
 from holdfast.gateway.calls.attempt_status import AttemptLookup, status_of
-from holdfast.gateway.http.exceptions import attempt_over, completed
-from holdfast.gateway.http.relay import ELSEWHERE
-from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.calls.rejections import attempt_over
+from holdfast.gateway.http.call_route import completed
+from holdfast.gateway.http.request import ELSEWHERE, RequestContext
 from holdfast.gateway.protocol.keys import Bearer
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.workers.peers import OWNS, Peers, WaitForTrajectory
@@ -101,7 +101,7 @@ class UnboundKeys:
         if context.route == "/complete" and found.finished and found.is_last(bearer):
             # It was confirmed before, and the agent may not have received that.
             await context.body()
-            return await context.response.send(completed(found.reward))
+            return await context.send(completed(found.reward))
         if found.is_over(bearer):
             raise self._rejection(context.key, for_ever=not found.finished)
         return None

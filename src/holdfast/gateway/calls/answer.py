@@ -1,13 +1,29 @@
-"""A recorded call as the answer that its agent gets, the same at every request.
+"""A recorded call as the answer that its agent gets, the same at every request; and what a wire can
+look up while it parses a request.
 
 The record holds what was sampled. A stop string ends a reply and is no part of the answer, as with
 every provider; the tokens keep it.
+
+An agent sends its whole conversation with each call. The part that was sent before, byte for byte,
+is taken from a cache, and only the rest is parsed and hashed: a call costs as much at the end of a
+long trajectory as at its beginning. The cache changes nothing but the time. Answers to which
+requests refer by id come from the record alone: every later process knows them, and none knows
+those behind a fork.
 """
 
-from msgspec import structs
+from collections.abc import Callable
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
+from msgspec import Raw, structs
+
+from holdfast.gateway.calls import digest
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    EarlierAnswer,
+    GenerationRequest,
+)
 from holdfast.policy.policy import DEADLINE
+from holdfast.records.conversation import conversation
 from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role
@@ -22,18 +38,19 @@ def build_answer(
     steps = [session.history.steps[path] for path in called.choices]
     replies = [step for step in steps if isinstance(step, Generated)]
     assert len(replies) == len(steps), "a call is answered by generations"
+    usages = [step.counted for step in replies]
     # Choices of one prompt share it.
-    prompts = replies[:: request.n]
+    prompts = usages[:: request.n]
     return Answer(
         id=called.answer,
         created=called.created,
         model=called.model,
         choices=tuple(_choice(session, step, request, bare=bare) for step in replies),
-        prompt_tokens=sum(step.counted.prompt_tokens for step in prompts),
-        completion_tokens=sum(step.counted.completion_tokens for step in replies),
-        cached_tokens=sum(step.keep for step in prompts),
-        engine_cached_tokens=sum(step.counted.cached_tokens for step in prompts),
-        reasoning_tokens=sum(step.counted.reasoning_tokens for step in replies),
+        prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cached_tokens=sum(step.keep for step in replies[:: request.n]),
+        engine_cached_tokens=sum(usage.cached_tokens for usage in prompts),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
     )
 
 
@@ -45,7 +62,8 @@ def sent_message(step: Generated) -> Message:
 def _choice(
     session: Session, step: Generated, request: GenerationRequest, *, bare: bool
 ) -> AnswerChoice:
-    reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
+    reason = step.finish_reason
+    reason = "length" if reason == DEADLINE else reason
     message, stop = _cut(step)
     if bare:
         message = Message(Role.ASSISTANT, message.text)
@@ -67,7 +85,7 @@ def _choice(
 def _cut(step: Generated) -> tuple[Message, str | None]:
     """Without the first stop string and what follows it, and which one that is."""
     message = step.message
-    if step.finish_reason != "stop" or not step.sampling.stop:
+    if not step.sampling.stop or step.finish_reason != "stop":
         return message, None
     text = message.text
     found = [(at, stop) for stop in step.sampling.stop if (at := text.find(stop)) >= 0]
@@ -75,3 +93,77 @@ def _cut(step: Generated) -> tuple[Message, str | None]:
         return message, None
     at, stop = min(found)
     return structs.replace(message, content=text[:at]), stop
+
+
+Messages = tuple[Message, ...]
+Parse = Callable[[bytes], Messages]
+MAX_CONVERSATIONS = 4
+"""Conversations that go on side by side: an agent and its sub-agents."""
+MIN_MESSAGES = 16
+"""Of a cached conversation: shorter ones are parsed faster than they are kept."""
+
+
+class ConversationCache:
+    """The latest conversations of one trajectory."""
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[bytes, Messages]] = []
+        """The JSON without its closing bracket, and its messages; the latest last."""
+        self._digests: list[tuple[Messages, list[bytes]]] = []
+
+    def messages(self, sent: Raw, parse: Parse) -> Messages:
+        """The messages of a JSON array; `parse` parses each element, and raises what it likes."""
+        raw = bytes(sent)
+        found: Messages | None = None
+        for at, (known, messages) in enumerate(self._sent):
+            if raw.startswith(known) and (rest := _rest(raw, len(known))) is not None:
+                found = messages + parse(rest)
+                del self._sent[at]
+                break
+        found = parse(raw) if found is None else found
+        if len(found) >= MIN_MESSAGES:
+            latest = self._sent[1 - MAX_CONVERSATIONS :]
+            self._sent = [*latest, (raw.rstrip()[:-1].rstrip(), found)]
+        return found
+
+    def digests(self, messages: Messages) -> list[bytes]:
+        """`digest.digests`."""
+        found: list[bytes] = []
+        for at, (known, digests) in enumerate(self._digests):
+            if messages[: len(known)] == known:
+                found = digests
+                del self._digests[at]
+                break
+        last = found[-1] if found else digest.START
+        found = found + digest.digests(messages[len(found) :], last)
+        if len(found) >= MIN_MESSAGES:
+            self._digests = [*self._digests[1 - MAX_CONVERSATIONS :], (messages, found)]
+        return found
+
+
+def _rest(raw: bytes, known: int) -> bytes | None:
+    """The array of what follows; None where the known part does not end with an element of it."""
+    rest = raw[known:].lstrip()
+    if rest[:1] == b",":
+        return b"[" + rest[1:]
+    return b"[]" if rest == b"]" else None
+
+
+class TrajectoryLookup(ConversationCache):
+    """What requests of one trajectory can look up."""
+
+    def __init__(self, session: Session):
+        super().__init__()
+        self._session = session
+
+    def earlier_answer(self, answer: str) -> EarlierAnswer | None:
+        history = self._session.history
+        called = next((call for call in history.calls.values() if call.answer == answer), None)
+        step = None if called is None else history.steps.get(called.path)
+        if called is None or not isinstance(step, Generated):
+            return None
+        messages = conversation(history, self._session.task, step)
+        # Results of tools that were run through the gateway may follow.
+        end = max(at for at, message in enumerate(messages) if message is step.message)
+        found = build_answer(self._session, called, GenerationRequest(called.model, ()), bare=False)
+        return EarlierAnswer(found, (*messages[:end], sent_message(step)), called.instructed)

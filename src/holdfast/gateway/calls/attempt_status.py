@@ -1,16 +1,27 @@
-"""What the journal says of an attempt whose trajectory is not open here, or not yet.
+"""What the record says of an attempt, and which answers its agent is known to have received.
 
 A key names its attempt, and each attempt is durable before its key is sent: so the record alone
 decides whether a key is that of the last attempt, also after every process that made keys is gone.
+
+After a restart, an agent that goes on gets a recorded answer again only while nobody knows that it
+has it: asking the same once more is then another call. What is known is noted in the record of the
+call: with the next call, or, if none comes, a moment later. Nobody waits for a note. One that is
+lost makes an answer come again, never a new one in the place of an answer that was lost.
 """
 
-from msgspec import Struct
+import asyncio
+from collections import defaultdict
+from contextlib import suppress
+
+from msgspec import Struct, structs
 
 from holdfast.gateway.protocol.keys import Bearer
 from holdfast.journal.journal import Journal
+from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.step import Generated
+from holdfast.records.step import Called, Generated
+from holdfast.rollout.replay.session import Session
 
 
 class AttemptStatus(Struct, frozen=True):
@@ -26,6 +37,11 @@ class AttemptStatus(Struct, frozen=True):
     def is_last(self, bearer: Bearer) -> bool:
         """Whether the key is that of the last attempt, and nothing ended it but its success."""
         return bearer.attempt == self.attempts and not self.last_failed
+
+
+def attempt_number(session: Session) -> int:
+    """The number of the present attempt."""
+    return max(1, len(session.history.attempts) + session.log.is_unstarted)
 
 
 def status_of(history: History) -> AttemptStatus:
@@ -68,3 +84,79 @@ class AttemptLookup:
             if str(row.key) == trajectory:
                 return status_of(History(await self._journal.history(row.id)))
         return None
+
+
+NOTE_SECONDS = 0.1
+"""After which a note is written by itself: an agent that asks at once has it written with its next
+call, for nothing."""
+
+
+class HeardAnswers:
+    """Of one attempt. Close it before the attempt's last record is written."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._unwritten: list[tuple[bytes, int]] = []
+        """Calls, by key and occurrence."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def add(self, call: tuple[bytes, int]) -> None:
+        if self._closed:
+            return
+        self._unwritten.append(call)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._write)
+
+    def take_records(self) -> tuple[Called, ...]:
+        """The notes that are not written yet; whoever takes them writes them."""
+        if not self._unwritten:
+            return ()
+        calls, attempt = self._session.history.calls, attempt_number(self._session)
+        found = [calls.get(call) for call in self._unwritten]
+        self._unwritten = []
+        return tuple(
+            structs.replace(called, heard=attempt)
+            for called in found
+            if called is not None and called.heard != attempt
+        )
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def _write(self) -> None:
+        self._timer = None
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._append(), name="note what was heard")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, self._write)
+
+    async def _append(self) -> None:
+        # An attempt that is over needs none, and a journal that fails says so to the next call.
+        with suppress(HoldfastError):
+            if records := self.take_records():
+                await self._session.log.append(*records)
+
+
+def continued_keys(history: History) -> set[bytes]:
+    """The keys of calls whose answers a later call goes on from. An agent that asks one of these
+    again has begun anew, and hears everything again."""
+    bases = {step.base for step in history.generations if step.base}
+    return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
+
+
+def heard_occurrences(history: History) -> dict[bytes, int]:
+    """By key, how many of the first calls with it the agent of the last attempt has heard."""
+    heard: defaultdict[bytes, set[int]] = defaultdict(set)
+    for (key, occurrence), called in history.calls.items():
+        if called.heard == len(history.attempts):
+            heard[key].add(occurrence)
+    return {
+        key: next(count for count in range(len(found) + 1) if count not in found)
+        for key, found in heard.items()
+    }

@@ -1,15 +1,24 @@
-"""One call of an agent: its identity, its request, and the connections that wait for its answer."""
+"""The calls of an agent: which of them a request repeats, what is needed to sample an answer, the
+answer while it is sampled, and the connections that wait for it.
+
+Everything that is sent is durable (I1): each part of a reply is sent when its draft is recorded. So
+a reply whose beginning was sent is not lost when a process dies: the next attempt to sample it goes
+on from there, and a repeated request gets the same beginning. The end is sent when the whole reply
+is recorded.
+"""
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.calls.stream import LiveAnswer
-from holdfast.gateway.calls.tool_schemas import ToolSet
+from holdfast.gateway.calls.digest import ToolSet
+from holdfast.gateway.calls.rejections import attempt_over
 from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerDelta,
@@ -17,11 +26,134 @@ from holdfast.gateway.protocol.messages import (
     Opening,
     RequestRejected,
 )
-from holdfast.records.errors import RunStopped
+from holdfast.policy.policy import Draft
+from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.records.encoding.tokens import unpack_ids
+from holdfast.records.history import History
+from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
-from holdfast.rollout.replay.generate_step import GenerateStep
+from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
+from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Speaker
+
+Result = TypeVar("Result")
+Call = TypeVar("Call", bound="AgentCall[Any]")
+
+
+class DraftedCall(Struct, frozen=True):
+    """A call of which only a beginning is durable."""
+
+    number: int
+    """Of its steps."""
+    created: int
+
+
+def drafted_calls(history: History) -> dict[tuple[bytes, int], DraftedCall]:
+    """By key and occurrence, as recorded calls are."""
+    return {
+        (draft.call, draft.occurrence): DraftedCall(int(path.partition(".")[0]), draft.created)
+        for path, draft in history.drafts.items()
+        if draft.call
+    }
+
+
+class Pace(Struct, frozen=True):
+    """How much is made durable and sent at once."""
+
+    tokens: int = 0
+    """0: nothing before the end."""
+    seconds: float | None = None
+
+
+class LiveAnswer:
+    """The answer of one call. Connections come and go; each gets all of it."""
+
+    def __init__(self) -> None:
+        self.opening: Opening | None = None
+        self._deltas: list[AnswerDelta] = []
+        self._more: asyncio.Future[None] | None = None
+
+    def audiences(
+        self,
+        turns: Sequence[GenerateStep],
+        speaker: Speaker,
+        *,
+        opening: Opening,
+        pace: Pace,
+        call: "CallId",
+    ) -> "Sequence[DraftListener]":
+        """One for each choice."""
+        self.opening = opening
+        return [
+            DraftListener(
+                _Choice(index, speaker, turn, self._publish).receive,
+                pace.tokens,
+                pace.seconds,
+                *call,
+                opening.created,
+            )
+            for index, turn in enumerate(turns)
+        ]
+
+    def since(self, count: int) -> Sequence[AnswerDelta]:
+        return self._deltas[count:]
+
+    @property
+    def more(self) -> "asyncio.Future[None]":
+        """Done when there are more deltas."""
+        if self._more is None:
+            self._more = asyncio.get_running_loop().create_future()
+        return self._more
+
+    def forget(self) -> None:
+        """The whole answer is ready, and takes their place."""
+        self._deltas = []
+
+    def _publish(self, deltas: Sequence[AnswerDelta]) -> None:
+        self._deltas += deltas
+        more, self._more = self._more, None
+        if more is not None:
+            more.set_result(None)
+
+
+class _Choice:
+    """One reply of a call."""
+
+    def __init__(
+        self,
+        index: int,
+        speaker: Speaker,
+        turn: GenerateStep,
+        publish: Callable[[Sequence[AnswerDelta]], None],
+    ):
+        self._index = index
+        self._message = LiveMessage(
+            speaker.renderer,
+            prompt=turn.ids,
+            tools=turn.tools,
+            stop=turn.sampling.stop,
+            bare=turn.bare,
+        )
+        self._known = 0
+        self._publish = publish
+
+    def receive(self, draft: Draft) -> None:
+        if draft.start != self._known:
+            # The engine took tokens back that were sent. What replaces them is sent at the end, if
+            # it begins in the same way.
+            self._message.is_over = True
+            return
+        ids = unpack_ids(draft.ids)
+        self._known += len(ids)
+        if parts := self._message.take(ids):
+            self._publish(
+                [
+                    AnswerDelta(self._index, text, channel is Channel.REASONING)
+                    for channel, text in parts
+                ]
+            )
 
 
 class CallId(NamedTuple):
@@ -31,78 +163,99 @@ class CallId(NamedTuple):
     occurrence: int
 
 
-class AgentCall(Struct):
-    """One call of an attempt, and how many connections wait for its answer."""
+class AgentCall(Struct, Generic[Result], eq=False):
+    """One call of an attempt, and how many connections wait for its result."""
 
-    id: CallId
-    job: "asyncio.Task[Answer]"
-    live: LiveAnswer
+    key: bytes
+    """The digest of its content."""
+    job: "asyncio.Task[Result]"
     subscribers: int = 0
     delivered: bool = False
-    """Whether a connection received the whole answer."""
+    """Whether a connection received the whole result."""
 
 
-class CallSubscription:
-    """One connection that waits for the answer of a call."""
+class CallTable(Generic[Call]):
+    """The calls of one attempt, by their content, and by the names that clients give them."""
 
-    def __init__(
-        self,
-        call: AgentCall,
-        *,
-        on_leave: Callable[[], None],
-        on_delivered: Callable[[CallId], None],
-        on_answer: Callable[[Answer], Awaitable[None]],
-        on_rejected: Callable[[RequestRejected], Awaitable[None]],
-    ):
-        """`on_delivered`: called when the connection has the whole answer; `on_answer`,
-        `on_rejected`: awaited before the connection gets either."""
-        self._call = call
-        self._on_leave = on_leave
-        self._on_delivered = on_delivered
-        self._on_answer = on_answer
-        self.on_rejected = on_rejected
-        self._received = 0
+    def __init__(self) -> None:
+        self._by_key: defaultdict[bytes, list[Call]] = defaultdict(list)
+        self._named: dict[str, Call] = {}
+
+    def __iter__(self) -> Iterator[Call]:
+        return (call for calls in self._by_key.values() for call in calls)
+
+    def count(self, key: bytes) -> int:
+        return len(self._by_key[key])
+
+    def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
+        """The call that a request repeats: that of its name; or one with the same content whose
+        result no connection waits for or received; with `again`, else the last. Other calls with
+        the same content are others. Raises `RequestRejected` for the name of another call."""
+        if name in self._named:
+            if self._named[name].key != key:
+                message = "this idempotency key was given to another request"
+                raise RequestRejected(400, message, code="idempotency_key_in_use")
+            return self._named[name]
+        calls = self._by_key[key]
+        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
+        return calls[-1] if found is None and again and calls else found
+
+    def add(self, call: Call) -> Call:
+        self._by_key[call.key].append(call)
+        return call
+
+    def name(self, call: Call, name: str) -> None:
+        """From now on, requests of this name repeat the call."""
+        self._named[name] = call
+
+    @property
+    def is_waited_for(self) -> bool:
+        return any(call.subscribers for call in self)
+
+    async def cancel(self, *, after: float = 0.0) -> None:
+        """Ends all of them; those that still run have so many seconds before."""
+        jobs = [call.job for call in self]
+        if after and (running := [job for job in jobs if not job.done()]):
+            await asyncio.wait(running, timeout=after)
+        for job in jobs:
+            job.cancel()
+        if jobs:
+            await asyncio.wait(jobs)
+        for job in jobs:
+            _ = job.cancelled() or job.exception()
+
+
+class Subscription(Generic[Call]):
+    """One connection that waits for the result of a call."""
+
+    def __init__(self, call: Call):
+        self.call = call
         call.subscribers += 1
 
-    async def answer(self) -> Answer:
-        """A cancellation ends the waiting, not the sampling."""
+    async def result(self) -> Any:
+        """A cancellation ends the waiting, not the call."""
         try:
-            found = await asyncio.shield(self._call.job)
-        except RunStopped as stopped:
-            raise RequestRejected(503, str(stopped), code="stopping") from stopped
-        await self._on_answer(found)
-        return found
-
-    @property
-    def is_ready(self) -> bool:
-        return self._call.job.done()
-
-    @property
-    def opening(self) -> Opening | None:
-        """The opening of an answer that is streamed while it is sampled."""
-        return self._call.live.opening
-
-    async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
-        """The durable deltas since the last time; none after so many seconds, or at the end."""
-        live, job = self._call.live, self._call.job
-        if not self.is_ready and not live.since(self._received):
-            events: set[asyncio.Future[Any]] = {job, live.more}
-            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        found = () if self.is_ready else live.since(self._received)
-        self._received += len(found)
-        return found
+            return await asyncio.shield(self.call.job)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise attempt_over() from None
 
     def leave(self, *, delivered: bool | None) -> None:
         """None: nobody knows. A repetition is then taken for one."""
-        self._call.subscribers -= 1
+        self.call.subscribers -= 1
         if delivered:
             self.mark_delivered()
-        self._on_leave()
 
     def mark_delivered(self) -> None:
-        """An answer that was taken for lost did arrive."""
-        self._call.delivered = True
-        self._on_delivered(self._call.id)
+        """A result that was taken for lost did arrive."""
+        self.call.delivered = True
+
+
+class SampledCall(AgentCall[Answer], kw_only=True, eq=False):
+    id: CallId
+    live: LiveAnswer
 
 
 class PendingCall(Struct, frozen=True, eq=False):
@@ -122,13 +275,37 @@ class PendingCall(Struct, frozen=True, eq=False):
         """From which its samples and ids are derived: nothing that depends on timing."""
         return f"{self.id.key.hex()}.{self.id.occurrence}"
 
-    def seed(self, session: Session, choice: str) -> int | None:
-        """Where the agent gives one: the same request samples the same again in this trajectory.
+    def turn(
+        self,
+        session: Session,
+        path: str,
+        *,
+        prompt: Prompt,
+        ids: "array[int]",
+        messages: Sequence[Message],
+        added: tuple[Message | str, ...],
+        bare: bool = False,
+    ) -> GenerateStep:
+        """The generation of one choice.
+
+        Where the agent gives a seed, the same request samples the same again in this trajectory.
         Other trajectories differ: n copies of one sample are no group."""
-        if self.request.seed is None:
-            return None
-        # The agent's seed is part of the key.
-        return session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
+        choice, seed = path.split(".")[1], None
+        if self.request.seed is not None:
+            # The agent's seed is part of the key.
+            seed = session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
+        return GenerateStep(
+            path=path,
+            prompt=prompt,
+            ids=ids,
+            sampling=self.sampling,
+            tools=self.request.tools,
+            messages=tuple(messages),
+            added=added,
+            seed_from=f"{self.seed_from}.{choice}",
+            seed=seed,
+            bare=bare,
+        )
 
     def opening(self, turns: Sequence[GenerateStep], *, trajectory: str, created: int) -> Opening:
         # Choices of one prompt share it.

@@ -1,9 +1,11 @@
-"""When are two requests, or two conversations, the same?
+"""When are two requests, two conversations, or two sets of tools the same?
 
 Clients do not send back exactly what they got: they drop reasoning, split text into parts, write a
-call's arguments anew. Compared is the content of a conversation: roles, text, images, calls with
-their ids, names and arguments as values, results. Digests are chained message by message, so that
-the longest known beginning of a conversation is found by looking digests up.
+call's arguments anew, and the members of a schema in another order. Compared is the content of a
+conversation: roles, text, images, calls with their ids, names and arguments as values, results.
+Digests are chained message by message, so that the longest known beginning of a conversation is
+found by looking digests up. Tools are rendered and stored as they were sent, since their order is
+in the tokens, and compared in a canonical order.
 """
 
 import hashlib
@@ -11,11 +13,14 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw, Struct, structs
 
-from holdfast.gateway.protocol.messages import GenerationRequest
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
+from holdfast.journal.journal import digest_of
+from holdfast.records.errors import JournalCorrupt
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling, packed
+from holdfast.rollout.episodes.environment import Blobs
 
 START = b"\0" * 16
 """The digest of an empty conversation."""
@@ -70,16 +75,18 @@ def _schema(text: str) -> str:
 
 def _content(message: Message) -> bytes:
     calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
-    text = message.text
+    content = message.content
+    text = content if isinstance(content, str) else message.text
     # An assistant's text before its calls loses its ends in some clients.
-    content: tuple[object, ...] = (
+    parts: tuple[object, ...] = (
         str(message.role),
         text.strip() if calls else text,
         calls,
         message.tool_call_id or "",
     )
     # With images, their positions count.
-    return encode((*content, in_order(message.content)) if message.images else content)
+    has_images = not isinstance(content, str) and message.images
+    return encode((*parts, in_order(content)) if has_images else parts)
 
 
 def arguments_of(arguments: str) -> str:
@@ -102,3 +109,78 @@ def _with_integers(value: object) -> object:
             return {name: _with_integers(member) for name, member in value.items()}
         case _:
             return value
+
+
+Tools = tuple[dict[str, object], ...]
+MAX_TOOL_SETS = 8
+"""At hand: those of an agent and of its sub-agents. Others are encoded anew."""
+
+
+class ToolSet(Struct, frozen=True, eq=False):
+    """The tools of one call."""
+
+    digest: bytes
+    """Of the blob; empty if there are none."""
+    canonical: Raw
+    """msgpack, in the order that is compared."""
+
+
+NO_TOOLS = ToolSet(b"", Raw(encode(())))
+
+
+class ToolSchemas:
+    """Encodes each set once, however many calls send it."""
+
+    def __init__(self, blobs: Blobs, recorded: Iterable[bytes]):
+        """`recorded`: the digests of the sets that the record has."""
+        self._blobs = blobs
+        self._sets: dict[bytes, ToolSet] = {}
+        self._stored: set[bytes] = set()
+        self._contents: dict[bytes, bytes] = {}
+        """The digest of a recorded set's canonical form, by its own digest."""
+        self._unread = set(recorded) - {b""}
+
+    def of(self, tools: Tools) -> ToolSet:
+        """Raises `RequestRejected` for tools that cannot be recorded."""
+        if not tools:
+            return NO_TOOLS
+        digest = digest_of(msgspec.json.encode(tools))
+        found = self._sets.get(digest)
+        if found is None:
+            try:
+                found = self._sets[digest] = _tool_set(tools, digest)
+            except OverflowError as error:
+                message = "'tools' holds an integer of more than 64 bits"
+                raise RequestRejected(400, message, param="tools", code="invalid_value") from error
+            if len(self._sets) > MAX_TOOL_SETS:
+                del self._sets[next(iter(self._sets))]
+        return found
+
+    async def store(self, tool_set: ToolSet, tools: Tools) -> None:
+        """Stores them once; and reads the other sets of the record, once."""
+        if tool_set.digest and tool_set.digest not in self._stored:
+            await self._blobs.put_blob(msgspec.json.encode(tools))
+            self._stored.add(tool_set.digest)
+            self._contents[tool_set.digest] = digest_of(tool_set.canonical)
+        while unread := self._unread - self._contents.keys():
+            digest = unread.pop()
+            self._contents[digest] = await self._read(digest)
+        self._unread = set()
+
+    def equal(self, tool_set: ToolSet) -> frozenset[bytes]:
+        """The digests of all known sets with the same content."""
+        content = self._contents.get(tool_set.digest)
+        equal = (digest for digest, found in self._contents.items() if found == content)
+        return frozenset((tool_set.digest, *(equal if content else ())))
+
+    async def _read(self, digest: bytes) -> bytes:
+        try:
+            tools = msgspec.json.decode(await self._blobs.get_blob(digest), type=Tools)
+        except JournalCorrupt:
+            # Its content is not known: it differs from every set that is sent.
+            return digest
+        return digest_of(_tool_set(tools, digest).canonical)
+
+
+def _tool_set(tools: Tools, digest: bytes) -> ToolSet:
+    return ToolSet(digest, Raw(in_order(tools)))

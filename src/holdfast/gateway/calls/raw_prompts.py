@@ -15,7 +15,6 @@ from array import array
 from bisect import insort
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -35,16 +34,6 @@ from holdfast.rollout.replay.prompt import Prompt, fingerprint
 WIRE = "/v1/completions"
 WITHIN = "the text goes on before the end of the completion"
 RawInput = str | tuple[int, ...]
-
-
-@runtime_checkable
-class TextEncoder(Protocol):
-    """A renderer that can also encode plain text."""
-
-    def encode(self, text: str, *, whole: bool) -> list[int]:
-        """The ids of a text, special tokens in it included. `whole`: with what the tokenizer puts
-        around a prompt, as engines have it, such as a token that begins it."""
-        ...
 
 
 class RawPrompt(Struct):
@@ -189,11 +178,12 @@ def prompts_of(request: GenerationRequest) -> Sequence[RawInput]:
 
 
 def _encode(renderer: Renderer, text: str, *, whole: bool) -> "array[int]":
-    if not isinstance(renderer, TextEncoder):
+    encode = getattr(renderer, "encode", None)
+    if encode is None:
         raise Unsupported(
             "prompt", f"the renderer {renderer.name!r} encodes conversations only; send messages"
         )
-    return array("i", renderer.encode(text, whole=whole))
+    return array("i", encode(text, whole=whole))
 
 
 def _data(raw: RawInput) -> bytes:

@@ -7,20 +7,36 @@ good only by a later answer to the same conversation, or to one that continues i
 
 import contextlib
 import hashlib
+import logging
 import re
+import traceback
 from enum import StrEnum
 
 import msgspec
 from msgspec import structs
 
 from holdfast import crashpoint
-from holdfast.gateway.protocol.errors import AgentFailed, RefusedCall, UnansweredCall
-from holdfast.gateway.protocol.messages import Answer, RequestRejected
+from holdfast.gateway.calls.attempt_status import attempt_number
+from holdfast.gateway.protocol.messages import (
+    AgentFailed,
+    Answer,
+    RefusedCall,
+    RequestRejected,
+    UnansweredCall,
+)
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import RunStopped
+from holdfast.records.errors import (
+    BadRequest,
+    ContextOverflow,
+    HoldfastError,
+    RunStopped,
+    Truncated,
+)
 from holdfast.records.step import CallRefused
 from holdfast.rollout.replay.session import Session
 
+NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
+"""The reason itself names the engine's address, which no agent should know."""
 MAX_OPEN = 64
 """Recorded while none of them is made good; more of them change nothing."""
 _OWN_FAULTS = (408, 500, 502, 503, 504)
@@ -36,6 +52,7 @@ _REFERENCES = ("previous_response_id", "conversation")
 """In place of the messages before: then the conversation is not known."""
 _AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
 """How wires name one message of a request."""
+_log = logging.getLogger("holdfast.gateway")
 
 
 class OnRefused(StrEnum):
@@ -56,7 +73,7 @@ class RejectedCalls:
     @property
     def open(self) -> list[CallRefused]:
         """Those that were not made good, in their order."""
-        attempt = self._attempt
+        attempt = attempt_number(self._session)
         calls = self._session.history.refusals.values()
         return [call for call in calls if call.attempt == attempt and not call.answer]
 
@@ -67,7 +84,7 @@ class RejectedCalls:
         at = _AT_MESSAGE.match(rejection.param or "")
         conversation = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
         key = _digest(conversation, f"{wire} {rejection.status} {rejection.message}".encode())
-        attempt = self._attempt
+        attempt = attempt_number(self._session)
         known = session.history.refusals.get((attempt, key))
         if (known is not None and not known.answer) or len(self.open) >= MAX_OPEN:
             return
@@ -89,7 +106,7 @@ class RejectedCalls:
 
     async def resolve(self, answer: Answer, *, body: bytes) -> None:
         """A call is about to get its answer: rejected calls that it repeats are made good."""
-        if not (rejected := self.open):
+        if not self._session.history.refusals or not (rejected := self.open):
             return
         known = {_START, *_conversation(body)}
         resolved = [
@@ -109,9 +126,44 @@ class RejectedCalls:
             return UnansweredCall(f"a call of the agent was not answered: {detail}")
         return RefusedCall(f"a call of the agent was refused, and it did not ask again: {detail}")
 
-    @property
-    def _attempt(self) -> int:
-        return max(1, len(self._session.history.attempts) + self._session.log.is_unstarted)
+
+def attempt_over(why: BaseException | None = None) -> RequestRejected:
+    message = "the attempt that this key belongs to is over"
+    # Of all reasons, the agent gets those that are its own doing.
+    message += f": {why}" if isinstance(why, AgentFailed) else ""
+    return RequestRejected(409, message, code="attempt_over")
+
+
+def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
+    """What the agent is told in place of an answer."""
+    match error:
+        case RequestRejected():
+            return error
+        case ContextOverflow():
+            return RequestRejected(400, str(error), code="context_length_exceeded")
+        case Truncated():
+            return RequestRejected(400, str(error), code=error.reason)
+        case BadRequest():
+            return RequestRejected(400, redact(error.said))
+        case RunStopped():
+            return RequestRejected(503, str(error), code="stopping")
+        case HoldfastError():
+            _log.warning("a call could not be answered: %s", redact(str(error)))
+            return RequestRejected(503, NO_ANSWER, code="engine")
+    return internal_error(error, trajectory)
+
+
+def internal_error(error: Exception, trajectory: str) -> RequestRejected:
+    """The response to an error of the gateway's own. It is logged here by its type and place,
+    without its message, which may hold the client's text."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error).__name__
+    _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
+    return gateway_failed()
+
+
+def gateway_failed() -> RequestRejected:
+    return RequestRejected(500, "the gateway failed; its log says where", code="internal_error")
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:

@@ -16,9 +16,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from holdfast.gateway.calls import digest
+from holdfast.gateway.calls.call import AgentCall, CallTable, Subscription
 from holdfast.gateway.protocol.messages import RequestRejected, shorten
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
@@ -37,14 +36,8 @@ _ARGUMENT = re.compile(
 )
 
 
-class _RunningCall(Struct, eq=False):
-    """One call of this attempt, and how many connections wait for its result."""
-
-    key: bytes
-    job: "asyncio.Task[ToolResult]"
+class _ToolRun(AgentCall[ToolResult], kw_only=True, eq=False):
     replayed: bool
-    subscribers: int = 0
-    delivered: bool = False
 
 
 class AgentTools:
@@ -68,8 +61,7 @@ class AgentTools:
         self._on_accident = on_accident
         self._recorded: defaultdict[bytes, list[str]] = defaultdict(list)
         self._made: dict[bytes, int] = {}
-        self._calls: defaultdict[bytes, list[_RunningCall]] = defaultdict(list)
-        self._named: dict[str, _RunningCall] = {}
+        self._calls: CallTable[_ToolRun] = CallTable()
         self._closed = False
         if tools:
             self._read(made_before)
@@ -99,7 +91,7 @@ class AgentTools:
 
     @property
     def is_busy(self) -> bool:
-        return any(call.subscribers for calls in self._calls.values() for call in calls)
+        return self._calls.is_waited_for
 
     def subscribe(self, name: str, arguments: str, *, call_id: str = "") -> "ToolSubscription":
         """Begins the call, or finds the one that it repeats. Two with one `call_id` are one call,
@@ -110,14 +102,9 @@ class AgentTools:
             )
         call = self._check(name, arguments, call_id)
         key = key_of(call.name, call.arguments, call.id)
-        running = self._named.get(call_id) if call_id else None
-        if running is not None and running.key != key:
-            message = f"the id {call_id!r} was given to another call"
-            raise RequestRejected(400, message, code="idempotency_key_in_use")
-        running = running or self._undelivered(key) or self._begin(key, call)
+        running = self._calls.repeated(key, name=call_id) or self._begin(key, call)
         if call_id:
-            self._named[call_id] = running
-        running.subscribers += 1
+            self._calls.name(running, call_id)
         return ToolSubscription(running)
 
     def _check(self, name: str, arguments: str, call_id: str) -> ToolCall:
@@ -140,25 +127,17 @@ class AgentTools:
             ) from no
         return ToolCall(call_id, FunctionCall(name, canonical))
 
-    def _undelivered(self, key: bytes) -> _RunningCall | None:
-        """A call whose result no connection waits for or received: that is the one repeated. Others
-        with the same arguments are others."""
-        return next(
-            (call for call in self._calls[key] if not call.subscribers and not call.delivered), None
-        )
-
-    def _begin(self, key: bytes, call: ToolCall) -> _RunningCall:
+    def _begin(self, key: bytes, call: ToolCall) -> _ToolRun:
         # An id says which call it is; without one, those that were made before are others.
         made = 0 if call.id else self._made.get(key, 0)
-        occurrence = made + len(self._calls[key])
+        occurrence = made + self._calls.count(key)
         known = self._recorded[key]
         replayed = occurrence < len(known)
         path = known[occurrence] if replayed else f"{self._number()}.0.0"
         work = self._run(path, call)
         job = asyncio.create_task(work, name=f"tool {call.name} of {self._session.name}")
-        running = _RunningCall(key, job, replayed and path in self._session.history.results)
-        self._calls[key].append(running)
-        return running
+        replayed = replayed and path in self._session.history.results
+        return self._calls.add(_ToolRun(key, job, replayed=replayed))
 
     async def _run(self, path: str, call: ToolCall) -> ToolResult:
         try:
@@ -173,49 +152,20 @@ class AgentTools:
     async def aclose(self) -> None:
         """The attempt is over: what still runs has a moment, and is then cancelled."""
         self._closed = True
-        jobs = [call.job for calls in self._calls.values() for call in calls]
-        running = [job for job in jobs if not job.done()]
-        if running:
-            await asyncio.wait(running, timeout=LAST_SECONDS)
-            for job in running:
-                job.cancel()
-            await asyncio.wait(running)
-        for job in jobs:
-            _ = job.cancelled() or job.exception()
+        await self._calls.cancel(after=LAST_SECONDS)
 
 
-class ToolSubscription:
-    """One connection that waits for a result."""
-
-    def __init__(self, call: _RunningCall):
-        self._call = call
-
-    @property
-    def replayed(self) -> bool:
-        return self._call.replayed
+class ToolSubscription(Subscription[_ToolRun]):
+    """One connection that waits for the result of a tool."""
 
     async def result(self) -> ToolResult:
-        """A cancellation ends the waiting, not the tool."""
         try:
-            return await asyncio.shield(self._call.job)
+            result: ToolResult = await super().result()
         except RunStopped as stopped:
             raise RequestRejected(503, str(stopped), code="stopping") from stopped
         except HoldfastError as error:
             raise RequestRejected(503, redact(str(error)), code=str(error.cause)) from error
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            raise RequestRejected(409, "the attempt is over", code="attempt_over") from None
-
-    def leave(self, *, delivered: bool | None) -> None:
-        """None: nobody knows. A repetition is then taken for one."""
-        self._call.subscribers -= 1
-        self._call.delivered = self._call.delivered or bool(delivered)
-
-    def mark_delivered(self) -> None:
-        """A result that was taken for lost did arrive."""
-        self._call.delivered = True
+        return result
 
 
 def key_of(name: str, arguments: str, call_id: str) -> bytes:

@@ -8,9 +8,8 @@ disconnected and repeats its request gets the same answer. Durable first, sent a
 import asyncio
 import itertools
 import time
-from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,11 +17,24 @@ from msgspec import structs
 
 from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
-from holdfast.gateway.calls.answer import build_answer
-from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
-from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
-from holdfast.gateway.calls.heard import HeardAnswers, continued_keys, heard_occurrences
-from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
+from holdfast.gateway.calls.answer import TrajectoryLookup, build_answer
+from holdfast.gateway.calls.attempt_status import (
+    HeardAnswers,
+    continued_keys,
+    heard_occurrences,
+    steps_of_last_attempt,
+)
+from holdfast.gateway.calls.call import (
+    CallId,
+    CallTable,
+    LiveAnswer,
+    Pace,
+    PendingCall,
+    SampledCall,
+    Subscription,
+    drafted_calls,
+)
+from holdfast.gateway.calls.digest import ToolSchemas, ToolSet
 from holdfast.gateway.calls.prefix_tree import (
     Conversation,
     PrefixTree,
@@ -30,16 +42,20 @@ from holdfast.gateway.calls.prefix_tree import (
     TreePosition,
 )
 from holdfast.gateway.calls.raw_prompts import RawPrompts, prompts_of
-from holdfast.gateway.calls.rejections import RejectedCalls
-from holdfast.gateway.calls.stream import LiveAnswer, Pace, drafted_calls
+from holdfast.gateway.calls.rejections import RejectedCalls, as_rejection
 from holdfast.gateway.calls.tool_calls import AgentTools
-from holdfast.gateway.calls.tool_schemas import ToolSchemas, ToolSet
-from holdfast.gateway.protocol.messages import Answer, GenerationRequest, Opening, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerDelta,
+    GenerationRequest,
+    Opening,
+    RequestRejected,
+)
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
 from holdfast.rollout.replay import generate_step
-from holdfast.rollout.replay.generate_step import GenerateStep
+from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
 from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
@@ -78,16 +94,17 @@ class AgentTrajectory:
         """The time of the agent's last request, or of the last response to it."""
         self._tree = PrefixTree(session.history, session.task)
         self._images = RecordedImages(session.history, session.task)
-        self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
-        self._named: dict[str, AgentCall] = {}
-        self._heard = HeardAnswers(session)
+        self._calls: CallTable[SampledCall] = CallTable()
+        self.heard = HeardAnswers(session)
         self._heard_before: dict[bytes, int] = {}
         """By key, of an agent that outlived its gateway: how many answers it had then."""
         self._continued: set[bytes] = set()
         # Calls at once are not recorded in the order of their numbers, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
-        self._next = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
+        # No method of ours: two that hold each other outlive their end, with all that they hold.
+        self.take_number = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
+        """The next number of a step."""
         self._drafted = drafted_calls(session.history)
         self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
@@ -96,27 +113,21 @@ class AgentTrajectory:
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())
         self._schemas = ToolSchemas(session.blobs, recorded)
-        self.cache = ConversationCache()
-        self.lookup = TrajectoryLookup(session, self.cache)
-        self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
+        self.lookup = TrajectoryLookup(session)
+        self.tools = AgentTools(session, number=self.take_number, on_accident=self.broken.set)
         """Those that the agent calls through the gateway; none before `set_tools`."""
 
     def set_tools(
         self, tools: Sequence[Tool], *, made_before: frozenset[str] = frozenset()
     ) -> None:
         """From now on, the agent can call `tools` (see `AgentTools`, for `made_before` too)."""
-        # No method of ours: two that hold each other outlive their end, with all that they hold.
         self.tools = AgentTools(
             self.session,
             tools,
-            number=self._next,
+            number=self.take_number,
             on_accident=self.broken.set,
             made_before=made_before,
         )
-
-    def take_number(self) -> int:
-        """The next number of a step."""
-        return self._next()
 
     # --- calls
 
@@ -128,7 +139,7 @@ class AgentTrajectory:
         again: bool = False,
         name: str = "",
         body: bytes = b"",
-    ) -> CallSubscription:
+    ) -> "CallSubscription":
         """Begins the call of this request, or finds the one that it repeats. `again`: the client
         says that it repeats it; `name`: a name that it gives to all of its tries; `body`: that of
         the HTTP request. Raises `RequestRejected`."""
@@ -136,54 +147,35 @@ class AgentTrajectory:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
-        self.last_seen = self.session.clock.elapsed()
+        self.check_not_completed()
         unsupported.check_supported(request, self.session.speaker.renderer)
-        digests = self.cache.digests(request.messages)
+        digests = self.lookup.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
         sampling = _sampling(self.session.context.spec.sampling, request)
         tools = self._schemas.of(request.tools)
         key = digest.key_of(request, conversation, sampling, tools=tools.canonical)
-        call = self._named.get(name) if name else None
-        if call is not None and call.id.key != key:
-            message = "this idempotency key was given to another request"
-            raise RequestRejected(400, message, code="idempotency_key_in_use")
-        call = call or self._repeated(key, again=again)
+        call = self._calls.repeated(key, name=name, again=again)
         if call is None:
             call_id, live = self._call_id(key, again=again), LiveAnswer()
             call = self._begin(PendingCall(request, wire, digests, sampling, tools, call_id, live))
         if name:
-            self._named[name] = call
-        return CallSubscription(
-            call,
-            on_leave=self.touch,
-            on_delivered=self._heard.add,
-            on_answer=partial(self.rejected_calls.resolve, body=body),
-            on_rejected=partial(self.record_rejection, wire=wire, body=body),
-        )
+            self._calls.name(call, name)
+        return CallSubscription(call, self, wire=wire, body=body)
 
-    def _begin(self, pending: PendingCall) -> AgentCall:
+    def _begin(self, pending: PendingCall) -> SampledCall:
         live = pending.live
         job = asyncio.create_task(self._answer(pending), name=f"call of {self.name}")
         job.add_done_callback(lambda _: live.forget())
-        call = AgentCall(pending.id, job, live)
-        self._calls[pending.id.key].append(call)
-        return call
+        return self._calls.add(SampledCall(pending.id.key, job, id=pending.id, live=live))
 
     def _call_id(self, key: bytes, *, again: bool) -> CallId:
-        calls = self._calls[key]
+        calls = self._calls.count(key)
         if key in self._continued:
             self._heard_before.clear()
         heard = self._heard_before.get(key, 0)
         # Who says that it repeats its last request has not heard the answer after all.
         first = max(0, heard - (again and not calls))
-        return CallId(key, len(calls) + first)
-
-    def _repeated(self, key: bytes, *, again: bool) -> AgentCall | None:
-        """A call whose answer no connection waits for or received; with `again`, else the last.
-        Other calls with the same content are others."""
-        calls = self._calls[key]
-        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
-        return calls[-1] if found is None and again and calls else found
+        return CallId(key, calls + first)
 
     async def _answer(self, pending: PendingCall) -> Answer:
         """From the record, or sampled."""
@@ -252,7 +244,7 @@ class AgentTrajectory:
         await session.log.append(
             *(generate_step.without_drafted(session, step) for step in steps),
             called,
-            *self._heard.take_records(),
+            *self.heard.take_records(),
         )
         for step in steps:
             self._keep(step.path)
@@ -273,14 +265,12 @@ class AgentTrajectory:
         """The sampled generations, one for each turn, published as they become durable."""
         session = self.session
         is_streamed = pending.request.stream and self.pace.tokens
-        audiences = pending.live.audiences(
-            turns,
-            speaker,
-            opening=opening,
-            pace=self.pace if is_streamed else Pace(session.context.partial_tokens),
-            call=pending.id.key,
-            occurrence=pending.id.occurrence,
-        )
+        pace = self.pace if is_streamed else Pace(session.context.partial_tokens)
+        audiences: Sequence[DraftListener | None] = [None] * len(turns)
+        if pace.tokens:
+            audiences = pending.live.audiences(
+                turns, speaker, opening=opening, pace=pace, call=pending.id
+            )
         completions = await gather_or_cancel(
             [
                 generate_step.sample(session, speaker, turn, audience=audience)
@@ -294,7 +284,7 @@ class AgentTrajectory:
 
     def position(self, request: GenerationRequest) -> TreePosition:
         """Where a request would belong; nothing of it is kept."""
-        digests = self.cache.digests(request.messages)
+        digests = self.lookup.digests(request.messages)
         return self._tree.position(
             self._conversation(request, digests, self._schemas.of(request.tools))
         )
@@ -311,26 +301,23 @@ class AgentTrajectory:
 
     async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
         """One for each choice of each raw prompt; none where there is a conversation."""
-        request, sampling = pending.request, pending.sampling
         renderer = self.session.speaker.renderer
         prompts = [
-            await self._raw_prompts.prepare(raw, renderer=renderer, sampling=sampling)
-            for raw in prompts_of(request)
+            await self._raw_prompts.prepare(raw, renderer=renderer, sampling=pending.sampling)
+            for raw in prompts_of(pending.request)
         ]
+        choices = enumerate(raw for raw in prompts for _ in range(pending.request.n))
         return [
-            GenerateStep(
-                path=f"{number}.{choice}.0",
+            pending.turn(
+                self.session,
+                f"{number}.{choice}.0",
                 prompt=raw.prompt,
                 ids=raw.ids,
-                sampling=sampling,
-                tools=(),
                 messages=raw.added,
                 added=raw.added,
-                seed_from=f"{pending.seed_from}.{choice}",
-                seed=pending.seed(self.session, str(choice)),
                 bare=True,
             )
-            for choice, raw in enumerate(raw for raw in prompts for _ in range(request.n))
+            for choice, raw in choices
         ]
 
     async def _turns(
@@ -345,20 +332,48 @@ class AgentTrajectory:
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         conversation = self._conversation(request, pending.digests, pending.tools)
         for position in self._tree.positions(conversation):
-            turns = await _turns(pending, position, paths, speaker, self.session, self._images)
+            turns = await self._turns_at(position, pending, paths, speaker)
             if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
                 return position, turns
             first = first or (position, turns)
         assert first is not None, "there is a position for every call"
         return first
 
+    async def _turns_at(
+        self, position: TreePosition, pending: PendingCall, paths: Sequence[str], speaker: Speaker
+    ) -> list[GenerateStep]:
+        """One for each path, all from the same prompt."""
+        stream, messages = position.stream, position.messages
+        prompt = await stream.prepare(
+            messages, pending.request.tools, renderer=speaker.renderer, sampling=pending.sampling
+        )
+        added = self._images.references(prompt.added)
+        # Choices are recorded together: the others refer to images that the first one adds.
+        others = tuple(
+            f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
+            for at, item in enumerate(added if len(paths) > 1 else ())
+        )
+        ids = stream.prompt_ids(prompt)
+        return [
+            pending.turn(
+                self.session,
+                path,
+                prompt=prompt,
+                ids=ids,
+                messages=messages,
+                added=added if path == paths[0] else others,
+            )
+            for path in paths
+        ]
+
     def go_on(self) -> None:
         """The agent of the last attempt lives, and will not repeat answered calls."""
+        history = self.session.history
         self.session.log.continue_attempt()
         self.tools.go_on()
-        self._heard_before = heard_occurrences(self.session.history)
-        self._continued = continued_keys(self.session.history)
-        for path in steps_of_last_attempt(self.session.history):
+        self._heard_before = heard_occurrences(history)
+        self._continued = continued_keys(history)
+        for path in steps_of_last_attempt(history):
             self._keep(path)
 
     def _keep(self, path: str) -> None:
@@ -383,16 +398,12 @@ class AgentTrajectory:
     @property
     def has_calls(self) -> bool:
         """Whether the agent ever made a call, in this attempt or before."""
-        return bool(self._calls or self.session.history.calls_ever)
+        return any(self._calls) or bool(self.session.history.calls_ever)
 
     @property
     def is_idle(self) -> bool:
         """Whether no connection waits for an answer."""
-        return not self.tools.is_busy and not any(call.subscribers for call in self._every_call)
-
-    @property
-    def _every_call(self) -> Iterator[AgentCall]:
-        return (call for calls in self._calls.values() for call in calls)
+        return not self.tools.is_busy and not self._calls.is_waited_for
 
     def is_silent(self, seconds: float) -> bool:
         """Whether no connection waits for an answer, and no request came for so long."""
@@ -405,10 +416,10 @@ class AgentTrajectory:
         all the same, so that the next attempt gets them at once. The policy's own deadlines bound
         the time. `only_undelivered`: only answers that no connection waits for any more."""
         self._closed = True
-        for call in self._every_call if only_undelivered else ():
+        for call in self._calls if only_undelivered else ():
             if call.subscribers:
                 call.job.cancel()
-        running = [call.job for call in self._every_call if not call.job.done()]
+        running = [call.job for call in self._calls if not call.job.done()]
         if running:
             await asyncio.wait(running, timeout=seconds)
         crashpoint.reach("gateway.finished")
@@ -416,50 +427,60 @@ class AgentTrajectory:
     async def aclose(self) -> None:
         """The attempt is over: nothing more is sampled for it."""
         self._closed = True
-        jobs = [call.job for call in self._every_call]
-        for job in jobs:
-            job.cancel()
-        if jobs:
-            await asyncio.wait(jobs)
-        for job in jobs:
-            _ = job.cancelled() or job.exception()
-        await self._heard.aclose()
+        await self._calls.cancel()
+        await self.heard.aclose()
         await self.tools.aclose()
 
 
-async def _turns(
-    pending: PendingCall,
-    position: TreePosition,
-    paths: Sequence[str],
-    speaker: Speaker,
-    session: Session,
-    images: RecordedImages,
-) -> list[GenerateStep]:
-    """One for each path, all from the same prompt."""
-    tools, sampling = pending.request.tools, pending.sampling
-    stream, messages = position.stream, position.messages
-    prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
-    added = images.references(prompt.added)
-    # Choices are recorded together: the others refer to images that the first one adds.
-    others = tuple(
-        f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
-        for at, item in enumerate(added)
-    )
-    ids = stream.prompt_ids(prompt)
-    return [
-        GenerateStep(
-            path=path,
-            prompt=prompt,
-            ids=ids,
-            sampling=sampling,
-            tools=tools,
-            messages=tuple(messages),
-            added=added if path == paths[0] else others,
-            seed_from=f"{pending.seed_from}.{path.split('.')[1]}",
-            seed=pending.seed(session, path.split(".")[1]),
-        )
-        for path in paths
-    ]
+class CallSubscription(Subscription[SampledCall]):
+    """One connection that waits for the answer of a call."""
+
+    def __init__(self, call: SampledCall, trajectory: AgentTrajectory, *, wire: str, body: bytes):
+        """`body`: that of the connection's request."""
+        super().__init__(call)
+        self._trajectory = trajectory
+        self._wire, self._body = wire, body
+        self._received = 0
+
+    async def answer(self) -> Answer:
+        """Raises `RequestRejected`, which is durable, and nothing else, but for a cancellation of
+        the waiting caller."""
+        trajectory = self._trajectory
+        try:
+            answer: Answer = await self.result()
+            await trajectory.rejected_calls.resolve(answer, body=self._body)
+        except Exception as error:
+            rejection = as_rejection(error, trajectory.name)
+            await trajectory.record_rejection(rejection, wire=self._wire, body=self._body)
+            raise rejection from (None if rejection is error else error)
+        return answer
+
+    @property
+    def is_ready(self) -> bool:
+        return self.call.job.done()
+
+    @property
+    def opening(self) -> Opening | None:
+        """The opening of an answer that is streamed while it is sampled."""
+        return self.call.live.opening
+
+    async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
+        """The durable deltas since the last time; none after so many seconds, or at the end."""
+        live, job = self.call.live, self.call.job
+        if not self.is_ready and not live.since(self._received):
+            events: set[asyncio.Future[Any]] = {job, live.more}
+            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        deltas = () if self.is_ready else live.since(self._received)
+        self._received += len(deltas)
+        return deltas
+
+    def leave(self, *, delivered: bool | None) -> None:
+        super().leave(delivered=delivered)
+        self._trajectory.touch()
+
+    def mark_delivered(self) -> None:
+        self.call.delivered = True
+        self._trajectory.heard.add(self.call.id)
 
 
 def _sampling(run: Sampling, request: GenerationRequest) -> Sampling:

@@ -1,15 +1,251 @@
-"""Requests that the policy cannot follow, rejected by the name that their wire has for the
-parameter."""
+"""What the policy cannot follow: removed from a request, as the gateway is configured, or rejected.
 
-from msgspec import structs
+Nothing is removed silently: the names of removed fields are in the call's record and in the log.
+The content of a conversation is never touched; members of its messages without content can be named
+(`messages.foo`). A rejection names the parameter as its wire does, and of something that could be
+ignored it says how.
 
-from holdfast.gateway.calls.strip_fields import with_remedy
-from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
+A request that its wire does not know all of is parsed once more without its nulls: libraries send
+answers back with members of their own beside them, and those that are null change nothing that is
+sampled, whatever they are called.
+"""
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import msgspec
+from msgspec import Raw, structs
+
+from holdfast.gateway.protocol.messages import (
+    GenerationRequest,
+    RequestLookup,
+    RequestRejected,
+    Wire,
+)
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import IMAGES, BadRequest, Unsupported
+from holdfast.records.errors import IMAGES, BadRequest, Unsupported, UsageError
 from holdfast.records.sampling import NO_REASONING
+
+MESSAGES = "/v1/messages"
+TOOL = "tool:"
+_PARAMETER = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CONVERSATION = ("messages", "input", "prompt", "suffix", "system", "instructions")
+_CONTENT = frozenset(
+    (
+        *("role", "content", "text", "type", "id", "name", "input", "output", "refusal"),
+        *("tool_calls", "tool_call_id", "call_id", "tool_use_id", "function", "arguments"),
+        *("image_url", "input_audio", "file", "source", "reasoning", "reasoning_content"),
+        *("thinking", "summary", "item_reference"),
+    )
+)
+"""The members of a message that are its content; any other can be left out."""
+_SEPARATORS = re.compile(r"[.\[\]]+")
+_REFERENCES = ("previous_response_id", "conversation")
+"""In place of the messages before. Without it, the rest would be sampled from as if it was all."""
+_ALWAYS = frozenset((*_CONVERSATION, *_REFERENCES, "model", "tools", "functions", "stream"))
+"""Without these, a request is another, or none."""
+_OWN: dict[str, tuple[object, ...]] = {MESSAGES: (None, "custom")}
+"""The types of tools that a client runs itself; those are never removed."""
+_REQUIRED = {MESSAGES: "max_tokens"}
+"""A parameter that the provider requires is parsed, and then not followed."""
+_VERBATIM = ("functions", "metadata", "output_config", "response_format", "text", "tools")
+"""Members that hold schemas, in which null is a value."""
+_MAX_TOOL_SETS = 8
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_TOOLS = msgspec.json.Decoder(list[dict[str, object]])
+
+
+class IgnoredFields:
+    """`names`: parameters, as rejections name them (`seed`, `text.verbosity`), members of messages
+    (`messages.foo`, `input.foo`), and types of tools (`tool:web_search`; `tool:*` for all that the
+    client does not run itself)."""
+
+    def __init__(self, names: Iterable[str] = ()):
+        if isinstance(names, str):
+            raise UsageError(f"ignore is a list of names: [{names[:100]!r}]")
+        listed: list[object] = list(names)
+        if wrong := [name for name in listed if not isinstance(name, str)]:
+            raise UsageError(f"ignore is a list of names, and {wrong[0]!r} is none")
+        self.names = tuple(dict.fromkeys(name for name in listed if isinstance(name, str)))
+        for name in self.names:
+            _check(name)
+        self._paths = [name.split(".") for name in self.names if not name.startswith(TOOL)]
+        self._kinds = [name.removeprefix(TOOL) for name in self.names if name.startswith(TOOL)]
+        self._seen: dict[tuple[str, bytes], tuple[Raw, tuple[str, ...]]] = {}
+
+    def parse(
+        self, path: str, wire: Wire, body: bytes, *, known: RequestLookup | None = None
+    ) -> GenerationRequest:
+        """The request without these fields. Raises `RequestRejected` as the wire does."""
+        rest, ignored = self.strip(path, body)
+        try:
+            request = _parse_leniently(wire, rest, known)
+        except RequestRejected as rejection:
+            raise with_remedy(rejection) from None
+        if _REQUIRED.get(path) in ignored:
+            request = structs.replace(request, max_tokens=None)
+        return structs.replace(request, ignored=ignored) if ignored else request
+
+    def strip(self, path: str, body: bytes) -> tuple[bytes, tuple[str, ...]]:
+        """The rest of a body, and the names of the removed fields. A body that is no object stays
+        as it is: its wire rejects it."""
+        if not self.names:
+            return body, ()
+        try:
+            members = _OBJECT.decode(body)
+            removed = [".".join(names) for names in self._paths if _remove(members, names, path)]
+            removed += self._strip_tools(path, members) if self._kinds else ()
+        except (ValueError, RecursionError):
+            return body, ()
+        return (msgspec.json.encode(members), tuple(removed)) if removed else (body, ())
+
+    def _strip_tools(self, path: str, members: dict[str, Raw]) -> tuple[str, ...]:
+        sent = members.get("tools")
+        if sent is None or _is_null(sent):
+            return ()
+        # An agent sends the same ones with every call.
+        found = self._seen.get((path, bytes(sent)))
+        if found is None:
+            found = self._seen[path, bytes(sent)] = self._select(path, sent)
+            if len(self._seen) > _MAX_TOOL_SETS:
+                del self._seen[next(iter(self._seen))]
+        members["tools"] = found[0]
+        return found[1]
+
+    def _select(self, path: str, sent: Raw) -> tuple[Raw, tuple[str, ...]]:
+        tools = _TOOLS.decode(sent)
+        own = _OWN.get(path, ("function",))
+        removed = {at: name for at, tool in enumerate(tools) if (name := self._name(tool, own))}
+        if not removed:
+            return sent, ()
+        kept = [tool for at, tool in enumerate(tools) if at not in removed]
+        return Raw(msgspec.json.encode(kept)), tuple(dict.fromkeys(removed.values()))
+
+    def _name(self, tool: dict[str, object], own: tuple[object, ...]) -> str:
+        """By which it is removed; "" if it stays."""
+        kind = tool.get("type")
+        if kind in own or not isinstance(kind, str):
+            return ""
+        pattern = next((pattern for pattern in self._kinds if fnmatchcase(kind, pattern)), "")
+        # Whatever a client sends, no record and no log holds more than a name.
+        return pattern and TOOL + (kind if _KIND.fullmatch(kind) else pattern)
+
+
+def with_remedy(rejection: RequestRejected) -> RequestRejected:
+    """The rejection; where its subject can be ignored, it says how."""
+    parts = _SEPARATORS.split(rejection.param or "")
+    name = ".".join(part for part in parts if not part.isdigit())
+    if not rejection.is_unsupported or not _PARAMETER.fullmatch(name):
+        return rejection
+    # An object without its type is none.
+    name = TOOL + "*" if name == "tools.type" else name.removesuffix(".type")
+    try:
+        _check(name)
+    except UsageError:
+        return rejection
+    end = "" if rejection.message.endswith((".", "…")) else "."
+    return RequestRejected(
+        rejection.status,
+        f"{rejection.message}{end} The gateway can leave it out: "
+        f'ignore=["{name}"] (--ignore {name}).',
+        kind=rejection.kind,
+        param=rejection.param,
+        code=rejection.code,
+    )
+
+
+def _check(name: str) -> None:
+    if name == TOOL + "function":
+        raise UsageError(f"{name!r} cannot be ignored: a function is run by the agent itself")
+    if name.startswith(TOOL) and _PATTERN.fullmatch(name.removeprefix(TOOL)):
+        return
+    if not _PARAMETER.fullmatch(name):
+        raise UsageError(
+            f"{name[:100]!r} cannot be ignored: name a parameter, like seed or text.verbosity, or "
+            "a type of tools, like tool:web_search or tool:*"
+        )
+    first, dot, rest = name.partition(".")
+    if first in _CONVERSATION and dot and rest.rpartition(".")[2] not in _CONTENT:
+        return
+    if first in _ALWAYS and not (first == "tools" and dot):
+        hint = "; name types, like tool:web_search" if first == "tools" else ""
+        raise UsageError(f"{name!r} cannot be ignored: a request is nothing without it{hint}")
+
+
+def _is_null(sent: Raw) -> bool:
+    view = memoryview(sent)
+    return len(view) == 4 and bytes(view) == b"null"
+
+
+def _remove(members: dict[str, Raw], names: list[str], path: str) -> bool:
+    """Removes a parameter; whether it was there. Null counts as absent."""
+    first, *rest = names
+    sent = members.get(first)
+    if sent is None or _is_null(sent):
+        return False
+    if not rest:
+        if _REQUIRED.get(path) != first:
+            del members[first]
+        return True
+    value = msgspec.json.decode(sent)
+    if not _remove_within(value, rest):
+        return False
+    members[first] = Raw(msgspec.json.encode(value))
+    return True
+
+
+def _remove_within(value: object, names: list[str]) -> bool:
+    """Of a list: from each of its elements."""
+    if isinstance(value, list):
+        return sum(_remove_within(element, names) for element in value) > 0
+    if not isinstance(value, dict) or value.get(names[0]) is None:
+        return False
+    if len(names) > 1:
+        return _remove_within(value[names[0]], names[1:])
+    del value[names[0]]
+    return True
+
+
+def _parse_leniently(wire: Wire, body: bytes, known: RequestLookup | None) -> GenerationRequest:
+    try:
+        return wire.parse(body, known)
+    except RequestRejected as rejection:
+        lean = _without_nulls(body) if rejection.is_unknown else body
+        if lean == body:
+            raise
+    return wire.parse(lean, known)
+
+
+def _without_nulls(body: bytes) -> bytes:
+    try:
+        return msgspec.json.encode(_lean(msgspec.json.decode(body)))
+    except (ValueError, RecursionError):
+        return body
+
+
+def _lean(value: object) -> object:
+    if isinstance(value, list):
+        return [_lean(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: member if _is_verbatim(name, member) else _lean(member)
+        for name, member in value.items()
+        if member is not None
+    }
+
+
+def _is_verbatim(name: str, value: object) -> bool:
+    """An object that is the `input` of a call holds its arguments."""
+    return (name in _VERBATIM and not isinstance(value, str)) or (
+        name == "input" and isinstance(value, dict)
+    )
+
 
 _NAMES: dict[str, dict[str, str]] = {
     "/v1/responses": {"json": "text.format", "reasoning_effort": "reasoning.effort"},

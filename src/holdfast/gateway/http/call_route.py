@@ -1,23 +1,41 @@
-"""One call of an agent, from the body of its HTTP request to its answer or its rejection; and the
-count of a prompt's tokens.
+"""The routes of an agent: one call, from its body to its answer or its rejection; the count of a
+prompt's tokens; and the agent's own end.
 
 A rejection of a call that would sample is durable before it is sent (see `rejections`), whichever
-part of the gateway rejects it.
+part of the gateway rejects it. A stream carries the parts of its answer as they become durable, and
+keep-alives while there is nothing new; its terminal event is sent when the whole answer is
+recorded.
 """
 
+import asyncio
+import logging
+
+import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
-from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.calls.unsupported import rejection_of
-from holdfast.gateway.http.exceptions import gateway_failed
+from holdfast import crashpoint
+from holdfast.gateway.calls.rejections import attempt_over, gateway_failed
+from holdfast.gateway.calls.trajectory import AgentTrajectory, CallSubscription
+from holdfast.gateway.calls.unsupported import MESSAGES, IgnoredFields, rejection_of
 from holdfast.gateway.http.request import RequestContext
-from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    EventStream,
+    GenerationRequest,
+    RequestRejected,
+    StreamMismatch,
+    Wire,
+    shorten,
+)
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import Unsupported
+from holdfast.records.trajectory import Status
+from holdfast.rollout.replay.session import Session
+
+END_SECONDS = 60.0
+"""For the end of a trajectory to become durable."""
+_log = logging.getLogger("holdfast.gateway")
 
 
 class Bound(Struct):
@@ -35,94 +53,146 @@ async def call(
     context: RequestContext, bound: Bound, *, ignored_fields: IgnoredFields
 ) -> web.StreamResponse:
     """Sends the answer, in the form that was requested."""
-    trajectory = bound.trajectory
-    body = b""
+    trajectory, wire, body = bound.trajectory, context.wire, b""
+    assert wire is not None, "a call's path is a wire's"
     try:
         trajectory.check_not_completed()
         body = await context.body()
-        request = _parse(context, trajectory, body, ignored_fields)
-        subscription = await _subscribe(context, trajectory, request, body)
-    except RequestRejected as rejection:
+        request = ignored_fields.parse(context.path, wire, body, known=trajectory.lookup)
+        context.ignored = request.ignored
+        headers = context.request.headers
+        subscription = await trajectory.subscribe(
+            request,
+            wire=context.path,
+            again=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+            name=headers.get("idempotency-key", ""),
+            body=body,
+        )
+    except Exception as error:
+        # The response is the same for every error of the gateway's own.
+        rejection = error if isinstance(error, RequestRejected) else gateway_failed()
         await trajectory.record_rejection(rejection, wire=context.path, body=body)
         raise
-    except Exception:
-        # The response is the same for every error of the gateway's own.
-        await trajectory.record_rejection(gateway_failed(), wire=context.path, body=body)
-        raise
-    return await _send(context, bound, request, subscription)
-
-
-def _parse(
-    context: RequestContext, trajectory: AgentTrajectory, body: bytes, ignored_fields: IgnoredFields
-) -> GenerationRequest:
-    assert context.wire is not None, "a call's path is a wire's"
-    request = ignored_fields.parse(context.path, context.wire, body, known=trajectory.lookup)
-    context.ignored = request.ignored
-    return request
-
-
-async def _subscribe(
-    context: RequestContext, trajectory: AgentTrajectory, request: GenerationRequest, body: bytes
-) -> CallSubscription:
-    # The agent may have said that it is done while the body came.
-    trajectory.check_not_completed()
-    headers = context.request.headers
-    return await trajectory.subscribe(
-        request,
-        wire=context.path,
-        again=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        name=headers.get("idempotency-key", ""),
-        body=body,
-    )
-
-
-async def _send(
-    context: RequestContext,
-    bound: Bound,
-    request: GenerationRequest,
-    subscription: CallSubscription,
-) -> web.StreamResponse:
-    assert context.wire is not None, "a call's path is a wire's"
-    writer, delivered = context.response, False
+    delivered = False
     try:
-        response = await writer.send_answer(context.wire, request, subscription)
+        if request.stream:
+            response = await _stream(context, wire, wire.stream(request), subscription)
+        else:
+            answer = await subscription.answer()
+            context.answer_id = answer.id
+            response = await context.send(wire.format_answer(request, answer))
         # An error that ends a stream is no answer: requested again, it is the same call.
-        delivered = writer.answer is not None
+        delivered = bool(context.answer_id)
     finally:
         context.leave(subscription, delivered=delivered)
-        if writer.answer is not None:
-            context.replayed = writer.answer.id in bound.known
-            bound.known.add(writer.answer.id)
+        if context.answer_id:
+            context.replayed = context.answer_id in bound.known
+            bound.known.add(context.answer_id)
     return response
 
 
-async def prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
+async def _stream(
+    context: RequestContext, wire: Wire, stream: EventStream, subscription: CallSubscription
+) -> web.StreamResponse:
+    """Raises `RequestRejected` only while nothing was sent."""
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+    response = web.StreamResponse(headers=headers)
+    while True:
+        deltas = await subscription.next_deltas(context.limits.ping_seconds)
+        # What can be rejected at once gets its own status, instead of a stream of 200.
+        if subscription.is_ready:
+            break
+        opening = subscription.opening if deltas else None
+        if not context.has_begun:
+            await context.begin(response, "" if opening is None else opening.id)
+        if opening is None:
+            await context.write(response.write(wire.keep_alive()))
+        else:
+            await context.write(response.write(b"".join(stream.more(opening, deltas))))
+            crashpoint.reach("gateway.delta")
+    events = await _last_events(context, stream, subscription)
+    if not context.has_begun:
+        await context.begin(response)
+    crashpoint.reach("gateway.recorded")
+    for event in events:
+        await context.write(response.write(event))
+    await context.write(response.write_eof())
+    crashpoint.reach("gateway.sent")
+    return response
+
+
+async def _last_events(
+    context: RequestContext, stream: EventStream, subscription: CallSubscription
+) -> list[bytes]:
+    try:
+        answer = await subscription.answer()
+        context.answer_id = answer.id
+        return stream.end(answer)
+    except RequestRejected as rejection:
+        if not context.has_begun:
+            raise
+        context.status = rejection.status
+        return [stream.error(rejection)]
+    except StreamMismatch as error:
+        _log.error("a stream of %r is broken off: %s", context.trajectory, error)
+        context.abort()
+        raise ConnectionResetError("the answer does not begin with what was sent of it") from error
+
+
+async def count_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
     """The length of the prompt that would be sent now: sampled tokens are counted as they were
     sampled, and only the rest is rendered. Nothing is sampled or recorded. Raises
     `RequestRejected`."""
-    try:
-        return await _prompt_tokens(trajectory, request)
-    except Unsupported as error:
-        raise rejection_of(error, request, MESSAGES) or error from error
-
-
-async def _prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
-    session = trajectory.session
-    run = session.context.spec.sampling
+    run, kwargs = trajectory.session.context.spec.sampling, request.chat_template_kwargs
     sampling = structs.replace(
         run,
         reasoning_effort=request.reasoning_effort or run.reasoning_effort,
-        chat_template_kwargs=run.chat_template_kwargs
-        if request.chat_template_kwargs is None
-        else request.chat_template_kwargs,
+        chat_template_kwargs=run.chat_template_kwargs if kwargs is None else kwargs,
     )
-    renderer = renderer_at(session.speaker.renderer, sampling)
-    if isinstance(renderer, MessagesOnly):
-        raise RequestRejected(
-            400, "the engine takes messages and tells no tokens: they cannot be counted"
+    try:
+        renderer = renderer_at(trajectory.session.speaker.renderer, sampling)
+        if isinstance(renderer, MessagesOnly):
+            raise RequestRejected(
+                400, "the engine takes messages and tells no tokens: they cannot be counted"
+            )
+        position = trajectory.position(request)
+        prompt = await position.stream.prepare(
+            position.messages, request.tools, renderer=renderer, sampling=sampling
         )
-    position = trajectory.position(request)
-    prompt = await position.stream.prepare(
-        position.messages, request.tools, renderer=renderer, sampling=sampling
-    )
+    except Unsupported as error:
+        raise rejection_of(error, request, MESSAGES) or error from error
     return prompt.keep + len(prompt.delta)
+
+
+async def until_durable(session: Session) -> None:
+    """Waits for the attempt's last record. Raises `RequestRejected` if it is no outcome."""
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await session.state.concluded.wait()
+    except TimeoutError:
+        message = "the end is not durable yet; say it again"
+        raise RequestRejected(503, message, code="busy") from None
+    finished = session.history.finished
+    if finished is None or finished.status is Status.FAILED:
+        raise attempt_over(session.state.broken)
+
+
+def completed(reward: float | None) -> bytes:
+    """The body of the response to `/complete`."""
+    return msgspec.json.encode({"completed": True, "reward": reward})
+
+
+def parse_reward(body: bytes) -> float | None:
+    """The reward in the body of `/complete`."""
+    if not body.strip():
+        return None
+    try:
+        sent = msgspec.json.decode(body, type=dict[str, float | None])
+    except (ValueError, RecursionError) as error:
+        raise RequestRejected(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
+    if unknown := sorted(sent.keys() - {"reward"}):
+        message = (
+            f'unknown field {shorten(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
+        )
+        raise RequestRejected(400, message, param=unknown[0])
+    return sent.get("reward")

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
-from holdfast.gateway.http.relay import ELSEWHERE, ELSEWHERE_HEADER
-from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.http.request import ELSEWHERE, ELSEWHERE_HEADER, RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.encoding.redaction import redact
 
@@ -71,7 +70,7 @@ async def send_rejection(context: RequestContext, rejection: RequestRejected) ->
         headers[ELSEWHERE_HEADER] = "1"
     close = rejection.status in (408, 413, 503) and not context.is_inside
     body = context.format_error(rejection)
-    response = await context.response.send(body, rejection.status, headers=headers, close=close)
+    response = await context.send(body, rejection.status, headers=headers, close=close)
     request = context.request
     if "content-encoding" in request.headers and not request.content.is_eof():
         # The rest would be unpacked only to be thrown away, and a little can hold a lot.

@@ -5,26 +5,11 @@ Labels are names of routes and statuses, never anything that a client sent.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from holdfast.prometheus import (
-    CONTENT_TYPE,
-    Family,
-    Sample,
-    histogram,
-    label,
-    render,
-    single,
-)
-
-__all__ = ["CONTENT_TYPE", "Family", "Metrics", "as_text"]
+from holdfast.prometheus import Family, Sample, histogram, label, single
 
 BUCKET_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-
-
-def as_text(families: Sequence[tuple[str, Sequence[Family]]]) -> str:
-    """The families of one or more workers, each with its label ("" for none)."""
-    return render(families, prefix="holdfast_gateway_")
 
 
 class Metrics:

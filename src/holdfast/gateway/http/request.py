@@ -1,20 +1,33 @@
-"""The context of one HTTP request: its route, its key, its body within limits, and its response."""
+"""One HTTP request: its route, its key, its body within limits, and its response.
+
+A client that does not read is disconnected at a deadline, and its answer does not count as
+delivered.
+"""
 
 import asyncio
+import re
 import time
+import uuid
+from collections.abc import Awaitable
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from holdfast.gateway.http.response import ResponseWriter
 from holdfast.gateway.http.tickets import RelayedSubscription, Tickets
-from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.limits import SERVER, GatewayLimits
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.openai import errors as openai_errors
 
+Body = TypeVar("Body")
 UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
+ELSEWHERE = "elsewhere"
+ELSEWHERE_HEADER = "x-holdfast-elsewhere"
+"""Of a response between workers: the trajectory was looked for at the wrong one."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestContext:
@@ -22,7 +35,11 @@ class RequestContext:
 
     def __init__(self, request: web.Request, limits: GatewayLimits, tickets: Tickets):
         self.request = request
-        self.response = ResponseWriter(request, limits)
+        transport = request.transport
+        self.is_inside = transport is not None and isinstance(
+            transport.get_extra_info("sockname"), str
+        )
+        """Whether it comes from another worker of the same gateway."""
         in_path, self.path = _split_key(request.path)
         self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
         """All that it has; it should be one."""
@@ -30,24 +47,21 @@ class RequestContext:
         self.route = UNKNOWN
         """One of the known routes: the path may hold a key."""
         self.wire: Wire | None = None
+        self.trajectory = ""
+        """The name of its trajectory; "" while that is not known."""
+        self.answer_id = ""
+        """That of the call's whole answer, once there is one."""
+        self.has_begun = False
+        """Whether a status was sent, so that no other can be."""
+        self.status = 0
+        """That of the response, or of the error that a stream ended with."""
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
         """The fields that were removed."""
-        self._limits = limits
+        self.limits = limits
         self._tickets = tickets
         self._was_continued = False
         self._since = time.monotonic()
-
-    @property
-    def trajectory(self) -> str:
-        """The name of its trajectory; "" while that is not known."""
-        return self.response.trajectory
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether it comes from another worker of the same gateway."""
-        transport = self.request.transport
-        return transport is not None and isinstance(transport.get_extra_info("sockname"), str)
 
     @property
     def ticket(self) -> str:
@@ -81,7 +95,7 @@ class RequestContext:
     async def body(self) -> bytes:
         self._check_length()
         try:
-            async with asyncio.timeout(self._limits.body_seconds):
+            async with asyncio.timeout(self.limits.body_seconds):
                 await self._send_continue()
                 return await self.request.read()
         except TimeoutError:
@@ -91,14 +105,22 @@ class RequestContext:
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise RequestRejected(400, "the body is not what its headers say") from error
 
+    async def parse(self, kind: type[Body], *, wanted: str) -> Body:
+        """The body, JSON; no body is an empty object. Raises `RequestRejected`."""
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body or b"{}", type=kind)
+        except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
+            raise RequestRejected(400, f"it wants {wanted}: {error}") from error
+
     def _check_length(self) -> None:
         length = self.request.content_length
-        if length is not None and length > self._limits.body:
+        if length is not None and length > self.limits.body:
             raise self._too_large()
 
     def _too_large(self) -> RequestRejected:
         return RequestRejected(
-            413, f"a body holds at most {self._limits.body} bytes", code="request_too_large"
+            413, f"a body holds at most {self.limits.body} bytes", code="request_too_large"
         )
 
     async def _send_continue(self) -> None:
@@ -109,6 +131,53 @@ class RequestContext:
         writer = self.request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         writer.output_size = 0
+
+    # --- the response
+
+    async def send(
+        self,
+        body: bytes,
+        status: int = 200,
+        *,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+        close: bool = False,
+    ) -> web.StreamResponse:
+        response = web.Response(body=body, status=status, headers=headers)
+        response.headers["Content-Type"] = content_type
+        if close:
+            response.force_close()
+        await self.begin(response)
+        await self.write(response.write_eof())
+        return response
+
+    async def send_json(self, value: object, status: int = 200) -> web.StreamResponse:
+        return await self.send(msgspec.json.encode(value), status)
+
+    async def begin(self, response: web.StreamResponse, request_id: str = "") -> None:
+        # OpenAI's library reads the first, Anthropic's the second.
+        request_id = self.answer_id or request_id or self._request_id()
+        response.headers["x-request-id"] = response.headers["request-id"] = request_id
+        response.headers["Server"] = SERVER
+        self.has_begun, self.status = True, response.status
+        await response.prepare(self.request)
+
+    def _request_id(self) -> str:
+        """The client's own, or a new one."""
+        sent = self.request.headers.get("x-request-id", "")
+        return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
+
+    async def write(self, writing: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self.limits.write_seconds):
+                await writing
+        except TimeoutError:
+            self.abort()
+            raise ConnectionResetError("the client does not read") from None
+
+    def abort(self) -> None:
+        if self.request.transport is not None:
+            self.request.transport.abort()
 
 
 def _split_key(path: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from holdfast.records.encoding.redaction import without_hidden
+from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.message import Message
 
 MAX_MESSAGE_CHARS = 500
@@ -89,7 +90,7 @@ class GenerationRequest(Struct, frozen=True):
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
     """Several of either; each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
-    """The fields that were removed before it was parsed (see `strip_fields`)."""
+    """The fields that were removed before it was parsed (see `unsupported`)."""
     instructed: bool = False
     """Whether the first message is instructions, which hold for this response alone."""
     previous: str | None = None
@@ -250,10 +251,6 @@ class Wire(Protocol):
         """A stream that has sent nothing yet."""
         ...
 
-    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
-        """The events of the whole answer: the same bytes whenever it is sent again."""
-        ...
-
     def keep_alive(self) -> bytes:
         """The bytes to send while a stream has nothing new."""
         ...
@@ -261,3 +258,38 @@ class Wire(Protocol):
     def format_error(self, rejection: RequestRejected) -> bytes:
         """The body of an error."""
         ...
+
+
+class AgentFailed(HoldfastError):
+    """The agent's process ended without having done its task."""
+
+    cause = Cause.CODE
+    retryable = True
+    arose_here = False
+
+
+class AgentKilled(AgentFailed):
+    """A signal ended the agent's process: more likely the machine's fault than the agent's."""
+
+    cause = Cause.ENVIRONMENT
+
+
+class RefusedCall(AgentFailed):
+    """The agent ended as if its task was done, although one of its calls was rejected. It would be
+    rejected again."""
+
+    retryable = False
+
+
+class UnansweredCall(AgentFailed):
+    """The same of a call that the gateway could not answer."""
+
+    cause = Cause.INFRASTRUCTURE
+
+
+class AgentSilent(HoldfastError):
+    """The agent lives, but makes no calls any more."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True
+    arose_here = False

@@ -1,6 +1,5 @@
-"""The parameters that engines know and providers do not, under the names that vLLM has for them.
-
-Clients send them in `extra_body`, on every wire alike.
+"""What the requests of all wires have in common: the parameters that engines know and providers do
+not, under vLLM's names (clients send them in `extra_body`), and the addresses of images.
 """
 
 from typing import Annotated, Any
@@ -58,3 +57,15 @@ class AlteringFields(Struct, kw_only=True, frozen=True):
             return Sampling(chat_template_kwargs=text).chat_template_kwargs
         except UsageError as error:
             raise RequestRejected(400, str(error), param=name, code="invalid_value") from error
+
+
+_SCHEMES = ("data:image/", "https://", "http://")
+WRONG_URL = (
+    "an image is 'data:image/…;base64,…' or an address that begins with 'https://' or 'http://'."
+)
+"""Never quotes the address: a signed one holds a secret."""
+
+
+def is_image_url(url: str) -> bool:
+    """Whether an engine may get it. A path of the engine's own files is not allowed."""
+    return url.lower().startswith(_SCHEMES)

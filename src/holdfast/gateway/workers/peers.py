@@ -10,18 +10,25 @@ import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
+from aiohttp import (
+    ClientError,
+    ClientPayloadError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    UnixConnector,
+    web,
+)
 from msgspec import Struct, structs
+from multidict import CIMultiDict
 from yarl import URL
 
-from holdfast.gateway.http.metrics import Family
-from holdfast.gateway.http.relay import ELSEWHERE_HEADER, headers_of, relay
-from holdfast.gateway.http.request import TICKET, RequestContext
+from holdfast.gateway.http.request import ELSEWHERE_HEADER, TICKET, RequestContext
 from holdfast.gateway.http.tickets import RelayReport
-from holdfast.gateway.limits import GatewayLimits
+from holdfast.prometheus import Family
 
 MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
@@ -30,7 +37,12 @@ RECONNECT_SECONDS = 0.5
 OWNS, AVAILABLE, TAKE = "/-/owns", "/-/available", "/-/take"
 STATS, RELAYED = "/-/stats", "/-/relayed"
 ORDER, ORDERED = "/-/order", "/-/ordered"
-Body = TypeVar("Body")
+_OF_ONE_HOP = {
+    *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
+    *("proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+    *(ELSEWHERE_HEADER, TICKET),
+}
+"""Headers that are not relayed."""
 PeerResponse = tuple[int, bytes] | None
 """A status and a body; None: the worker is down."""
 
@@ -67,9 +79,8 @@ class WorkerPlace(Struct, frozen=True):
 class Peers:
     """Open between `start` and `aclose`."""
 
-    def __init__(self, place: WorkerPlace, limits: GatewayLimits):
+    def __init__(self, place: WorkerPlace):
         self.place = place
-        self._limits = limits
         self._sessions: dict[int, ClientSession] = {}
         self._owners: OrderedDict[str, int] = OrderedDict()
         """The worker that had a trajectory when it was last looked for."""
@@ -238,15 +249,15 @@ class Peers:
         request, ticket = context.request, uuid.uuid4().hex
         # Not as it came: a request that is meant for a proxy has the whole address there.
         url = URL(f"http://worker{request.rel_url.raw_path_qs}", encoded=True)
-        headers = headers_of(context, ticket)
+        headers = _headers_to_relay(context, ticket)
         sent = self._sessions[index].request(request.method, url, data=body, headers=headers)
         try:
             async with sent as response:
                 if ELSEWHERE_HEADER in response.headers:
                     return None
-                found = await relay(context, response, self._limits)
+                found = await _relay(context, response)
         except (ClientError, OSError) as error:
-            if context.response.has_begun:
+            if context.has_begun:
                 self.report(index, RelayReport(ticket, delivered=False))
                 raise ConnectionResetError("the response did not arrive") from error
             return None
@@ -273,10 +284,31 @@ class Peers:
         return response
 
 
-async def send_json(context: RequestContext, value: object) -> web.StreamResponse:
-    """A response between workers."""
-    return await context.response.send(msgspec.json.encode(value))
+def _headers_to_relay(context: RequestContext, ticket: str) -> CIMultiDict[str]:
+    """Those for the owner. The body was decompressed on its way in."""
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in context.request.headers.items()
+        if name.lower() not in _OF_ONE_HOP
+    )
+    headers[TICKET] = ticket
+    return headers
 
 
-async def parse_body(context: RequestContext, kind: type[Body]) -> Body:
-    return msgspec.json.decode(await context.body(), type=kind)
+async def _relay(context: RequestContext, owner: ClientResponse) -> web.StreamResponse:
+    """Sends the owner's response: bytes pass unchanged, streams piece by piece. When the client
+    disconnects, so does the relay from the owner. Raises `ConnectionError` for either."""
+    response = web.StreamResponse(status=owner.status)
+    for name, value in owner.headers.items():
+        if name.lower() not in (_OF_ONE_HOP - {"content-encoding"}):
+            response.headers.add(name, value)
+    response.content_length = owner.content_length
+    context.has_begun, context.status, context.route = True, owner.status, "relayed"
+    await response.prepare(context.request)
+    try:
+        async for piece in owner.content.iter_any():
+            await context.write(response.write(piece))
+    except ClientPayloadError as error:
+        raise ConnectionResetError("the owner disconnected within its response") from error
+    await context.write(response.write_eof())
+    return response

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.environments.workspace.sandbox import confinement
+from holdfast.environments.workspace.sandbox import processes as confinement
 from holdfast.testing import FakeEngine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc to look into")
@@ -46,7 +46,7 @@ with open(os.environ["FOUND"], "w") as file:
 DRIVER = """
 import sys
 import holdfast
-from holdfast.gateway.agents.workspace_policy import FreshWorld
+from holdfast.gateway.agents.workspace import FreshWorld
 
 async def content(t, episodes):
     return 1.0

@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 from holdfast.environments.workspace import Workspace
-from holdfast.environments.workspace.snapshots import manifest
+from holdfast.environments.workspace.snapshots import snapshot as manifest
 from holdfast.environments.workspace.snapshots.snapshot import PART_BYTES, SMALL_BYTES
 from holdfast.records.errors import EnvironmentBroken
 from support.environments.workspaces import Blobs, both, contents, needs_bwrap, opened
@@ -217,7 +217,7 @@ def test_what_is_no_snapshot_is_refused(state):
 
 @pytest.mark.parametrize("path", [b"../f", b"/etc/f", b"a//b", b"", b"a/.", b"a\0b"])
 def test_a_snapshot_cannot_name_what_is_outside(path):
-    state = manifest.encode([(path, manifest.ManifestEntry(0o644, b"d" * 16))])
+    state = manifest.encode_manifest([(path, manifest.ManifestEntry(0o644, b"d" * 16))])
     with pytest.raises(EnvironmentBroken, match="no place in a workspace"):
         damaged(lambda *_: state)
 
@@ -228,13 +228,13 @@ def test_a_snapshot_cannot_write_through_a_link(tmp_path):
         b"a/f": manifest.ManifestEntry(0o644, b"d" * 16),
     }
     with pytest.raises(OSError, match="No such file"):
-        damaged(lambda *_: manifest.encode(kept.items()))
+        damaged(lambda *_: manifest.encode_manifest(kept.items()))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_snapshot_of_a_newer_version_is_refused(monkeypatch):
     monkeypatch.setattr(manifest, "VERSION", 2)
-    state = manifest.encode([])
+    state = manifest.encode_manifest([])
     monkeypatch.undo()
     with pytest.raises(EnvironmentBroken, match="version 2 was written by another Holdfast"):
         damaged(lambda *_: state)

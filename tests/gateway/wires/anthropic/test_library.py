@@ -14,9 +14,9 @@ from holdfast.gateway.protocol.messages import (
     GenerationRequest,
     RequestRejected,
 )
-from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
+    MessageStream,
     format_count,
     format_model,
     format_models,
@@ -270,11 +270,16 @@ def test_sampling_parameters_outside_of_the_librarys_types_arrive() -> None:
     assert (served.asks[0].temperature, served.asks[0].top_p) == (0.5, 0.9)
 
 
-class _Failing(AnthropicMessages):
+class _FailingStream(MessageStream):
     """A stream that had begun when its request was refused."""
 
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return [sse.event("error", self.format_error(RequestRejected(529, "too much")))]
+    def end(self, answer: Answer) -> list[bytes]:
+        return [self.error(RequestRejected(529, "too much"))]
+
+
+class _Failing(AnthropicMessages):
+    def stream(self, request: GenerationRequest) -> MessageStream:
+        return _FailingStream()
 
 
 def test_a_refusal_inside_a_stream_is_raised() -> None:

@@ -34,7 +34,7 @@ def told(message: Message, finish: str = "stop", **fields: object) -> dict[str, 
 
 def events(message: Message, finish: str = "stop") -> list[dict[str, object]]:
     found = []
-    for event in WIRE.events(ask(stream=True), answer(message, finish)):
+    for event in WIRE.stream(ask(stream=True)).end(answer(message, finish)):
         name, data = event.decode().removesuffix("\n\n").split("\n")
         found.append(json.loads(data.removeprefix("data: ")))
         assert name == f"event: {found[-1]['type']}"
@@ -267,7 +267,8 @@ def test_a_stream_says_what_the_answer_says() -> None:
 
 
 def test_an_event_is_one_line_for_every_way_to_split_lines() -> None:
-    for event in WIRE.events(ask(stream=True), answer(assistant("a\u2028b\x85c\u2029d\x0be\r\nf"))):
+    text = "a\u2028b\x85c\u2029d\x0be\r\nf"
+    for event in WIRE.stream(ask(stream=True)).end(answer(assistant(text))):
         assert len(event.decode().splitlines()) == 3  # its name, its data, a blank line
 
 
@@ -277,7 +278,7 @@ def test_the_same_answer_has_the_same_bytes() -> None:
     )
     first, again = answer(message), answer(message)
     assert WIRE.format_answer(ask(), first) == AnthropicMessages().format_answer(ask(), again)
-    assert WIRE.events(ask(), first) == AnthropicMessages().events(ask(), again)
+    assert WIRE.stream(ask()).end(first) == AnthropicMessages().stream(ask()).end(again)
     assert WIRE.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 

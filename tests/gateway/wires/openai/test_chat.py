@@ -286,7 +286,7 @@ def test_an_answer_has_openais_shape() -> None:
 
 
 def events(answer: Answer, **more: Any) -> list[dict[str, Any]]:
-    raw = WIRE.events(ask(stream=True, **more), answer)
+    raw = WIRE.stream(ask(stream=True, **more)).end(answer)
     assert raw[-1] == b"data: [DONE]\n\n"
     assert all(one.startswith(b"data: {") and one.endswith(b"}\n\n") for one in raw[:-1])
     assert all(one.count(b"\n") == 2 for one in raw)
@@ -379,4 +379,4 @@ def test_an_empty_answer_is_text_and_not_null() -> None:
 def test_the_same_answer_has_the_same_bytes() -> None:
     again = Answer(**{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__})
     assert WIRE.format_answer(ask(), ANSWER) == OpenAIChat().format_answer(ask(), again)
-    assert WIRE.events(ask(), ANSWER) == OpenAIChat().events(ask(), again)
+    assert WIRE.stream(ask()).end(ANSWER) == OpenAIChat().stream(ask()).end(again)

@@ -137,13 +137,13 @@ def test_an_answer_has_openais_shape() -> None:
 def test_a_completion_ends_by_itself_or_is_cut(reason: str, told: str) -> None:
     answer = answered(replace(choice("x"), finish_reason=reason))
     assert json.loads(WIRE.format_answer(ask(), answer))["choices"][0]["finish_reason"] == told
-    ends = [json.loads(one[6:])["choices"][0] for one in WIRE.events(ask(), answer)[:-1]]
+    ends = [json.loads(one[6:])["choices"][0] for one in WIRE.stream(ask()).end(answer)[:-1]]
     assert [one["finish_reason"] for one in ends] == [None, told]
 
 
 def test_a_stream_adds_up_to_the_answer_for_every_choice() -> None:
     answer = answered(choice(TEXT), choice(""), choice("short"))
-    *raw, done = WIRE.events(ask(stream_options={"include_usage": True}), answer)
+    *raw, done = WIRE.stream(ask(stream_options={"include_usage": True})).end(answer)
     assert done == b"data: [DONE]\n\n"
     *chunks, last = [json.loads(one.removeprefix(b"data: ")) for one in raw]
     texts = ["", "", ""]

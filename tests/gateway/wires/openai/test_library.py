@@ -10,10 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.gateway.protocol.messages import Answer, GenerationRequest, RequestRejected, Wire
-from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai import models as openai_models
-from holdfast.gateway.wires.openai.chat import OpenAIChat
+from holdfast.gateway.wires.openai.chat import ChatStream, OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from support.gateway.openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
@@ -240,15 +239,14 @@ def test_every_status_is_an_error_of_the_library(
 def test_a_stream_that_fails_after_it_began_raises_what_it_was_told() -> None:
     """An error of a stream is an event with the same body."""
 
+    class FailingStream(ChatStream):
+        def end(self, answer: Answer) -> list[bytes]:
+            rejection = RequestRejected(503, "the engine is gone", code="gone")
+            return [*super().end(answer)[:2], self.error(rejection)]
+
     class Failing(OpenAIChat):
-        def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-            told = super().events(ask, answer)[:2]
-            return [
-                *told,
-                sse.data(
-                    self.format_error(RequestRejected(503, "the engine is gone", code="gone"))
-                ),
-            ]
+        def stream(self, request: GenerationRequest) -> ChatStream:
+            return FailingStream(request)
 
     async def run() -> openai.APIError:
         host = WireHost({"/v1/chat/completions": Failing()}, answer=lambda _: ANSWER)
@@ -336,4 +334,4 @@ def test_the_retry_of_a_stream_has_the_same_bytes() -> None:
     asked = GenerationRequest("m", (Message(Role.USER, "hi"),), stream=True)
     for wire in WIRES.values():
         copy = msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer)
-        assert wire.events(asked, copy) == wire.events(asked, ANSWER)
+        assert wire.stream(asked).end(copy) == wire.stream(asked).end(ANSWER)

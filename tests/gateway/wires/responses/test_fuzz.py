@@ -60,7 +60,7 @@ def survives(body: bytes) -> GenerationRequest | RequestRejected:
     assert asked.messages
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=GenerationRequest) == asked
     json.loads(WIRE.format_answer(asked, ANSWER))
-    assert WIRE.events(asked, ANSWER)[-1].startswith(b"event: response.completed\n")
+    assert WIRE.stream(asked).end(ANSWER)[-1].startswith(b"event: response.completed\n")
     return asked
 
 

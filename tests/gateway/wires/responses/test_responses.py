@@ -49,7 +49,7 @@ def told(ask: GenerationRequest, answer: Answer) -> dict:
 
 def events(ask: GenerationRequest, answer: Answer) -> list[dict]:
     found = []
-    for event in WIRE.events(ask, answer):
+    for event in WIRE.stream(ask).end(answer):
         name, data, *end = event.decode().split("\n")
         assert end == ["", ""]
         found.append(json.loads(data.removeprefix("data: ")))
@@ -325,4 +325,4 @@ def test_the_same_answer_is_told_in_the_same_bytes() -> None:
     assert WIRE.format_answer(WIRE.parse(body), answer) == again.format_answer(
         again.parse(body), answer
     )
-    assert WIRE.events(WIRE.parse(body), answer) == again.events(again.parse(body), answer)
+    assert WIRE.stream(WIRE.parse(body)).end(answer) == again.stream(again.parse(body)).end(answer)

@@ -24,7 +24,7 @@ from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.strip_fields import IgnoredFields
+from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import SECRET_BYTES, load_or_create_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor

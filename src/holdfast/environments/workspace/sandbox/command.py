@@ -11,14 +11,75 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from typing import Protocol
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from holdfast.environments.workspace.limits import MIB, amount
-from holdfast.environments.workspace.sandbox.output import Output
+from holdfast.environments.workspace.threads import in_thread
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EnvironmentBroken
+
+NOTHING: Mapping[bytes, bytes] = {}
+
+
+class Output:
+    """Keeps at most `limit` bytes; `total` counts all."""
+
+    def __init__(self, limit: int):
+        self.total = 0
+        self._half = limit // 2
+        self._rest = limit - self._half
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        self._tail += chunk
+        # Not for every chunk, which would copy the tail each time.
+        if len(self._tail) > 4 * self._rest + 65536:
+            del self._tail[: -self._rest]
+
+    def text(self, rename: Mapping[bytes, bytes] = NOTHING) -> str:
+        """For the model; `rename` replaces paths of this machine."""
+        tail = bytes(self._tail[-self._rest :] if self._rest else b"")
+        left_out = self.total - len(self._head) - len(tail)
+        if not left_out:
+            return _renamed(bytes(self._head) + tail, rename).decode("utf-8", "replace")
+        head = _renamed(_without_torn_end(bytes(self._head)), rename).decode("utf-8", "replace")
+        end = _renamed(_without_torn_start(tail), rename).decode("utf-8", "replace")
+        return f"{head}\n[… {amount(left_out)} left out …]\n{end}"
+
+
+def _renamed(text: bytes, rename: Mapping[bytes, bytes]) -> bytes:
+    for old, new in rename.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _without_torn_end(text: bytes) -> bytes:
+    """Without the beginning of a character that was cut."""
+    for back in range(1, min(4, len(text)) + 1):
+        byte = text[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+        return text[:-back] if length > back else text
+    return text
+
+
+def _without_torn_start(text: bytes) -> bytes:
+    start = 0
+    while start < min(3, len(text)) and text[start] & 0xC0 == 0x80:
+        start += 1
+    return text[start:]
+
 
 MAX_PRINTED_BYTES = 64 * MIB
 """A command that prints more is stopped."""
@@ -28,6 +89,9 @@ WATCH_SECONDS = 1.0
 WATCH_SHARE = 20
 """The watch takes at most one part in this many of the time."""
 INTERRUPTED = "interrupted"
+_BEFORE = 8_000
+"""Bytes that are read before the end of a file: half a secret would not be known for one."""
+Result = TypeVar("Result")
 
 
 class Bounds(Struct, frozen=True):
@@ -76,19 +140,35 @@ def no_watch() -> str:
     return ""
 
 
+async def run_in_thread(work: Callable[[CommandStop], Result]) -> Result:
+    """Does blocking work that runs a command; a cancellation stops the command."""
+    stop = CommandStop()
+    try:
+        return await in_thread(lambda: work(stop), interrupt=stop.set)
+    finally:
+        stop.close()
+
+
 def run(
-    launch: Launch, bounds: Bounds, *, stop: CommandStop, watch: Callable[[], str] = no_watch
+    launch: Launch,
+    bounds: Bounds,
+    *,
+    stop: CommandStop,
+    watch: Callable[[], str] = no_watch,
+    into: Path | None = None,
 ) -> CommandEnded:
-    """`watch` is called now and then; it stops the command by returning a reason."""
+    """`watch` is called now and then; it stops the command by returning a reason. `into`: a file
+    for all of the output; then only its end is returned."""
     with ExitStack() as stack:
         stack.callback(launch.close)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, reading)
         os.set_blocking(reading, False)
-        try:
-            process = launch.start(writing)
-        finally:
-            os.close(writing)
+        with (
+            open(writing, "wb") as pipe,
+            nullcontext(pipe) if into is None else into.open("wb") as stdout,
+        ):
+            process = launch.start(stdout.fileno())
         output = Output(bounds.output)
         try:
             stopped = _follow(process, reading, output, bounds, stop=stop, watch=watch)
@@ -97,6 +177,8 @@ def run(
             code = process.wait()
             launch.end()
         _drain(reading, output)
+        if into is not None:
+            output.add(end_of(into, bounds.output).encode("utf-8", "replace"))
         ended = CommandEnded(code if code >= 0 else 128 - code, output, stopped)
         if not stopped and (trouble := launch.trouble(ended)):
             raise EnvironmentBroken(trouble)
@@ -156,6 +238,14 @@ def _drain(reading: int, output: Output) -> None:
     """Reads the rest of the pipe without waiting: an escaped process may hold it open."""
     while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
         pass
+
+
+def end_of(path: Path, characters: int) -> str:
+    """What stands at the end of a file, which may be larger than the memory; without secrets."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - characters - _BEFORE))
+        text = file.read(characters + _BEFORE).decode("utf-8", "replace")
+    return redact(text.strip())[-characters:].strip()
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

@@ -17,7 +17,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -31,8 +30,7 @@ from holdfast.environments.workspace.sandbox.command import (
     run,
     spawn,
 )
-from holdfast.environments.workspace.sandbox.confinement import confinement
-from holdfast.environments.workspace.sandbox.processes import kill_all
+from holdfast.environments.workspace.sandbox.processes import confinement, kill_all
 from holdfast.environments.workspace.sandbox.seccomp import no_user_namespaces
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
@@ -64,37 +62,56 @@ class SandboxJob(Struct, frozen=True):
     read_only: tuple[str, ...] = ()
 
 
-class Sandbox(Protocol):
-    isolation: Isolation
-    owner: tuple[int, int] | None
-    """The user and group of the files, if not this process's."""
+class Sandbox(Struct, frozen=True):
+    """How commands run on this machine.
 
-    def launch(self, job: SandboxJob) -> Launch: ...
+    Without isolation, they run as the user of Holdfast, with all rights; there is no process limit,
+    since it would count all processes of that user. Within bubblewrap, they run as nobody if
+    Holdfast runs as root: in any namespace, root could change the machine's settings and exceed the
+    process limit.
+    """
+
+    isolation: Isolation
+
+    @property
+    def _is_bwrap(self) -> bool:
+        return self.isolation is Isolation.BWRAP
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """The user and group of the files, if not this process's."""
+        return (NOBODY, NOBODY) if self._is_bwrap and os.geteuid() == 0 else None
+
+    def launch(self, job: SandboxJob) -> Launch:
+        if self._is_bwrap:
+            return _BubblewrapLaunch(job, is_root=self.owner is not None)
+        return _PlainLaunch(job)
 
     def home(self, folder: str) -> str:
         """The path of `folder` for a command."""
-        ...
+        return mounts.WORKSPACE if self._is_bwrap else folder
 
     def kill_all_in(self, folder: str) -> None:
-        """Kills everything that runs in `folder`."""
-        ...
+        """Kills everything that runs in `folder`; in bubblewrap, nothing outlives its command."""
+        if not self._is_bwrap:
+            kill_all(folder)
 
 
 def choose(option: Isolation) -> Sandbox:
     """The first call blocks for a moment."""
     _check_tools()
     if option is Isolation.NONE:
-        return Plain()
+        return Sandbox(Isolation.NONE)
     trouble = why_no_bwrap()
     if not trouble:
-        return Bubblewrap()
+        return Sandbox(Isolation.BWRAP)
     if option is Isolation.BWRAP:
         raise UsageError(
             f"sandbox='bwrap' does not work on this machine: {trouble}; allow it, or choose "
             "sandbox='none' and isolate the run in another way"
         )
     _warn_once(trouble)
-    return Plain()
+    return Sandbox(Isolation.NONE)
 
 
 @functools.cache
@@ -108,7 +125,7 @@ def why_no_bwrap() -> str:
     if shutil.which("bwrap") is None:
         return "there is no `bwrap` (Debian: apt install bubblewrap)"
     with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as folder:
-        sandbox = Bubblewrap()
+        sandbox = Sandbox(Isolation.BWRAP)
         os.chmod(folder, 0o755)  # noqa: S103 - as a workspace is
         if sandbox.owner is not None:
             os.chown(folder, *sandbox.owner)
@@ -146,23 +163,6 @@ def _limited(job: SandboxJob, *, count_processes: bool) -> list[str]:
 # --- without isolation
 
 
-class Plain:
-    """Commands run as the user of Holdfast, with all rights. There is no process limit, since it
-    would count all processes of that user."""
-
-    isolation = Isolation.NONE
-    owner: tuple[int, int] | None = None
-
-    def launch(self, job: SandboxJob) -> Launch:
-        return _PlainLaunch(job)
-
-    def home(self, folder: str) -> str:
-        return folder
-
-    def kill_all_in(self, folder: str) -> None:
-        kill_all(folder)
-
-
 class _PlainLaunch:
     def __init__(self, job: SandboxJob):
         self._job = job
@@ -188,26 +188,6 @@ class _PlainLaunch:
 
 
 # --- within bubblewrap
-
-
-class Bubblewrap:
-    """If Holdfast runs as root, commands run as nobody: in any namespace, root could change the
-    machine's settings and exceed the process limit."""
-
-    isolation = Isolation.BWRAP
-
-    def __init__(self) -> None:
-        self._is_root = os.geteuid() == 0
-        self.owner = (NOBODY, NOBODY) if self._is_root else None
-
-    def launch(self, job: SandboxJob) -> Launch:
-        return _BubblewrapLaunch(job, is_root=self._is_root)
-
-    def home(self, folder: str) -> str:
-        return mounts.WORKSPACE
-
-    def kill_all_in(self, folder: str) -> None:
-        """Does nothing: no process outlives its command."""
 
 
 class _BubblewrapLaunch:

@@ -2,5 +2,4 @@
 
 - `tree`: lists a folder, and keeps it within its limit.
 - `snapshot`: stores the files of a folder as blobs, and restores them.
-- `manifest`: the encoding of a snapshot.
 """

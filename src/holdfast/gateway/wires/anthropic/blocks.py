@@ -18,6 +18,7 @@ import msgspec
 from msgspec import structs
 
 from holdfast.gateway.protocol.messages import shorten
+from holdfast.gateway.wires.altering import WRONG_URL, is_image_url
 from holdfast.gateway.wires.anthropic.errors import invalid, unsupported
 from holdfast.gateway.wires.anthropic.request import (
     AssistantContent,
@@ -32,7 +33,6 @@ from holdfast.gateway.wires.anthropic.request import (
     ToolUseBlock,
     UserTurn,
 )
-from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID_KEY = "INVALID_JSON"

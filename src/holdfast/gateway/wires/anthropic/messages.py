@@ -1,33 +1,178 @@
 """Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and its `/v1/models`.
 
-Pure, and the same bytes for the same answer. `request` has the fields of a request, `blocks` the
-conversation.
+Pure, and the same bytes for the same answer. In a stream, the message starts; its blocks start,
+grow and end one after another; it ends with its stop reason and usage. A stream of a finished
+answer has at most one block of thinking and one of text, in this order; a live one has a new block
+each time the reply changes between the two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from holdfast.gateway.protocol.messages import (
     Answer,
+    AnswerChoice,
+    AnswerDelta,
     GenerationRequest,
+    Opening,
     RequestLookup,
     RequestRejected,
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
-from holdfast.gateway.wires.anthropic.blocks import format_blocks, image_param, parse_messages
-from holdfast.gateway.wires.anthropic.stream import (
-    MessageStream,
-    message_fields,
-    stop_fields,
-    usage,
+from holdfast.gateway.wires.anthropic.blocks import (
+    Block,
+    format_blocks,
+    image_param,
+    input_of,
+    parse_messages,
+    signature_of,
 )
-from holdfast.gateway.wires.anthropic.tools import forced_tool, is_parallel, tool_schemas
+from holdfast.gateway.wires.anthropic.request import forced_tool, is_parallel, tool_schemas
+from holdfast.records.message import ToolCall
+
+# JSON may hold them; clients that split text into lines take them for the end of one.
+_LINE_ENDS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+_EMPTY_BLOCKS: dict[bool, Block] = {
+    True: {"type": "thinking", "thinking": "", "signature": ""},
+    False: {"type": "text", "text": ""},
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class MessageStream:
+    """The events of one answer, which has one choice."""
+
+    def __init__(self) -> None:
+        self._sent = sse.SentText()
+        self._blocks = 0
+        self._open: bool | None = None
+        """Whether the open block is thinking; None: no block is open."""
+        self._thought: list[str] = []
+        """The text of an open block of thinking."""
+
+    def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
+        found = [*self._begin(opening)]
+        for delta in deltas:
+            self._sent.take(delta)
+            found += self._add(delta.text, is_reasoning=delta.is_reasoning)
+        return found
+
+    def end(self, answer: Answer) -> list[bytes]:
+        choice = answer.choices[0]
+        reasoning, text = self._sent.rest(choice.message)
+        found = [*self._begin(answer.opening)]
+        for rest, is_reasoning in ((reasoning, True), (text, False)):
+            for piece in sse.pieces(rest):
+                found += self._add(piece, is_reasoning=is_reasoning)
+        found += self._close()
+        for call in choice.message.tool_calls:
+            found += self._call(call)
+        used = usage(answer.opening, answer.completion_tokens)
+        used.pop("service_tier")
+        found.append(_event({"type": "message_delta", "delta": stop_fields(choice), "usage": used}))
+        found.append(_event({"type": "message_stop"}))
+        return found
+
+    def error(self, rejection: RequestRejected) -> bytes:
+        return sse.event("error", errors.format_error(rejection))
+
+    def _begin(self, opening: Opening) -> Iterator[bytes]:
+        if self._sent.is_open:
+            return
+        self._sent.is_open = True
+        nothing = {"stop_reason": None, "stop_sequence": None}
+        message = {**message_fields(opening, []), **nothing, "usage": usage(opening, 0)}
+        yield _event({"type": "message_start", "message": message})
+
+    def _add(self, text: str, *, is_reasoning: bool) -> Iterator[bytes]:
+        if self._open is not is_reasoning:
+            yield from self._close()
+            yield self._block_start(_EMPTY_BLOCKS[is_reasoning])
+            self._open = is_reasoning
+        if is_reasoning:
+            self._thought.append(text)
+            yield self._block_delta({"type": "thinking_delta", "thinking": text})
+        else:
+            yield self._block_delta({"type": "text_delta", "text": text})
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is None:
+            return
+        if self._open:
+            signature = signature_of("".join(self._thought))
+            yield self._block_delta({"type": "signature_delta", "signature": signature})
+        yield self._block_stop()
+        self._open, self._thought = None, []
+
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
+        yield self._block_start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+        for piece in sse.pieces(_encode(input_of(call.arguments)).decode()):
+            yield self._block_delta({"type": "input_json_delta", "partial_json": piece})
+        yield self._block_stop()
+
+    def _block_start(self, block: Block) -> bytes:
+        return _event(
+            {"type": "content_block_start", "index": self._blocks, "content_block": block}
+        )
+
+    def _block_delta(self, delta: Block) -> bytes:
+        return _event({"type": "content_block_delta", "index": self._blocks, "delta": delta})
+
+    def _block_stop(self) -> bytes:
+        self._blocks += 1
+        return _event({"type": "content_block_stop", "index": self._blocks - 1})
+
+
+def message_fields(answer: Answer | Opening, content: list[Block]) -> dict[str, object]:
+    return {
+        "id": f"msg_{answer.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": content,
+    }
+
+
+def stop_fields(choice: AnswerChoice) -> dict[str, object]:
+    stop = choice.stop_string if choice.finish_reason == "stop" else None
+    reasons = {
+        "stop": "end_turn" if stop is None else "stop_sequence",
+        "length": "max_tokens",
+        "tool_calls": "tool_use",
+        "content_filter": "refusal",
+    }
+    return {"stop_reason": reasons[choice.finish_reason], "stop_sequence": stop}
+
+
+def usage(opening: Opening, completion_tokens: int) -> dict[str, object]:
+    """Anthropic counts cached tokens apart from the rest of the input."""
+    return {
+        "input_tokens": opening.prompt_tokens - opening.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": opening.cached_tokens,
+        "output_tokens": completion_tokens,
+        "service_tier": "standard",
+    }
+
+
+def _event(data: dict[str, object]) -> bytes:
+    return sse.event(str(data["type"]), _escape_line_ends(_encode(data)))
+
+
+def _escape_line_ends(data: bytes) -> bytes:
+    for end, escaped in _LINE_ENDS:
+        data = data.replace(end, escaped)
+    return data
+
 
 _PING = sse.event("ping", b'{"type":"ping"}')
-_encode = msgspec.json.Encoder().encode
 
 
 class AnthropicMessages:
@@ -63,9 +208,6 @@ class AnthropicMessages:
 
     def stream(self, request: GenerationRequest) -> MessageStream:
         return MessageStream()
-
-    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(request).end(answer)
 
     def keep_alive(self) -> bytes:
         return _PING

@@ -17,7 +17,13 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
-from holdfast.gateway.wires.openai.chat import bound_logprob, token_ids
+from holdfast.gateway.wires.openai.chat import (
+    CompletionStream,
+    OpenAIWire,
+    bound_logprob,
+    token_ids,
+    usage,
+)
 from holdfast.gateway.wires.openai.errors import invalid, unsupported, unsupported_value
 from holdfast.gateway.wires.openai.parameters import (
     MAX_TOKENS,
@@ -25,7 +31,6 @@ from holdfast.gateway.wires.openai.parameters import (
     neutral,
     reject_unless_neutral,
 )
-from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire, usage
 
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""

@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.gateway.wires.images import WRONG_URL, is_image_url
+from holdfast.gateway.protocol.messages import shorten
+from holdfast.gateway.wires.altering import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import convert, invalid, unsupported_value
 from holdfast.gateway.wires.openai.parameters import Text, neutral, reject_unless_neutral
 from holdfast.records.message import (
@@ -21,6 +22,7 @@ from holdfast.records.message import (
     content_of,
     image,
 )
+from holdfast.records.sampling import NAMED, REQUIRED
 
 _MAX_DEPTH = 100
 """Levels of a tool's schema: with more, the renderer runs out of stack."""
@@ -67,19 +69,21 @@ _Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal
 _Content = str | list[_Part]
 
 
-class _System(_Echoed, tag="system", tag_field="role", forbid_unknown_fields=True):
+class _Spoken(_Echoed, tag_field="role", forbid_unknown_fields=True):
     content: _Content
     name: str | None = None
 
 
-class _Developer(_Echoed, tag="developer", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
-    name: str | None = None
+class _System(_Spoken, tag="system"):
+    pass
 
 
-class _User(_Echoed, tag="user", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
-    name: str | None = None
+class _Developer(_Spoken, tag="developer"):
+    pass
+
+
+class _User(_Spoken, tag="user"):
+    pass
 
 
 class _Called(_Echoed, forbid_unknown_fields=True):
@@ -113,10 +117,8 @@ class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fiel
     function_call: object = neutral(why="it is deprecated; use 'tools' and 'tool_choice'.")
 
 
-class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
-    content: _Content
+class _Tool(_Spoken, tag="tool", kw_only=True):
     tool_call_id: Text
-    name: str | None = None
 
 
 RequestMessage = _System | _Developer | _User | _Assistant | _Tool
@@ -241,3 +243,42 @@ def _inner(value: object) -> Iterator[object]:
     elif isinstance(value, list):
         members = value
     return (member for member in members if isinstance(member, dict | list))
+
+
+Tools = Sequence[dict[str, object]]
+
+
+def parse_tool_choice(choice: str | dict[str, object] | None, tools: Tools) -> str | None:
+    """The value for `Sampling.tool_choice`; None if the model must call no tool (its prompt then
+    has none). For chat completions and responses. Raises `RequestRejected`."""
+    if choice in (None, "auto"):
+        return ""
+    if choice == "none":
+        return None
+    if choice == REQUIRED:
+        if not tools:
+            raise invalid(
+                "'tool_choice' is 'required', and there are no tools.", param="tool_choice"
+            )
+        return REQUIRED
+    name = _function(choice) if isinstance(choice, dict) else None
+    if name is None:
+        why = "send 'auto', 'none', 'required' or a function."
+        raise unsupported_value("tool_choice", choice, why)
+    if name not in tool_names(tools):
+        text = f"Tool choice '{shorten(name)}' not found in 'tools'."
+        raise invalid(text, param="tool_choice")
+    return NAMED + name
+
+
+def tool_names(tools: Tools) -> list[object]:
+    functions = (tool["function"] for tool in tools)
+    return [function["name"] for function in functions if isinstance(function, dict)]
+
+
+def _function(choice: dict[str, object]) -> str | None:
+    if choice.get("type") != "function":
+        return None
+    inner = choice.get("function", choice)
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) and name else None

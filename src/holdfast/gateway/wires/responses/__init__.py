@@ -1,8 +1,6 @@
 """OpenAI's responses.
 
-- `responses`: The wire of `/v1/responses`.
-- `request`: The parameters of a request.
-- `items`: The input items, checked and converted to messages.
-- `output`: The response as an object: its items, and the settings that it repeats.
-- `events`: The response as a stream of events, numbered from 0.
+- `responses`: the wire of `/v1/responses`, and the parameters of its requests.
+- `items`: the input, item by item, as messages.
+- `output`: an answer as a response object or as a stream of events.
 """

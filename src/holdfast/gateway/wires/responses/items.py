@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.gateway.protocol.messages import RequestLookup
-from holdfast.gateway.wires.images import WRONG_URL, is_image_url
+from holdfast.gateway.wires.altering import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import (
     convert,
     format_value,
