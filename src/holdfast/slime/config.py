@@ -15,7 +15,8 @@ from msgspec import Struct
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
-from holdfast.journal import MEMORY, check_address, is_server
+from holdfast.journal import check_address, is_server
+from holdfast.journal.journal import MEMORY
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import UsageError

@@ -62,11 +62,9 @@ def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
 
 def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
-        await journal._write(
-            lambda connection: (
-                connection.execute(
-                    "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", (leases[0].id,)
-                ).rowcount
+        await journal.transact(
+            lambda store: store.run(
+                "UPDATE trajectories SET epoch = epoch + 1 WHERE id = :id", id=leases[0].id
             )
         )
         with pytest.raises(LeaseLost):

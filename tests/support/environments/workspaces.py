@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.environments.workspace import Workspace
 from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 
 needs_bwrap = pytest.mark.skipif(bool(why_no_bwrap()), reason=f"no bubblewrap: {why_no_bwrap()}")
 BOTH = (pytest.param("bwrap", marks=needs_bwrap), "none")
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("sandbox", BOTH)
 OTHER = """
 import asyncio, logging, sys
 from holdfast.environments.workspace import Workspace
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 
 async def main():
     logging.basicConfig()

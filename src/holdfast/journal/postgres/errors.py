@@ -10,7 +10,7 @@ import shlex
 from getpass import getuser
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import asyncpg
+import psycopg
 
 from holdfast.journal.postgres.address import ServerAddress, hide_password
 from holdfast.records.errors import (
@@ -22,10 +22,6 @@ from holdfast.records.errors import (
 
 NOT_NEXT = "HF001"
 """Our function's: the writer's batch is not the next one."""
-STALE = "HF002"
-"""Our function's: an append is fenced; the detail says which."""
-WORKER_GONE = "HF003"
-"""Our function's: the worker was declared dead."""
 
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: nothing was done, and it may be repeated."""
@@ -36,8 +32,22 @@ that was idle for too long."""
 _NO_ENTRY = ("28000", "28P01", "3D000", "42501")
 
 
+_REFUSALS = (
+    (re.compile(r'database ".*" does not exist'), "3D000"),
+    (re.compile(r"permission denied for database"), "42501"),
+    (re.compile(r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist"),
+     "28000"),
+)  # fmt: skip
+"""What a server answers to who may not come in: the driver has no state for it."""
+
+
 def state_of(error: BaseException) -> str:
-    return str(getattr(error, "sqlstate", None) or "")
+    if state := getattr(error, "sqlstate", None):
+        return str(state)
+    if isinstance(error, psycopg.OperationalError):
+        text = str(error)
+        return next((state for words, state in _REFUSALS if words.search(text)), "")
+    return ""
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -47,12 +57,10 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_outage(error: BaseException) -> bool:
     """Whether the connection is gone, or the server cannot do anything now."""
-    if isinstance(error, asyncpg.PostgresError):
-        state = state_of(error)
+    if state := state_of(error):
         return state.startswith(_OUTAGES) or state in _OUTAGE_STATES
-    if isinstance(error, asyncpg.InterfaceError):
-        return not isinstance(error, ValueError)  # An argument of the wrong type is a bug of ours.
-    return isinstance(error, OSError | EOFError | asyncpg.InternalClientError)
+    # The first: also a statement that took too long.
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
 
 def is_final(error: BaseException) -> bool:
@@ -133,7 +141,7 @@ def _tried(error: BaseException, address: ServerAddress, seconds: float) -> str:
 
 
 def _database(text: str) -> str:
-    found = re.search(r'"(.+)"', text)
+    found = re.search(r'database "(.+?)"', text)
     return "NAME" if found is None else shlex.quote(found[1])
 
 

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct, json
 
-from holdfast.journal.entries import AppendEntry, Row, entries_of, entry_of, refusal
-from holdfast.journal.journal import Entries, Lease
-from holdfast.journal.sqlite.writer import Operation
+from holdfast.journal.entries import AppendEntry, Row, refusal
+from holdfast.journal.sql.store import Refuse
 from holdfast.records.errors import JournalError
-from holdfast.records.step import Record
-from holdfast.records.trajectory import Status
 
 MAX_HEADS = 50_000
 """As many are remembered: a hundred bytes each."""
@@ -63,134 +60,78 @@ class LogEnd(Struct):
 _heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
 
 
-class Append(Operation):
-    """One or more entries that are written together or not at all."""
-
-    __slots__ = ("entries",)
-    brief = True
-
-    def __init__(self, entries: list[AppendEntry], rows: int, size: int):
-        # Not by `super()`: this is the hottest path that there is.
-        self.rows = rows
-        self.size = size
-        self.result = self.error = None
-        self.entries = entries
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        """By itself; an `Appender` writes many at once."""
-        write(connection, [self], _extended(connection, None, [self]))
-        if self.error is not None:
-            raise self.error
-
-
-def append_of(
-    lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
-) -> Append:
-    """See `entry_of`: from here on the order is fixed."""
-    entry = entry_of(lease, records, status, settled)
-    return Append([entry], len(entry.rows), entry.size)
-
-
-def append_of_all(entries: Entries, settled: bool | None) -> Append:
-    """The same for several leases: none keeps a place unless all are encoded."""
-    made = entries_of(entries, settled)
-    rows = sum([len(entry.rows) for entry in made])
-    return Append(made, rows, sum([entry.size for entry in made]))
-
-
-class Appender:
-    """Runs batches, and remembers between them where the logs of its connection stand.
+class LogEnds:
+    """Remembers between batches where the logs stand that a connection appends to.
 
     While only this connection writes, every batch would read what the last one wrote. SQLite counts
     the commits of all others (`data_version`); a look at that count under the write lock shows
     whether what is remembered still holds, epochs included.
     """
 
-    def __init__(self) -> None:
-        self._connection: sqlite3.Connection | None = None
+    def __init__(self, connection: sqlite3.Connection):
+        self._connection = connection
         self._foreign_commits = -1
         self._log_end: LogEnd | None = None
 
-    def run_batch(self, connection: sqlite3.Connection, batch: list[Operation]) -> None:
-        """Runs operations in their order: appends in bulk, everything else one by one in between.
+    def look(self) -> None:
+        """At the beginning of a transaction."""
+        (foreign_commits,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if foreign_commits != self._foreign_commits:
+            self._foreign_commits, self._log_end = foreign_commits, None
 
-        Within a transaction. One that does not become durable ends its connection, and what is
-        remembered ends with that.
-        """
-        self._look(connection)
-        appends: list[Append] = []
-        for operation in batch:
-            if isinstance(operation, Append):
-                appends.append(operation)
-                continue
-            self._append_all(connection, appends)
-            appends = []
-            self._log_end = None  # It may change whatever it likes.
-            _run_alone(connection, operation)
-        self._append_all(connection, appends)
+    def forget(self) -> None:
+        self._log_end = None
 
-    def _look(self, connection: sqlite3.Connection) -> None:
-        (foreign_commits,) = connection.execute("PRAGMA data_version").fetchone()
-        if connection is not self._connection or foreign_commits != self._foreign_commits:
-            self._connection, self._foreign_commits, self._log_end = (
-                connection,
-                foreign_commits,
-                None,
-            )
-
-    def _append_all(self, connection: sqlite3.Connection, appends: list[Append]) -> None:
-        if not appends:
-            return
+    def write(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
+        """See `Store.append`."""
         # Unless it is written to the end, it is not what stands in the journal.
         log_end, self._log_end = self._log_end, None
-        log_end = _extended(connection, log_end, appends)
-        write(connection, appends, log_end)
+        log_end = _extended(self._connection, log_end, appends)
+        write(self._connection, appends, log_end, refuse=refuse)
         self._log_end = log_end
 
 
-def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
-    try:
-        operation.result = operation.run(connection)
-    except sqlite3.OperationalError:
-        raise
-    except Exception as error:
-        operation.error = error
-
-
 def _extended(
-    connection: sqlite3.Connection, log_end: LogEnd | None, appends: list[Append]
+    connection: sqlite3.Connection,
+    log_end: LogEnd | None,
+    appends: Sequence[Sequence[AppendEntry]],
 ) -> LogEnd:
     """With the heads of all that these append to."""
     if log_end is None or len(log_end.heads) > MAX_HEADS:
         log_end = LogEnd(-1, {})
     heads = log_end.heads
     unknown = [
-        entry.lease.id
-        for append in appends
-        for entry in append.entries
-        if entry.lease.id not in heads
+        entry.lease.id for entries in appends for entry in entries if entry.lease.id not in heads
     ]
     if unknown or log_end.position < 0:
-        found = read_log_end(connection, unknown)
-        heads |= found.heads
-        log_end.position = found.position
+        read = read_log_end(connection, unknown)
+        heads |= read.heads
+        log_end.position = read.position
     return log_end
 
 
-def write(connection: sqlite3.Connection, appends: list[Append], log_end: LogEnd) -> None:
+def write(
+    connection: sqlite3.Connection,
+    appends: Sequence[Sequence[AppendEntry]],
+    log_end: LogEnd,
+    *,
+    refuse: Refuse,
+) -> None:
     """Those that are not refused."""
     rows: list[Row] = []
-    marked: list[AppendEntry] = []
-    for append in appends:
-        append.error = _take_places(append.entries, log_end.heads)
-        if append.error is None:
-            for entry in append.entries:
-                rows += entry.rows
-                if entry.status is not None or entry.settled is not None:
-                    marked.append(entry)
+    statuses: list[tuple[int, int]] = []
+    for number, entries in enumerate(appends):
+        error = _take_places(entries, log_end.heads)
+        if error is not None:
+            refuse(number, error)
+            continue
+        for entry in entries:
+            rows += entry.rows
+            if entry.status is not None:
+                statuses.append((int(entry.status), entry.lease.id))
     insert(connection, rows, log_end)
-    for entry in marked:
-        _mark(connection, entry)
+    if statuses:
+        connection.executemany("UPDATE trajectories SET status = ? WHERE id = ?", statuses)
 
 
 def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
@@ -199,7 +140,7 @@ def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> Log
     return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
 
 
-def _take_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
+def _take_places(entries: Sequence[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
     """Moves the heads on past `entries`, or says why they are refused and moves none."""
     if len(entries) == 1:
         entry = entries[0]
@@ -211,7 +152,7 @@ def _take_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalE
     return _take_all_places(entries, heads)
 
 
-def _take_all_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
+def _take_all_places(entries: Sequence[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
     for number, entry in enumerate(entries):
         error = _take_places([entry], heads)
         if error is not None:
@@ -262,23 +203,4 @@ def _size_for(rows: int) -> int:
     """A size that `rows` nearly fill, or else one that they fill: a NULL costs as much as a row."""
     return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
         size for size in _SIZES if size <= rows
-    )
-
-
-def _mark(connection: sqlite3.Connection, entry: AppendEntry) -> None:
-    if not entry.settled:
-        if entry.status is not None:
-            connection.execute(
-                "UPDATE trajectories SET status = ? WHERE id = ?",
-                (int(entry.status), entry.lease.id),
-            )
-        return
-    (place,) = connection.execute(
-        "UPDATE counters SET value = value + 1 WHERE name = 'settled' RETURNING value"
-    ).fetchone()
-    status = None if entry.status is None else int(entry.status)
-    connection.execute(
-        "UPDATE trajectories SET status = coalesce(?, status), settled = ?, owner = NULL "
-        "WHERE id = ?",
-        (status, place, entry.lease.id),
     )

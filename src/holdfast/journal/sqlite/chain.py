@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 
 from msgspec import json
 
-from holdfast.records.errors import JournalCorrupt
+from holdfast.journal.entries import BadRecord
 
 Row = tuple[int, int, int, int, bytes]
 """Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
@@ -43,16 +43,6 @@ _FOUND = f"""SELECT position FROM records WHERE trajectory = ?
     ORDER BY {_NO_NUMBER}, seq, position"""  # noqa: S608 - ours
 _COUNTED = """SELECT trajectory, count(*) FROM records
     WHERE trajectory IN (SELECT value FROM json_each(?)) GROUP BY trajectory"""
-
-
-class BadRecord(JournalCorrupt):
-    """The first bad record of a log."""
-
-    def __init__(self, trajectory: int, seq: int, position: int, reason: str):
-        super().__init__(f"record {seq} of trajectory {trajectory} (position {position}): {reason}")
-        self.seq = seq
-        self.position = position
-        self.reason = reason
 
 
 def length(connection: sqlite3.Connection, trajectory: int) -> int:

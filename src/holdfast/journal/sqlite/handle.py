@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalError
 
 Connect = Callable[[], sqlite3.Connection]
@@ -20,24 +21,24 @@ Connect = Callable[[], sqlite3.Connection]
 class Handle:
     """Opened when it is first needed, and again after it was given up."""
 
-    def __init__(self, file: Path, connect: Connect, keep: Connect):
+    def __init__(self, file: Path, open_store: Callable[[], SqliteStore], keep: Connect):
         """`file`: an absolute path; `keep`: makes the connection that is opened once."""
         self._file = file
-        self._connect = connect
+        self._open = open_store
         self._keep = keep
-        self._connection: sqlite3.Connection | None = None
+        self._store: SqliteStore | None = None
         self._keeper: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        if self._connection is None:
+    def store(self) -> SqliteStore:
+        if self._store is None:
             self.check_place()
-            self._connection = self._connect()
+            self._store = self._open()
             self._inode = _inode_of(self._file)
         if self._keeper is None:
             self._keeper = self._keep()
-        return self._connection
+        return self._store
 
     def check_place(self) -> None:
         """SQLite would go on writing to a file that nobody finds any more."""
@@ -48,10 +49,10 @@ class Handle:
             )
 
     def give_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        store, self._store = self._store, None
+        if store is not None:
             with suppress(sqlite3.Error):  # The next connection rolls back what it held.
-                connection.close()
+                store.connection.close()
 
     def close(self) -> None:
         """The last connection that is closed moves the log into the file."""

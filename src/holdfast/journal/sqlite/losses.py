@@ -136,7 +136,7 @@ def _lost(path: Path, state: _State, log: LogScan, what: str) -> Loss:
 
 
 def _read(path: Path, mode: str) -> _State | None:
-    """None for a file that is no journal, or one that no version with numbers has written."""
+    """None for a file that is no journal."""
     uri = f"{path.absolute().as_uri()}?{mode}"
     with closing(
         sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
@@ -144,7 +144,7 @@ def _read(path: Path, mode: str) -> _State | None:
         connection.execute("BEGIN")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID or version < 2:
+        if application != APPLICATION_ID or version < 1:
             return None
         identity = identity_of(connection)
         return _State(

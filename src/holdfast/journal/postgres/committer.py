@@ -1,0 +1,239 @@
+"""One batch, one transaction of the server's, and an outcome that is known.
+
+Every transaction moves this writer's row from batch n - 1 to n. So after a lost connection, the row
+says whether batch n is in the journal, once the old transaction is over: reading it waits for that.
+And a statement that comes too late, out of a network that had swallowed it, finds another number
+and does nothing. What is not in the journal is sent again, until a deadline. A row behind what was
+acknowledged means that the server has lost commits: then nothing more is written.
+
+All appends that wait are one statement, which is one transaction and one round trip, unless one of
+them settles its trajectory; everything else is a transaction of its own, in the order of the calls,
+so that nobody holds a lock for somebody else.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from holdfast import crashpoint
+from holdfast.journal.files.witness import Witness
+from holdfast.journal.postgres import schema
+from holdfast.journal.postgres.address import ServerAddress
+from holdfast.journal.postgres.connection import Connect, Link, Outage, ServerConnection
+from holdfast.journal.postgres.errors import (
+    NOT_NEXT,
+    explain,
+    gone,
+    is_conflict,
+    is_outage,
+    state_of,
+)
+from holdfast.journal.postgres.store import PostgresStore
+from holdfast.journal.postgres.witness import KEPT_DAYS, open_witness
+from holdfast.journal.sql.writer import Append, Operation, WriteCall, write_appends
+from holdfast.records.errors import HoldfastError, JournalError, LostCommits
+
+_PAUSE = 0.02
+_NEXT = "UPDATE holdfast.writers SET batch = %s, at = now() WHERE name = %s AND batch = %s"
+Wake = Callable[[], None]
+Attempt = Callable[[PostgresStore], None]
+
+
+class PostgresCommitter:
+    """See `Committer`."""
+
+    mixes_calls = False
+    seconds = 1.0  # So long that all share a commit.
+
+    def __init__(self, address: ServerAddress, connect: Connect, outage: Outage):
+        self._address = address
+        self.link = Link(address, connect, self._ready, outage)
+        self._witness: Witness | None = None
+        self._lost: LostCommits | None = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Under another name: what is still under way under the old one cannot be taken for what
+        follows."""
+        self._name = secrets.token_hex(8)
+        self._acknowledged = 0
+        """The number of the last batch that is known to be in the journal."""
+        self._there = 0
+        """What the journal had when the connection was made."""
+        self._registered = False
+        self._close_witness()
+
+    def _close_witness(self) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()
+
+    def commit(self, batch: list[Operation], wake: Wake) -> None:
+        wake()
+        try:
+            if isinstance(batch[0], WriteCall):
+                self._call(batch[0])
+            else:
+                self._append([each for each in batch if isinstance(each, Append)])
+        except HoldfastError as error:
+            _fail(batch, error)
+        except Exception as error:
+            self.link.drop()
+            if not isinstance(error, psycopg.Error | OSError):
+                raise
+            _fail(batch, explain(error, self._address))
+
+    def tidy(self, wake: Wake) -> None: ...
+
+    def give_up(self) -> None:
+        self.link.give_up()
+
+    def close(self) -> None:
+        """The writer's row stays: commands that come later hold it against this machine's notes."""
+        self._close_witness()
+        self.link.drop()
+
+    # --- one batch
+
+    def _append(self, batch: list[Append]) -> None:
+        rows = sum([append.rows for append in batch])
+        settles = any(entry.settled for append in batch for entry in append.entries)
+
+        def write(store: PostgresStore) -> None:
+            for append in batch:
+                append.error = None
+            write_appends(store, batch)
+
+        def alone(store: PostgresStore) -> None:
+            crashpoint.reach("journal.before_commit", rows)
+            store.batch = (self._name, self._acknowledged + 1)
+            write(store)
+            crashpoint.reach("journal.after_commit", rows)
+
+        self._durably(self._transaction(write, rows) if settles else alone, rows)
+
+    def _call(self, call: WriteCall) -> None:
+        def run(store: PostgresStore) -> None:
+            call.result = call.function(store)
+
+        if not call.repeatable:
+            self._durably(self._transaction(run, 1), 1)
+            return
+        try:
+            self._insist(self._transaction(run, 1, moves=False))
+        except _Unreachable as error:
+            raise error.reason from None
+
+    def _transaction(self, run: Attempt, rows: int, *, moves: bool = True) -> Attempt:
+        """`run` in a transaction, which moves the writer first, in the round trip that begins it:
+        whoever asks what became of it waits for its end."""
+
+        def attempt(store: PostgresStore) -> None:
+            connection = store.connection
+            try:
+                if moves:
+                    self._begin_next(connection)
+                else:
+                    connection.execute(connection.begin)
+                run(store)
+                crashpoint.reach("journal.before_commit", rows)
+                connection.execute("COMMIT")
+            except Exception as error:
+                if not is_outage(error):
+                    connection.roll_back()
+                raise
+            crashpoint.reach("journal.after_commit", rows)
+
+        return attempt
+
+    def _begin_next(self, connection: ServerConnection) -> None:
+        number = self._acknowledged + 1
+        if connection.begin_with(_NEXT, (number, self._name, number - 1)) != 1:
+            raise _NotNext
+
+    def _durably(self, attempt: Attempt, rows: int) -> None:
+        """Returns when the next batch is in the journal, once, and this machine knows it."""
+        number = self._acknowledged + 1
+
+        def unless_there(store: PostgresStore) -> None:
+            if self._there < number:
+                attempt(store)
+
+        try:
+            self._insist(unless_there)
+        except _Unreachable as error:
+            self._begin_anew()
+            raise error.reason from None
+        self._acknowledged = number
+        if self._witness is not None:
+            self._witness.note(number)
+        crashpoint.reach("journal.witnessed", rows)
+
+    def _insist(self, attempt: Attempt) -> None:
+        """Tries it on one connection after the other, until the deadline of an outage."""
+        deadline: float | None = None
+        while True:
+            if self._lost is not None:
+                raise self._lost
+            try:
+                attempt(PostgresStore(self._connection()))
+                return
+            except (_NotNext, psycopg.Error, OSError) as error:
+                is_unknown = isinstance(error, _NotNext) or state_of(error) == NOT_NEXT
+                if not is_unknown and not is_outage(error) and not is_conflict(error):
+                    raise
+                if not is_conflict(error):
+                    # A new connection finds out what is in the journal.
+                    self.link.drop()
+                deadline = deadline or time.monotonic() + self._address.outage_seconds
+                if time.monotonic() > deadline:
+                    raise _Unreachable(gone(error, self._address)) from None
+            self.link.pause(_PAUSE)
+
+    def _connection(self) -> ServerConnection:
+        try:
+            return self.link.get()
+        except LostCommits as error:
+            self._lost = error
+            raise
+        except JournalError as error:
+            raise _Unreachable(error) from None
+
+    def _ready(self, connection: ServerConnection) -> None:
+        """What this writer has committed is there; else nothing more is written."""
+        schema.prepare(connection, self._address, known={self._name: self._acknowledged})
+        if not self._registered:
+            connection.execute(
+                "INSERT INTO holdfast.writers VALUES (%s, 0, now()) ON CONFLICT DO NOTHING",
+                (self._name,),
+            )
+            connection.execute(
+                "DELETE FROM holdfast.writers WHERE at < now() - %s * interval '1 day'",
+                (KEPT_DAYS,),
+            )
+            self._registered = True
+            self._witness = open_witness(schema.identity_of(connection), self._name)
+        # Waits for a transaction of ours that is still under way on a connection that was lost.
+        row = connection.execute(
+            "SELECT batch FROM holdfast.writers WHERE name = %s FOR UPDATE", (self._name,)
+        ).fetchone()
+        self._there = -1 if row is None else int(row[0])
+
+
+class _NotNext(Exception):
+    """Another connection of this writer has committed the batch."""
+
+
+class _Unreachable(Exception):
+    """The server cannot be reached; what was under way may be in the journal or not."""
+
+    def __init__(self, reason: JournalError):
+        self.reason = reason
+
+
+def _fail(batch: list[Operation], error: BaseException) -> None:
+    for operation in batch:
+        if operation.error is None:
+            operation.error = error
