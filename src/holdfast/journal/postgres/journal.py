@@ -26,7 +26,7 @@ from holdfast.journal.postgres.connection import (
     plain_connect,
 )
 from holdfast.journal.postgres.errors import explain, gone, is_outage
-from holdfast.journal.postgres.listener import Listener
+from holdfast.journal.postgres.listener import ChangeListener
 from holdfast.journal.postgres.store import PostgresStore
 from holdfast.journal.sql import deletion
 from holdfast.journal.sql.sql_journal import SqlJournal
@@ -61,7 +61,7 @@ class PostgresJournal(SqlJournal):
         self._writer = Writer(self.name, self._committer)
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
         self._reader = Link(self.address, connect, self._ready_to_read, outage, read_only=read_only)
-        self._listener = Listener(self.address, self._reads, self.changes)
+        self._listener = ChangeListener(self.address, self._reads, self.changes)
 
     # --- reading
 

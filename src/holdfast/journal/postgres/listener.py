@@ -16,7 +16,7 @@ from holdfast.journal.postgres.connection import ServerConnection, plain_connect
 from holdfast.journal.postgres.store import CHANNEL
 
 
-class Listener:
+class ChangeListener:
     """Listens in the event loop that was last seen, once somebody is interested."""
 
     def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
