@@ -30,13 +30,15 @@ from holdfast.journal.postgres.errors import (
     is_outage,
     state_of,
 )
-from holdfast.journal.postgres.store import PostgresStore
+from holdfast.journal.postgres.store import NOW, PostgresStore
 from holdfast.journal.postgres.witness import KEPT_DAYS, open_witness
+from holdfast.journal.sql.store import Row
 from holdfast.journal.sql.writer import Append, Operation, WriteCall, write_appends
 from holdfast.records.errors import HoldfastError, JournalError, LostCommits
 
 _PAUSE = 0.02
-_NEXT = "UPDATE holdfast.writers SET batch = %s, at = now() WHERE name = %s AND batch = %s"
+_NEXT = f"""{{begin}}; UPDATE holdfast.writers SET batch = {{number}}, at = now()
+    WHERE name = '{{name}}' AND batch = {{number}} - 1 RETURNING {NOW}"""  # noqa: S608 - ours
 Wake = Callable[[], None]
 Attempt = Callable[[PostgresStore], None]
 
@@ -134,12 +136,12 @@ class PostgresCommitter:
             connection = store.connection
             try:
                 if moves:
-                    self._begin_next(connection)
+                    store.moment = self._begin_next(connection)
                 else:
                     connection.execute(connection.begin)
                 run(store)
                 crashpoint.reach("journal.before_commit", rows)
-                connection.execute("COMMIT")
+                store.commit()
             except Exception as error:
                 if not is_outage(error):
                     connection.roll_back()
@@ -148,10 +150,13 @@ class PostgresCommitter:
 
         return attempt
 
-    def _begin_next(self, connection: ServerConnection) -> None:
-        number = self._acknowledged + 1
-        if connection.begin_with(_NEXT, (number, self._name, number - 1)) != 1:
+    def _begin_next(self, connection: ServerConnection) -> Row:
+        """When it began."""
+        query = _NEXT.format(begin=connection.begin, name=self._name, number=self._acknowledged + 1)
+        *_, moments = connection.results(query)
+        if not moments:
             raise _NotNext
+        return moments[0]
 
     def _durably(self, attempt: Attempt, rows: int) -> None:
         """Returns when the next batch is in the journal, once, and this machine knows it."""

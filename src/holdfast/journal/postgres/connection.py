@@ -58,13 +58,10 @@ class ServerConnection:
         """With its values written into it: the server finds out their types."""
         return self._run(ClientCursor(self.driver), query, values)
 
-    def begin_with(self, query: str, values: Any) -> int:
-        """Begins a transaction, in one round trip with its first statement; how many rows that
-        changed."""
-        cursor = ClientCursor(self.driver).execute(f"{self.begin}; {query}", values)
-        while cursor.nextset():
-            pass
-        return cursor.rowcount
+    def results(self, query: str, values: Any = None) -> list[list[tuple[Any, ...]]]:
+        """Of several statements in one message: the rows of each."""
+        cursors = self.execute(query, values).results()
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def send(self, query: str, values: Any) -> _Cursor:
         """With its values beside it, in binary: for bytes."""

@@ -28,7 +28,7 @@ from holdfast.journal.postgres.connection import (
 from holdfast.journal.postgres.errors import explain, gone, is_outage
 from holdfast.journal.postgres.listener import ChangeListener
 from holdfast.journal.postgres.store import PostgresStore
-from holdfast.journal.sql import deletion
+from holdfast.journal.sql import deletion, leases
 from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Writer
@@ -94,6 +94,9 @@ class PostgresJournal(SqlJournal):
             schema.refuse_losses(connection, self.address)
         else:
             schema.prepare(connection, self.address)
+
+    async def _shorten_leases(self, run: Run) -> None:
+        await self.repeat(leases.shorten, run.id)
 
     async def _wake_for(self, run: Run, what: str) -> None:
         self._listener.interests.add(f"{run.id} {what}")

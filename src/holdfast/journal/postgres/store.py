@@ -22,9 +22,12 @@ _TABLES = (
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
 # The server finds its way itself.
 _HINT = re.compile(r"\s+(?:NOT INDEXED|INDEXED BY \w+)")
+_EACH = re.compile(r"\bEACH\(:(\w+)\)")
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
-_NOW = """SELECT extract(epoch FROM clock_timestamp())::double precision,
+NOW = """extract(epoch FROM clock_timestamp())::double precision,
     extract(epoch FROM pg_postmaster_start_time())::double precision"""
+"""For `PostgresStore.moment`."""
+_NOTIFY = "SELECT pg_notify(%s, message) FROM unnest(%s::text[]) message; COMMIT"
 _LOGS = """SELECT t.id, t.length, r.seq, r.epoch, r.crc, r.body FROM holdfast.trajectories t
     LEFT JOIN holdfast.records r ON r.trajectory = t.id
     WHERE t.id = ANY(%b::bigint[]) ORDER BY t.id, r.seq"""
@@ -44,6 +47,9 @@ def dialect(statement: str) -> str:
     """The statement as the driver takes it, with our schema before each table: no search path
     decides what is meant."""
     statement = _HINT.sub("", statement).replace("%", "%%")
+    statement = _EACH.sub(
+        r"unnest(:\1::bigint[]) WITH ORDINALITY AS each(value, number)", statement
+    )
     statement = _TABLE.sub(r"\1\2holdfast.\3", statement)
     return _PARAMETER.sub(r"%(\1)s", statement)
 
@@ -55,7 +61,9 @@ class PostgresStore:
         self.connection = connection
         self.batch: tuple[str, int] | None = None
         """The writer and the number that its next append moves it to, if nobody else does."""
-        self._now: Instant | None = None
+        self.moment: Row | None = None
+        """When the transaction first asked."""
+        self._messages: list[str] = []
 
     def _execute(self, statement: str, values: dict[str, object]) -> Any:
         _check(values.values())
@@ -83,6 +91,10 @@ class PostgresStore:
         count: int = self._execute(statement, values).rowcount
         return count
 
+    def together(self, *statements: str, **values: object) -> list[list[Row]]:
+        _check(values.values())
+        return self.connection.results(dialect("; ".join(statements)), values)
+
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None:
         if values:
             self.connection.send_many(dialect(statement), values)
@@ -104,17 +116,20 @@ class PostgresStore:
             )
 
     def now(self) -> Instant:
-        """When the transaction first asked."""
-        if self._now is None:
-            wall, since = self.connection.execute(_NOW).fetchone()  # type: ignore[misc]
-            self._now = Instant("", 0.0, wall, since)
-        return self._now
+        if self.moment is None:
+            self.moment = self.connection.execute(f"SELECT {NOW}").fetchone()
+        wall, since = self.moment or (0.0, 0.0)
+        return Instant("", 0.0, wall, since)
 
     def notify(self, run: int, *what: str) -> None:
-        messages = [f"{run} {each}" for each in what]
-        self.connection.execute(
-            "SELECT pg_notify(%s, message) FROM unnest(%s::text[]) message", (CHANNEL, messages)
-        )
+        """They hear it when the transaction is committed, and not before."""
+        self._messages += [f"{run} {each}" for each in what]
+
+    def commit(self) -> None:
+        if self._messages:
+            self.connection.execute(_NOTIFY, (CHANNEL, self._messages))
+        else:
+            self.connection.execute("COMMIT")
 
     # --- records
 

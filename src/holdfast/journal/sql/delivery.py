@@ -182,6 +182,11 @@ def _take(
     return ready, 0
 
 
+_PUT_IN_STEP = """UPDATE deliveries SET state = 1, step = :step, place = :first + each.number - 1
+    FROM EACH(:tasks) WHERE run = :run AND task = each.value AND task = ANY(:tasks)
+        AND consumer = :name"""
+
+
 def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list[int]) -> None:
     first = None
     if step is not None:
@@ -193,20 +198,7 @@ def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list
         )
         assert row is not None, "an aggregate has one row"
         first = row[0]
-    store.run_many(
-        "UPDATE deliveries SET state = 1, step = :step, place = :place "
-        "WHERE run = :run AND task = :task AND consumer = :name",
-        [
-            {
-                "run": consumer.run.id,
-                "name": consumer.name,
-                "task": task,
-                "step": step,
-                "place": None if first is None else first + number,
-            }
-            for number, task in enumerate(tasks)
-        ],
-    )
+    store.run(_PUT_IN_STEP, tasks=tasks, step=step, first=first, **_named(consumer))
 
 
 def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:

@@ -27,6 +27,13 @@ _RECOUNT = f"""UPDATE task_groups SET members = f.members, open = f.open, held =
 _BEFORE = """SELECT task, current, members, open, failed, settled FROM task_groups
     WHERE run = :run AND task = ANY(:tasks) ORDER BY task FOR UPDATE"""
 
+# Whoever settles holds this row until it commits, so that places become visible in their order and
+# no consumer passes one by.
+_TAKE_PLACES = "UPDATE counters SET value = value + :more WHERE name = 'settled'"
+_GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.number, owner = NULL
+    FROM EACH(:ids) JOIN counters c ON c.name = 'settled' WHERE trajectories.id = each.value
+    RETURNING run, task"""
+
 
 def recount(store: Store, run: int, tasks: Collection[int]) -> None:
     """Counts these groups anew, under their locks: whoever counts last sees what others did."""
@@ -37,8 +44,8 @@ def recount(store: Store, run: int, tasks: Collection[int]) -> None:
 
 
 def _recount(store: Store, run: int, ordinals: list[int]) -> None:
-    before = {row[0]: row for row in store.rows(_BEFORE, run=run, tasks=ordinals)}
-    after = store.rows(_RECOUNT, run=run, tasks=ordinals)
+    rows, after = store.together(_BEFORE, _RECOUNT, run=run, tasks=ordinals)
+    before = {row[0]: row for row in rows}
     changes = [_change(before[row[0]], row) for row in after if row[1]]
     planned, settled, failed = (sum(column) for column in zip((0, 0, 0), *changes, strict=True))
     is_over = (planned or settled or failed) and _add(store, run, planned, settled, failed)
@@ -85,28 +92,16 @@ def settle(store: Store, trajectories: Collection[int], *, restated: Collection[
 
     `restated`: those that were settled before, and have another status now.
     """
+    touched: list[Row] = []
     if trajectories:
-        _give_places(store, trajectories)
-    touched = store.rows(
-        "SELECT run, task FROM trajectories WHERE id = ANY(:ids)", ids=[*trajectories, *restated]
-    )
+        ids = list(trajectories)
+        _, touched = store.together(_TAKE_PLACES, _GIVE_PLACES, ids=ids, more=len(ids))
+    if restated:
+        touched += store.rows(
+            "SELECT run, task FROM trajectories WHERE id = ANY(:ids)", ids=list(restated)
+        )
     for run in sorted(set(values_of(touched))):
         recount(store, run, [task for of_run, task in touched if of_run == run])
-
-
-def _give_places(store: Store, trajectories: Collection[int]) -> None:
-    # Whoever settles holds this row until it commits, so that places become visible in their order
-    # and no consumer passes one by.
-    row = store.row(
-        "UPDATE counters SET value = value + :more WHERE name = 'settled' RETURNING value",
-        more=len(trajectories),
-    )
-    assert row is not None, "the journal was created with it"
-    first = row[0] - len(trajectories) + 1
-    store.run_many(
-        "UPDATE trajectories SET settled = :place, owner = NULL WHERE id = :id",
-        [{"place": place, "id": member} for place, member in enumerate(trajectories, first)],
-    )
 
 
 def reopen(store: Store, run: int, tasks: Collection[int]) -> None:

@@ -11,10 +11,11 @@ from msgspec import structs
 from holdfast.journal.journal import Claim, Lease, TrajectoryRow, Worker, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, with_lease_end
 from holdfast.journal.process import is_gone, this_process
+from holdfast.journal.rows import task_of
 from holdfast.journal.rules import run_held
 from holdfast.journal.sql import runs
 from holdfast.journal.sql.groups import recount
-from holdfast.journal.sql.store import Store, values_of
+from holdfast.journal.sql.store import Row, Store, values_of
 from holdfast.records.errors import LeaseLost
 from holdfast.records.run import Run
 
@@ -24,8 +25,6 @@ _JOIN = """INSERT INTO workers(
     RETURNING id"""
 _WORKERS = f"""SELECT id, {IS_LEASED}, {SECONDS_LEFT}, host, pid, born, namespace
     FROM workers w WHERE run = :run ORDER BY id"""  # noqa: S608 - ours
-_EXPIRED = f"""SELECT id FROM workers w WHERE run = :run AND NOT {IS_LEASED}
-    FOR UPDATE SKIP LOCKED"""  # noqa: S608 - ours
 _NEIGHBOURS = """SELECT id, host, pid, born, namespace FROM workers
     WHERE run = :run AND host = :host AND namespace = :namespace FOR UPDATE SKIP LOCKED"""
 # By the index of what is free: the primary key would lead through all that is held.
@@ -34,33 +33,31 @@ _CLAIMABLE = """SELECT task FROM task_groups INDEXED BY task_groups_claimable
     ORDER BY task LIMIT :groups FOR UPDATE SKIP LOCKED"""
 
 
-_LATE = """SELECT {key} FROM {table} WHERE run = :run AND clock = ''
-    AND lease_until > :wall + lease_seconds{lock}"""
+_RENEW = """UPDATE workers SET lease_until = :wall + :lease, clock = :clock,
+        clock_until = :ticks + :lease
+    WHERE id = :worker RETURNING (SELECT name FROM runs WHERE id = workers.run)"""
+_IS_LATE = "(clock = '' AND lease_until > :wall + lease_seconds)"
+_DOUBTFUL = f"""SELECT id, {_IS_LATE} FROM workers w
+    WHERE run = :run AND ({_IS_LATE} OR NOT {IS_LEASED}) FOR UPDATE SKIP LOCKED"""  # noqa: S608 - ours
+_LATE = f"SELECT {{key}} FROM {{table}} WHERE run = :run AND {_IS_LATE} FOR UPDATE SKIP LOCKED"  # noqa: S608 - ours
 _SHORTEN = """UPDATE {table} SET lease_until = :wall + lease_seconds
     WHERE run = :run AND {key} = ANY(:late)"""
-_KEYS = {"workers": "id", "consumers": "consumer"}
+_HOLD = """UPDATE trajectories SET owner = :worker, epoch = epoch + 1
+    WHERE run = :run AND task = ANY(:tasks) AND settled IS NULL"""
+_COUNT_HELD = "UPDATE task_groups SET held = open WHERE run = :run AND task = ANY(:tasks)"
 
 
-def shorten(store: Store, run: int, *tables: str) -> None:
+def shorten(store: Store, run: int) -> None:
     """No lease lasts longer than its own seconds from now. Whoever may take work over calls this
     first: after the wall clock was set back, the dead keep their work for one lease, and the living
     have the time to renew theirs. It takes a transaction of its own, since a refusal undoes its.
     What is locked is being renewed.
     """
     now = store.now().parameters
-    for table in tables or _KEYS:
-        names = {"table": table, "key": _KEYS[table], "lock": " FOR UPDATE SKIP LOCKED"}
-        if late := values_of(store.rows(_LATE.format(**names), run=run, **now)):
-            store.run(_SHORTEN.format(**names), run=run, late=late, **now)
-
-
-def has_late(store: Store, run: int) -> bool:
-    """Whether there is anything to shorten: most often there is not."""
-    now = store.now().parameters
-    return any(
-        store.rows(_LATE.format(table=table, key=key, lock=""), run=run, **now)
-        for table, key in _KEYS.items()
-    )
+    for table, key in (("workers", "id"), ("consumers", "consumer")):
+        late = values_of(store.rows(_LATE.format(table=table, key=key), run=run, **now))
+        if late:
+            store.run(_SHORTEN.format(table=table, key=key), run=run, late=late, **now)
 
 
 def join(
@@ -116,34 +113,49 @@ def release(store: Store, worker: int) -> None:
 
 
 def heartbeat(store: Store, worker: Worker) -> None:
-    known = store.run(
-        "UPDATE workers SET lease_until = :wall + :lease, clock = :clock, "
-        "clock_until = :ticks + :lease WHERE id = :worker",
-        worker=worker.id,
-        lease=float(worker.lease_seconds),
-        **store.now().parameters,
-    )
-    if not known:
+    _name_of_run(worker, store.rows(_RENEW, **_renewal(store, worker)))
+
+
+def _renewal(store: Store, worker: Worker) -> dict[str, object]:
+    """The parameters of `_RENEW`."""
+    lease = float(worker.lease_seconds)
+    return {"worker": worker.id, "lease": lease, **store.now().parameters}
+
+
+def _name_of_run(worker: Worker, renewed: list[Row]) -> str:
+    """By what `_RENEW` returned."""
+    if not renewed:
         raise LeaseLost(
             f"{worker.identity} was silent for more than {worker.lease_seconds:g} s and another "
             "worker took its run over; nothing that it does is recorded any more"
         )
+    return runs.text_of(renewed[0][0], of="the name of a run")
 
 
 def claim(store: Store, worker: Worker, *, groups: int, after: int) -> list[Claim]:
     """Groups behind task `after` that nobody holds, in order, and else from the first. Claims go
     through the tasks, so that one costs the same however many groups are being worked on."""
+    values = {"run": worker.run, "after": after, "groups": groups, **_renewal(store, worker)}
     # It is alive; without this, one that overslept would claim its own groups anew.
-    heartbeat(store, worker)
-    shorten(store, worker.run, "workers")
-    for (dead,) in store.rows(_EXPIRED, run=worker.run, **store.now().parameters):
-        release(store, dead)
-    tasks = _free(store, worker, groups, after)
+    renewed, doubtful, free = store.together(_RENEW, _DOUBTFUL, _CLAIMABLE, **values)
+    name, tasks = _name_of_run(worker, renewed), values_of(free)
+    if doubtful:
+        _end_or_shorten(store, doubtful, values)
+        tasks = _free(store, worker, groups, after)
     if not tasks and after >= 0:
         tasks = _free(store, worker, groups, -1)
     if not tasks and _release_gone(store, worker):
         tasks = _free(store, worker, groups, -1)
-    return _claims(store, worker, tasks) if tasks else []
+    return _claims(store, worker, name, tasks) if tasks else []
+
+
+def _end_or_shorten(store: Store, doubtful: list[Row], values: dict[str, object]) -> None:
+    """Of workers whose leases ran out, or last longer than they may: see `shorten`."""
+    late = [worker for worker, is_late in doubtful if is_late]
+    store.run(_SHORTEN.format(table="workers", key="id"), late=late, **values)
+    for worker, is_late in doubtful:
+        if not is_late:
+            release(store, worker)
 
 
 def _free(store: Store, worker: Worker, groups: int, after: int) -> list[int]:
@@ -161,32 +173,28 @@ def _release_gone(store: Store, worker: Worker) -> bool:
     return bool(gone)
 
 
-def _claims(store: Store, worker: Worker, tasks: list[int]) -> list[Claim]:
-    store.run(
-        "UPDATE trajectories SET owner = :worker, epoch = epoch + 1 "
-        "WHERE run = :run AND task = ANY(:tasks) AND settled IS NULL",
+def _claims(store: Store, worker: Worker, run: str, tasks: list[int]) -> list[Claim]:
+    *_, rows, bodies = store.together(
+        _HOLD,
+        _COUNT_HELD,
+        runs.SOME_TRAJECTORIES,
+        runs.SOME_TASKS,
         worker=worker.id,
         run=worker.run,
         tasks=tasks,
     )
-    store.run(
-        "UPDATE task_groups SET held = open WHERE run = :run AND task = ANY(:tasks)",
-        run=worker.run,
-        tasks=tasks,
-    )
-    run = runs.by_id(store, worker.run)
     members: dict[int, list[TrajectoryRow]] = {task: [] for task in tasks}
-    for member in runs.trajectories(store, run, ordinals=tasks):
+    for member in runs.trajectory_rows(store, run, rows):
         members[member.ordinal].append(member)
-    bodies = runs.some_tasks(store, run, tasks)
+    by_task = {body[0]: task_of(*body) for body in bodies}
     return [
         Claim(
-            body,
+            by_task[task],
             task,
             [_lease(member) for member in members[task] if not member.settled],
             [member for member in members[task] if member.settled],
         )
-        for task, body in zip(tasks, bodies, strict=True)
+        for task in tasks
     ]
 
 

@@ -348,13 +348,12 @@ def text_of(value: object, *, of: str) -> str:
     return value
 
 
+SOME_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordinal = ANY(:tasks)"
+
+
 def some_tasks(store: Store, run: Run, ordinals: Sequence[int]) -> list[Task]:
     """In the order of `ordinals`, without reading any other."""
-    rows = store.rows(
-        "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordinal = ANY(:ordinals)",
-        run=run.id,
-        ordinals=_possible(ordinals),
-    )
+    rows = store.rows(SOME_TASKS, run=run.id, tasks=_possible(ordinals))
     by_ordinal = {row[0]: row for row in rows}
     for ordinal in ordinals:
         if ordinal not in by_ordinal:
@@ -383,7 +382,7 @@ _TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT
     LEFT JOIN heads h ON h.trajectory = t.id LEFT JOIN workers w ON w.id = t.owner
     WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
 _ALL = _TRAJECTORY.format(where="")
-_SOME = _TRAJECTORY.format(where=" AND t.task = ANY(:tasks)")
+SOME_TRAJECTORIES = _TRAJECTORY.format(where=" AND t.task = ANY(:tasks)")
 
 
 def trajectories(
@@ -393,10 +392,15 @@ def trajectories(
     if ordinals is None:
         rows = store.rows(_ALL, run=run.id)
     else:
-        rows = store.rows(_SOME, run=run.id, tasks=_possible(ordinals))
+        rows = store.rows(SOME_TRAJECTORIES, run=run.id, tasks=_possible(ordinals))
+    return trajectory_rows(store, run.spec.name, rows)
+
+
+def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
+    """Of the run with that name."""
     headless = [row[2] for row in rows if row[4] and not row[7]]
     lengths = store.lengths_without_heads(headless) if headless else {}
-    return [_trajectory_row(run.spec.name, row, lengths.get(row[2], row[7])) for row in rows]
+    return [_trajectory_row(run, row, lengths.get(row[2], row[7])) for row in rows]
 
 
 def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:

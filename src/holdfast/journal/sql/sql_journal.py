@@ -70,6 +70,9 @@ class SqlJournal(ClosedByBlock):
     async def _read_with(self, function: Callable[[Store], Result]) -> Result:
         """Runs it on a connection that reads."""
 
+    async def _shorten_leases(self, run: Run) -> None:
+        """Where leases go by a clock that can be set: before work is taken over."""
+
     async def _wake_for(self, run: Run, what: str) -> None:
         """From now on, another process's "work" or "ready" of the run is a change here."""
 
@@ -102,7 +105,7 @@ class SqlJournal(ClosedByBlock):
         """Runs a function in a transaction of the writer's."""
         return await self._call(WriteCall(lambda store: function(store, *arguments, **named)))
 
-    async def _repeat(
+    async def repeat(
         self,
         function: Callable[Concatenate[Store, Parameters], Result],
         *arguments: Parameters.args,
@@ -199,12 +202,8 @@ class SqlJournal(ClosedByBlock):
         await self._wake_for(run, "work")
         return worker
 
-    async def _shorten_leases(self, run: Run) -> None:
-        if await self.query(leases.has_late, run.id):
-            await self._repeat(leases.shorten, run.id)
-
     async def heartbeat(self, worker: Worker) -> None:
-        await self._repeat(leases.heartbeat, worker)
+        await self.repeat(leases.heartbeat, worker)
 
     async def leave(self, worker: Worker) -> None:
         await self.transact(leases.release, worker.id)
@@ -350,10 +349,10 @@ class SqlJournal(ClosedByBlock):
         return consumer
 
     async def renew(self, consumer: Consumer) -> None:
-        await self._repeat(delivery.renew, consumer)
+        await self.repeat(delivery.renew, consumer)
 
     async def unsubscribe(self, consumer: Consumer) -> None:
-        await self._repeat(delivery.unsubscribe, consumer)
+        await self.repeat(delivery.unsubscribe, consumer)
 
     async def next_batch(
         self,

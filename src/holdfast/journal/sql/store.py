@@ -1,7 +1,8 @@
 """What the journal asks of a database: one connection, inside one transaction.
 
 The journal's SQL is written once, in the words that SQLite and PostgreSQL share, with named
-parameters (`:run`), `= ANY(:tasks)` for lists, `FOR UPDATE` or `FOR SHARE` where rows must stay as
+parameters (`:run`), `= ANY(:tasks)` for lists, `EACH(:ids)` for a table of a list (`each.value` and
+`each.number`, from 1), `FOR UPDATE` or `FOR SHARE` where rows must stay as
 they are until the transaction ends, and `INDEXED BY` or `NOT INDEXED` where SQLite has to be told
 which way to go. Each store turns that into its own dialect. What really
 differs between databases, which is how records lie on the disk, is a method here.
@@ -32,6 +33,10 @@ class Store(Protocol):
 
     def run(self, statement: str, **values: object) -> int:
         """How many rows it changed."""
+        ...
+
+    def together(self, *statements: str, **values: object) -> list[list[Row]]:
+        """Runs them one after the other, in one message; the rows of each."""
         ...
 
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None: ...

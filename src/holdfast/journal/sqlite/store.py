@@ -15,6 +15,7 @@ from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.appends import LogEnds
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
+_EACH = re.compile(r"\bEACH\(:(\w+)\)")
 # One process writes at a time, and it has locked everything.
 _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?\s*$")
 _LAST = f"""SELECT t.id, h.length - 1, {chain.COLUMNS} FROM trajectories t
@@ -49,9 +50,10 @@ _LOG = f"""SELECT {chain.COLUMNS} FROM sorted f CROSS JOIN records r ON r.positi
 @lru_cache(maxsize=512)
 def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
     """The statement as SQLite takes it, and which of its parameters are lists."""
-    lists = tuple(set(_LIST.findall(statement)))
+    lists = tuple(set(_LIST.findall(statement) + _EACH.findall(statement)))
     # One parameter, however long the list is: the number of parameters has a limit.
     statement = _LIST.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
+    statement = _EACH.sub(r"(SELECT value, key + 1 AS number FROM json_each(:\1)) each", statement)
     return _LOCK.sub("", statement), lists
 
 
@@ -90,6 +92,9 @@ class SqliteStore:
 
     def run(self, statement: str, **values: object) -> int:
         return self._execute(statement, values).rowcount
+
+    def together(self, *statements: str, **values: object) -> list[list[Row]]:
+        return [self.rows(statement, **values) for statement in statements]
 
     def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None:
         self.connection.executemany(dialect(statement)[0], values)
