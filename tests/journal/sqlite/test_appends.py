@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import appends
+from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost
 from holdfast.testing.faulty_journal import FaultyConnections
@@ -105,7 +105,7 @@ def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> 
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appends, "MAX_HEADS", 1)
+    monkeypatch.setattr(chain, "MAX_HEADS", 1)
 
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
         for number in range(1, 5):

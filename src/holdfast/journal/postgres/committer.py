@@ -12,7 +12,6 @@ so that nobody holds a lock for somebody else.
 """
 
 import secrets
-import time
 from collections.abc import Callable
 
 import psycopg
@@ -22,21 +21,13 @@ from holdfast.journal.files.witness import Witness
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress
 from holdfast.journal.postgres.connection import Connect, Link, Outage, ServerConnection
-from holdfast.journal.postgres.errors import (
-    NOT_NEXT,
-    explain,
-    gone,
-    is_conflict,
-    is_outage,
-    state_of,
-)
+from holdfast.journal.postgres.errors import explain, is_outage
 from holdfast.journal.postgres.store import NOW, PostgresStore
 from holdfast.journal.postgres.witness import KEPT_DAYS, open_witness
 from holdfast.journal.sql.store import Row
 from holdfast.journal.sql.writer import Append, Operation, WriteCall, write_appends
-from holdfast.records.errors import HoldfastError, JournalError, LostCommits
+from holdfast.records.errors import HoldfastError, LostCommits
 
-_PAUSE = 0.02
 _NEXT = f"""{{begin}}; UPDATE holdfast.writers SET batch = {{number}}, at = now()
     WHERE name = '{{name}}' AND batch = {{number}} - 1 RETURNING {NOW}"""  # noqa: S608 - ours
 Wake = Callable[[], None]
@@ -108,37 +99,28 @@ class PostgresCommitter:
                 append.error = None
             write_appends(store, batch)
 
-        def alone(store: PostgresStore) -> None:
+        def write_alone(store: PostgresStore) -> None:
             crashpoint.reach("journal.before_commit", rows)
             store.batch = (self._name, self._acknowledged + 1)
             write(store)
             crashpoint.reach("journal.after_commit", rows)
 
-        self._durably(self._transaction(write, rows) if settles else alone, rows)
+        self._durably(self._transaction(write, rows) if settles else write_alone, rows)
 
     def _call(self, call: WriteCall) -> None:
         def run(store: PostgresStore) -> None:
             call.result = call.function(store)
 
-        if not call.repeatable:
-            self._durably(self._transaction(run, 1), 1)
-            return
-        try:
-            self._insist(self._transaction(run, 1, moves=False))
-        except _Unreachable as error:
-            raise error.reason from None
+        self._durably(self._transaction(run, 1), 1)
 
-    def _transaction(self, run: Attempt, rows: int, *, moves: bool = True) -> Attempt:
+    def _transaction(self, run: Attempt, rows: int) -> Attempt:
         """`run` in a transaction, which moves the writer first, in the round trip that begins it:
         whoever asks what became of it waits for its end."""
 
         def attempt(store: PostgresStore) -> None:
             connection = store.connection
             try:
-                if moves:
-                    store.moment = self._begin_next(connection)
-                else:
-                    connection.execute(connection.begin)
+                store.moment = self._begin_next(connection)
                 run(store)
                 crashpoint.reach("journal.before_commit", rows)
                 store.commit()
@@ -155,56 +137,31 @@ class PostgresCommitter:
         query = _NEXT.format(begin=connection.begin, name=self._name, number=self._acknowledged + 1)
         *_, moments = connection.results(query)
         if not moments:
-            raise _NotNext
+            raise psycopg.OperationalError("another connection has committed the batch")
         return moments[0]
 
     def _durably(self, attempt: Attempt, rows: int) -> None:
         """Returns when the next batch is in the journal, once, and this machine knows it."""
+        if self._lost is not None:
+            raise self._lost
         number = self._acknowledged + 1
 
-        def unless_there(store: PostgresStore) -> None:
+        def unless_there(connection: ServerConnection) -> None:
             if self._there < number:
-                attempt(store)
+                attempt(PostgresStore(connection))
 
         try:
-            self._insist(unless_there)
-        except _Unreachable as error:
-            self._begin_anew()
-            raise error.reason from None
+            self.link.insist(unless_there)
+        except HoldfastError as error:
+            if isinstance(error, LostCommits):
+                self._lost = error
+            elif not self.link.is_open:  # What was under way may be in the journal or not.
+                self._begin_anew()
+            raise
         self._acknowledged = number
         if self._witness is not None:
             self._witness.note(number)
         crashpoint.reach("journal.witnessed", rows)
-
-    def _insist(self, attempt: Attempt) -> None:
-        """Tries it on one connection after the other, until the deadline of an outage."""
-        deadline: float | None = None
-        while True:
-            if self._lost is not None:
-                raise self._lost
-            try:
-                attempt(PostgresStore(self._connection()))
-                return
-            except (_NotNext, psycopg.Error, OSError) as error:
-                is_unknown = isinstance(error, _NotNext) or state_of(error) == NOT_NEXT
-                if not is_unknown and not is_outage(error) and not is_conflict(error):
-                    raise
-                if not is_conflict(error):
-                    # A new connection finds out what is in the journal.
-                    self.link.drop()
-                deadline = deadline or time.monotonic() + self._address.outage_seconds
-                if time.monotonic() > deadline:
-                    raise _Unreachable(gone(error, self._address)) from None
-            self.link.pause(_PAUSE)
-
-    def _connection(self) -> ServerConnection:
-        try:
-            return self.link.get()
-        except LostCommits as error:
-            self._lost = error
-            raise
-        except JournalError as error:
-            raise _Unreachable(error) from None
 
     def _ready(self, connection: ServerConnection) -> None:
         """What this writer has committed is there; else nothing more is written."""
@@ -225,17 +182,6 @@ class PostgresCommitter:
             "SELECT batch FROM holdfast.writers WHERE name = %s FOR UPDATE", (self._name,)
         ).fetchone()
         self._there = -1 if row is None else int(row[0])
-
-
-class _NotNext(Exception):
-    """Another connection of this writer has committed the batch."""
-
-
-class _Unreachable(Exception):
-    """The server cannot be reached; what was under way may be in the journal or not."""
-
-    def __init__(self, reason: JournalError):
-        self.reason = reason
 
 
 def _fail(batch: list[Operation], error: BaseException) -> None:

@@ -13,13 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import ClientCursor, Cursor
 
 from holdfast.journal.postgres.address import ServerAddress
-from holdfast.journal.postgres.errors import explain, gone, is_final, is_outage, unreachable
+from holdfast.journal.postgres.errors import (
+    explain,
+    gone,
+    is_conflict,
+    is_final,
+    is_outage,
+    unreachable,
+)
 from holdfast.records.errors import HoldfastError, JournalError
 
 ATTEMPT_SECONDS = 10.0
@@ -27,9 +34,10 @@ STATEMENT_SECONDS = 60.0
 """After which a statement counts as lost: the network may have swallowed it."""
 IDLE_SECONDS = 10
 """How long a process that is frozen within a transaction keeps its locks."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.05, 1.0
 _log = logging.getLogger("holdfast.journal")
 _Cursor = Cursor[tuple[Any, ...]]
+Result = TypeVar("Result")
 WEAK_COMMITS = ("off", "local", "remote_write")
 """Values of `synchronous_commit` that confirm what a power cut or a failover takes away."""
 
@@ -151,16 +159,38 @@ class Link:
         self._given_up = threading.Event()
         self.pooled = False
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
     def get(self) -> ServerConnection:
         """Tries until a deadline: a short one before anything has worked, and else a long one.
 
         An outage that has lasted until its deadline gets one more attempt, and no second wait.
         """
-        if self._connection is not None and not self._connection.is_closed():
+        if self._connection is not None and self.is_open:
             return self._connection
         self._connection = self._open()
         self._was_open, self._outage.since = True, None
         return self._connection
+
+    def insist(self, attempt: Callable[[ServerConnection], Result]) -> Result:
+        """Tries it on one connection after the other, until the deadline of an outage. A new
+        connection finds out what became of the last attempt: see `ready`."""
+        deadline: float | None = None
+        while True:
+            connection = self.get()
+            try:
+                return attempt(connection)
+            except (psycopg.Error, OSError) as error:
+                if is_outage(error):
+                    self.drop()
+                elif not is_conflict(error):
+                    raise
+                deadline = deadline or time.monotonic() + self._address.outage_seconds
+                if time.monotonic() > deadline:
+                    raise gone(error, self._address) from None
+            self.pause(_PAUSE)
 
     def _open(self) -> ServerConnection:
         address = self._address

@@ -20,15 +20,13 @@ from holdfast.records.errors import (
     NotAJournal,
 )
 
-NOT_NEXT = "HF001"
-"""Our function's: the writer's batch is not the next one."""
-
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: nothing was done, and it may be repeated."""
 _OUTAGES = ("08", "57")
-_OUTAGE_STATES = ("53300", "25006", "0A000", "25P03", "25P04")
+_OUTAGE_STATES = ("53300", "25006", "0A000", "25P03", "25P04", "HF001")
 """Too many connections, a standby that refuses a write or a transaction that might, a transaction
-that was idle for too long."""
+that was idle for too long, and our function's own: the writer's batch is not the next one, so that
+another connection of the writer has committed it."""
 _NO_ENTRY = ("28000", "28P01", "3D000", "42501")
 
 

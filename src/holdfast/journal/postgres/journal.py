@@ -8,11 +8,12 @@ they look again after a while in any case.
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
+
+import psycopg
 
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
@@ -25,21 +26,19 @@ from holdfast.journal.postgres.connection import (
     ServerConnection,
     plain_connect,
 )
-from holdfast.journal.postgres.errors import explain, gone, is_outage
+from holdfast.journal.postgres.errors import explain
 from holdfast.journal.postgres.listener import ChangeListener
 from holdfast.journal.postgres.store import PostgresStore
 from holdfast.journal.sql import deletion, leases
 from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Writer
-from holdfast.records.errors import HoldfastError
 from holdfast.records.run import Run
 
 COMPACT_SECONDS = 3600.0
 _COMPACTED = ("records", "blobs", "cuts", "tasks", "trajectories", "task_groups", "deliveries")
 _SIZE = """SELECT coalesce(sum(pg_total_relation_size(('holdfast.' || name)::regclass)), 0)::bigint
     FROM unnest(%s::text[]) AS t(name)"""
-_PAUSE = 0.05
 Result = TypeVar("Result")
 
 
@@ -73,20 +72,10 @@ class PostgresJournal(SqlJournal):
         return result
 
     def _read_now(self, function: Callable[[Store], Result]) -> Result:
-        deadline: float | None = None
-        while True:
-            try:
-                return function(PostgresStore(self._reader.get()))
-            except HoldfastError:
-                raise
-            except Exception as error:
-                if not is_outage(error):
-                    raise explain(error, self.address) from error
-                self._reader.drop()
-                deadline = deadline or time.monotonic() + self.address.outage_seconds
-                if time.monotonic() > deadline:
-                    raise gone(error, self.address) from None
-            self._reader.pause(_PAUSE)
+        try:
+            return self._reader.insist(lambda connection: function(PostgresStore(connection)))
+        except (psycopg.Error, OSError) as error:
+            raise explain(error, self.address) from error
 
     def _ready_to_read(self, connection: ServerConnection) -> None:
         if self._read_only:
@@ -96,7 +85,7 @@ class PostgresJournal(SqlJournal):
             schema.prepare(connection, self.address)
 
     async def _shorten_leases(self, run: Run) -> None:
-        await self.repeat(leases.shorten, run.id)
+        await self.transact(leases.shorten, run.id)
 
     async def _wake_for(self, run: Run, what: str) -> None:
         self._listener.interests.add(f"{run.id} {what}")

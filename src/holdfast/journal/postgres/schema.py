@@ -61,10 +61,10 @@ _OWN = (
     """CREATE TABLE losses(
         at timestamptz NOT NULL, writer text NOT NULL, known bigint NOT NULL,
         found bigint NOT NULL)""",
-    # One batch of appends, in one round trip: all of it, or nothing and the numbers of what is
-    # fenced. The writer's row comes first: whoever asks what became of the batch waits for it, and
-    # a statement that was held back on the way does nothing, not even refuse. Without a writer, it
-    # is part of a transaction that moves the writer itself.
+    # One batch of appends, in one round trip: all of it, or nothing and where the heads are of what
+    # is fenced. The writer's row comes first: whoever asks what became of the batch waits for it,
+    # and a statement that was held back on the way does nothing, not even refuse. Without a writer,
+    # it is part of a transaction that moves the writer itself.
     """CREATE FUNCTION append(
         the_writer text, the_batch bigint, ids bigint[], epochs bigint[], firsts integer[],
         counts integer[], statuses smallint[], row_ids bigint[], row_seqs integer[],
@@ -97,8 +97,9 @@ _OWN = (
         EXCEPTION WHEN SQLSTATE 'HF002' THEN
             UPDATE holdfast.writers SET batch = the_batch - 1 WHERE name = the_writer;
         END;
-        SELECT string_agg(e.number || ':' || coalesce(t.epoch, -1), ' ') INTO fenced
-            FROM unnest(ids, epochs, firsts) WITH ORDINALITY AS e(id, epoch, first, number)
+        SELECT string_agg(
+                e.id || ':' || coalesce(t.epoch, -1) || ':' || coalesce(t.length, 0), ' ')
+            INTO fenced FROM unnest(ids, epochs, firsts) AS e(id, epoch, first)
             LEFT JOIN holdfast.trajectories t ON t.id = e.id
             WHERE t.id IS NULL OR t.epoch <> e.epoch OR t.length <> e.first;
         IF fenced IS NULL THEN

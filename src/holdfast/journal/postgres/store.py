@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.journal.entries import AppendEntry, BadRecord
 from holdfast.journal.lease_clock import Instant
-from holdfast.journal.postgres.appends import APPEND, AppendBatch
 from holdfast.journal.postgres.connection import ServerConnection
+from holdfast.journal.sql.appends import Head, place
 from holdfast.journal.sql.store import LogRow, Refuse, Row
 from holdfast.records.errors import JournalError, UsageError
 
@@ -39,6 +39,11 @@ _CUT = """WITH cut AS (DELETE FROM holdfast.records WHERE trajectory = %b AND se
         RETURNING trajectory, seq, epoch, crc, body)
     INSERT INTO holdfast.cuts(trajectory, seq, epoch, crc, body, reason)
     SELECT trajectory, seq, epoch, crc, body, %b FROM cut ORDER BY seq"""
+_APPEND = (
+    "SELECT holdfast.append(%b::text, %b::bigint, %b::bigint[], %b::bigint[], %b::integer[], "
+    "%b::integer[], %b::smallint[], %b::bigint[], %b::integer[], %b::bigint[], %b::bigint[], "
+    "%b::bytea[])"
+)
 _OF_RUN = "trajectory {} (SELECT id FROM holdfast.trajectories WHERE run = %b)"
 
 
@@ -134,22 +139,47 @@ class PostgresStore:
     # --- records
 
     def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
-        left = list(range(len(appends)))
+        """In one statement. It moves the heads of all trajectories and writes all rows, if the
+        heads are where the leases have them; else it writes nothing and says where they are, and
+        what is left then is sent again."""
+        left, ends = list(appends), _ends(appends)
+
+        def refuse_for_good(number: int, error: JournalError) -> None:
+            left[number] = ()
+            refuse(number, error)
+
         while True:
-            batch = AppendBatch([appends[number] for number in left])
-            fenced = batch.refused or self._send(batch)
+            heads = {each: Head(each, *end) for each, end in ends.items()}
+            rows, touched = place(left, heads, refuse_for_good)
+            moves = [
+                (each, *ends[each], heads[each].length - ends[each][1], status)
+                for each, status in touched.items()
+            ]
+            fenced = self._send(moves, rows)
             if not fenced:
                 return
-            for at, error in fenced.items():
-                refuse(left[at], error)
-            left = [number for at, number in enumerate(left) if at not in fenced]
+            for trajectory, epoch, length in fenced:
+                ends[trajectory] = (epoch, length)
+                if epoch < 0:
+                    del ends[trajectory]
 
-    def _send(self, batch: AppendBatch) -> dict[int, JournalError]:
-        if batch.is_empty and self.batch is None:
-            return {}
-        name, number = self.batch or (None, None)
-        row = self.connection.send(APPEND, (name, number, *batch.arguments())).fetchone()
-        return {} if row is None or row[0] is None else batch.fence(row[0])
+    def _send(self, moves: list[Row], rows: Sequence[Row]) -> list[tuple[int, int, int]]:
+        """Nothing, when it is written; else the trajectory, the epoch and the length of each that
+        is somewhere else. The epoch is -1 where the trajectory is gone."""
+        if not moves and self.batch is None:
+            return []
+        *columns, statuses = zip(*moves, strict=True) if moves else ((),) * 5
+        *numbers, bodies = zip(*rows, strict=True) if rows else ((),) * 5
+        arguments = (
+            *map(_array, columns),
+            _array("NULL" if status is None else int(status) for status in statuses),
+            *map(_array, numbers),
+            list(bodies),
+        )
+        values = (*(self.batch or (None, None)), *arguments)
+        row = self.connection.send(_APPEND, values).fetchone()
+        parts = (row[0] or "").split() if row else []
+        return [tuple(map(int, part.split(":"))) for part in parts]  # type: ignore[misc]
 
     def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
         for trajectory, (length, rows) in self._logs(trajectories).items():
@@ -205,6 +235,22 @@ def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[
     if length is not None and length != len(rows):
         reason = f"is where the log ends, but its head counts {length} records"
         raise BadRecord(trajectory, min(len(rows), length), len(rows), reason)
+
+
+def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]]:
+    """Epoch and length of each log, by the newest lease of it: older ones are stale in any case."""
+    ends: dict[int, tuple[int, int]] = {}
+    for entries in appends:
+        for entry in entries:
+            lease = entry.lease
+            if lease.id not in ends or ends[lease.id][0] < lease.epoch:
+                ends[lease.id] = (lease.epoch, entry.first)
+    return ends
+
+
+def _array(numbers: Iterable[object]) -> str:
+    """As the server reads it: the driver would take longer for its own way to write it."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _check(values: Iterable[object]) -> None:

@@ -105,16 +105,6 @@ class SqlJournal(ClosedByBlock):
         """Runs a function in a transaction of the writer's."""
         return await self._call(WriteCall(lambda store: function(store, *arguments, **named)))
 
-    async def repeat(
-        self,
-        function: Callable[Concatenate[Store, Parameters], Result],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """The same for one statement that may be run twice."""
-        call = WriteCall(lambda store: function(store, *arguments, **named), repeatable=True)
-        return await self._call(call)
-
     async def _call(self, operation: WriteCall) -> Result:
         await self._writable()
         result: Result = await self._writer.enqueue(operation)  # type: ignore[assignment]
@@ -203,7 +193,7 @@ class SqlJournal(ClosedByBlock):
         return worker
 
     async def heartbeat(self, worker: Worker) -> None:
-        await self.repeat(leases.heartbeat, worker)
+        await self.transact(leases.heartbeat, worker)
 
     async def leave(self, worker: Worker) -> None:
         await self.transact(leases.release, worker.id)
@@ -297,7 +287,7 @@ class SqlJournal(ClosedByBlock):
                 body=body,
             )
 
-        await self._call(WriteCall(put, size=len(body), repeatable=True))
+        await self._call(WriteCall(put, size=len(body)))
         return digest
 
     async def get_blob(self, digest: bytes) -> bytes:
@@ -349,10 +339,10 @@ class SqlJournal(ClosedByBlock):
         return consumer
 
     async def renew(self, consumer: Consumer) -> None:
-        await self.repeat(delivery.renew, consumer)
+        await self.transact(delivery.renew, consumer)
 
     async def unsubscribe(self, consumer: Consumer) -> None:
-        await self.repeat(delivery.unsubscribe, consumer)
+        await self.transact(delivery.unsubscribe, consumer)
 
     async def next_batch(
         self,

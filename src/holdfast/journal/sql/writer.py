@@ -86,16 +86,13 @@ class Append(Operation):
 
 
 class WriteCall(Operation):
-    """Any function of the store. `repeatable`: one statement that may be run twice."""
+    """Any function of the store."""
 
-    __slots__ = ("function", "repeatable")
+    __slots__ = ("function",)
 
-    def __init__(
-        self, function: Callable[[Store], object], *, size: int = 0, repeatable: bool = False
-    ):
+    def __init__(self, function: Callable[[Store], object], *, size: int = 0):
         super().__init__(1, size)
         self.function = function
-        self.repeatable = repeatable
 
 
 def write_appends(store: Store, appends: Sequence[Append]) -> None:

@@ -12,7 +12,6 @@ from holdfast.journal.entries import AppendEntry
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql.store import LogRow, Refuse, Row
 from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.appends import LogEnds
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
@@ -69,7 +68,7 @@ class SqliteStore:
         connection.text_factory = _text
         self.connection = connection
         self.now = clock
-        self.log_ends = LogEnds(connection)
+        self.log_ends = chain.LogEnds(connection)
 
     def _execute(self, statement: str, values: dict[str, object]) -> sqlite3.Cursor:
         sql, lists = dialect(statement)
