@@ -125,7 +125,7 @@ def test_another_working_directory_means_no_other_journal(
         await journal.append(lease, values(0))
         os.chdir(elsewhere)
         # As after an error: the next append connects anew.
-        journal._writer._committer._handle.give_up()
+        journal._committer.drop()
         await journal.append(lease, values(1))
         assert await journal.history(lease.id) == values(0, 1)
 

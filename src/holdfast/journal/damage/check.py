@@ -34,10 +34,9 @@ from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
-from holdfast.journal.sqlite.cut import mend
+from holdfast.journal.sqlite.creation import refuse_second_name
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
-from holdfast.journal.sqlite.names import refuse_second_name
 from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare
 from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalDamaged, JournalError
@@ -185,6 +184,6 @@ def _kept(what: str, kept: Path) -> str:
 
 def _cut_all(store: SqliteStore) -> Iterator[Cut]:
     for name, (number, *_) in list(named_trajectories(store)):
-        cut = mend(store, number, name=name)
+        cut = store.mend_log(number, name=name)
         if cut is not None:
             yield cut

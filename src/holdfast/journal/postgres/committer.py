@@ -19,11 +19,9 @@ import psycopg
 from holdfast import crashpoint
 from holdfast.journal.files.witness import Witness
 from holdfast.journal.postgres import schema
-from holdfast.journal.postgres.address import ServerAddress
+from holdfast.journal.postgres.address import ServerAddress, explain, is_outage
 from holdfast.journal.postgres.connection import Connect, Link, Outage, ServerConnection
-from holdfast.journal.postgres.errors import explain, is_outage
 from holdfast.journal.postgres.store import NOW, PostgresStore
-from holdfast.journal.postgres.witness import KEPT_DAYS, open_witness
 from holdfast.journal.sql.store import Row
 from holdfast.journal.sql.writer import Append, Operation, WriteCall, write_appends
 from holdfast.records.errors import HoldfastError, LostCommits
@@ -173,10 +171,10 @@ class PostgresCommitter:
             )
             connection.execute(
                 "DELETE FROM holdfast.writers WHERE at < now() - %s * interval '1 day'",
-                (KEPT_DAYS,),
+                (schema.KEPT_DAYS,),
             )
             self._registered = True
-            self._witness = open_witness(schema.identity_of(connection), self._name)
+            self._witness = schema.open_witness(schema.identity_of(connection), self._name)
         # Waits for a transaction of ours that is still under way on a connection that was lost.
         row = connection.execute(
             "SELECT batch FROM holdfast.writers WHERE name = %s FOR UPDATE", (self._name,)

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import ClientCursor, Cursor
 
-from holdfast.journal.postgres.address import ServerAddress
-from holdfast.journal.postgres.errors import (
+from holdfast.journal.postgres.address import (
+    ServerAddress,
     explain,
     gone,
     is_conflict,

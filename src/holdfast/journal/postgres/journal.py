@@ -8,15 +8,18 @@ they look again after a while in any case.
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import psycopg
 
+from holdfast.journal.changes import POLL_SECONDS, Changes
 from holdfast.journal.postgres import schema
-from holdfast.journal.postgres.address import ServerAddress, address_of
+from holdfast.journal.postgres.address import ServerAddress, address_of, explain
 from holdfast.journal.postgres.committer import PostgresCommitter
 from holdfast.journal.postgres.connection import (
     STATEMENT_SECONDS,
@@ -26,9 +29,7 @@ from holdfast.journal.postgres.connection import (
     ServerConnection,
     plain_connect,
 )
-from holdfast.journal.postgres.errors import explain
-from holdfast.journal.postgres.listener import ChangeListener
-from holdfast.journal.postgres.store import PostgresStore
+from holdfast.journal.postgres.store import CHANNEL, PostgresStore
 from holdfast.journal.sql import deletion, leases
 from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.journal.sql.store import Store
@@ -129,3 +130,97 @@ def _give_space_back(store: Store) -> int:
 def _size(connection: ServerConnection) -> int:
     row = connection.execute(_SIZE, (list(_COMPACTED),)).fetchone()
     return int(row[0]) if row else 0
+
+
+class ChangeListener:
+    """Hears what other processes say of runs that somebody here waits for, in the event loop that
+    was last seen: a notification is a few bytes on a socket. Where the connection is lost, or a
+    pooler is in between, nobody listens, and whoever waits looks again after a while."""
+
+    def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
+        self.interests: set[str] = set()
+        """What is listened for: a run's number and "work" or "ready"."""
+        self._address = address
+        self._threads = threads
+        self._changes = changes
+        self._connection: ServerConnection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tried = 0.0
+        self._stopped = False
+
+    async def start(self, *, pooled: bool) -> None:
+        """Also again, where the connection was lost."""
+        loop = asyncio.get_running_loop()
+        is_there = self._connection is not None and self._loop is loop
+        if pooled or self._stopped or is_there or not self.interests:
+            return
+        if self._loop is loop and loop.time() < self._tried + POLL_SECONDS:
+            return
+        self._forget()
+        self._loop, self._tried = loop, loop.time()
+        try:
+            connection = await loop.run_in_executor(self._threads, self._listen)
+        except (psycopg.Error, OSError):
+            return  # Whoever waits looks again after a while.
+        if self._stopped:
+            connection.close()
+            return
+        self._connection = connection
+        loop.add_reader(connection.driver.fileno(), self._hear)
+        # What was said before the loop heard it.
+        self._changes.notify()
+
+    def _listen(self) -> ServerConnection:
+        connection = plain_connect(self._address)
+        try:
+            connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _hear(self) -> None:
+        assert self._connection is not None, "the loop hears nothing after it"
+        driver = self._connection.driver.pgconn
+        try:
+            driver.consume_input()
+        except psycopg.Error:
+            self._forget()
+            return
+        while (notification := driver.notifies()) is not None:
+            if notification.extra.decode() in self.interests:
+                self._changes.notify()
+
+    def _forget(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            with suppress(ValueError, OSError):  # Its socket is closed already.
+                self._loop.remove_reader(connection.driver.fileno())
+        connection.close()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._forget()
+
+
+def load_or_make_secret(where: str, name: str, *, size: int) -> bytes:
+    """A secret that belongs to the journal: whoever may use that may use it, and machines that
+    share a server share no folder. The first one to ask makes it. Blocks, also within an event
+    loop."""
+    address = address_of(where)
+    link = Link(address, plain_connect, partial(schema.prepare, address=address))
+    try:
+        connection = link.get()
+        connection.execute(
+            "INSERT INTO holdfast.meta VALUES (%s, %s) ON CONFLICT DO NOTHING",
+            (name, secrets.token_hex(size)),
+        )
+        row = connection.execute(
+            "SELECT value FROM holdfast.meta WHERE name = %s", (name,)
+        ).fetchone()
+        assert row is not None, "it was just written"
+        return bytes.fromhex(row[0])
+    finally:
+        link.drop()

@@ -68,7 +68,7 @@ def subscribe(
     holder = store.row(_HOLDER, run=run.id, name=name, **now)
     if holder is not None and not is_gone(who := WorkerIdentity(*holder[:4])):
         raise consumer_held(run, name, holder=str(who), seconds=holder[4])
-    row = store.row(
+    [(epoch, committed)] = store.rows(
         _SUBSCRIBE,
         run=run.id,
         name=name,
@@ -76,8 +76,7 @@ def subscribe(
         **structs.asdict(identity),
         **now,
     )
-    assert row is not None, "it was just written"
-    return Consumer(run, name, row[0], identity, lease_seconds, row[1])
+    return Consumer(run, name, epoch, identity, lease_seconds, committed)
 
 
 def renew(store: Store, consumer: Consumer) -> int | None:
@@ -190,14 +189,12 @@ _PUT_IN_STEP = """UPDATE deliveries SET state = 1, step = :step, place = :first 
 def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list[int]) -> None:
     first = None
     if step is not None:
-        row = store.row(
+        [(first,)] = store.rows(
             "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
             "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
             step=step,
             **_named(consumer),
         )
-        assert row is not None, "an aggregate has one row"
-        first = row[0]
     store.run(_PUT_IN_STEP, tasks=tasks, step=step, first=first, **_named(consumer))
 
 
@@ -218,11 +215,10 @@ def _oldest(store: Store, consumer: Consumer, limit: int, before: int) -> list[i
 
 def _look(store: Store, consumer: Consumer, limit: int) -> bool:
     """Looks at up to `limit` groups that became ready; False when there are none."""
-    row = store.row(
+    [(seen,)] = store.rows(
         "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", **_named(consumer)
     )
-    assert row is not None, "its lease was just renewed"
-    new = store.rows(_UNSEEN, seen=row[0], limit=limit, **_named(consumer))
+    new = store.rows(_UNSEEN, seen=seen, limit=limit, **_named(consumer))
     if not new:
         return False
     kept = _kept(store, consumer.run, values_of(new))
@@ -298,13 +294,12 @@ def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
 
 def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int | None:
     """The last step that has groups or that a checkpoint holds."""
-    row = store.row(
+    [(last,)] = store.rows(
         "SELECT max(step) FROM deliveries "
         "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
         **_named(consumer),
     )
-    assert row is not None, "an aggregate has one row"
-    return max((step for step in (row[0], committed) if step is not None), default=None)
+    return max((step for step in (last, committed) if step is not None), default=None)
 
 
 def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[TrajectoryRow, ...], ...]:

@@ -68,9 +68,8 @@ def join(
     if living and not share:
         raise run_held(run, living)
     who = structs.asdict(identity) | store.now().parameters
-    row = store.row(_JOIN, run=run.id, lease=float(lease_seconds), **who)
-    assert row is not None, "it was just written"
-    return Worker(row[0], identity, run.id, lease_seconds)
+    [(number,)] = store.rows(_JOIN, run=run.id, lease=float(lease_seconds), **who)
+    return Worker(number, identity, run.id, lease_seconds)
 
 
 def release_dead(store: Store, run: Run) -> list[str]:

@@ -79,25 +79,23 @@ def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) ->
     hold the trajectory is fenced. The caller holds its row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
-    row = store.row(
+    [(status, is_settled)] = store.rows(
         "SELECT status, settled IS NOT NULL FROM trajectories WHERE id = :id", id=trajectory
     )
-    assert row is not None, "its row is held"
-    if cut is not None or any(contradictions(history, row[0], settled=bool(row[1]))):
+    if cut is not None or any(contradictions(history, status, settled=bool(is_settled))):
         _rewrite_row(store, trajectory, history)
     return cut
 
 
 def _rewrite_row(store: Store, trajectory: int, history: History) -> None:
     unsettled = "" if history.finished is not None else "settled = NULL, "
-    row = store.row(
+    [(run, task)] = store.rows(
         f"UPDATE trajectories SET {unsettled}status = :status, owner = NULL, epoch = epoch + 1 "  # noqa: S608 - ours
         "WHERE id = :id RETURNING run, task",
         status=int(history.status),
         id=trajectory,
     )
-    assert row is not None, "its row is held"
-    groups.reopen(store, row[0], [row[1]])
+    groups.reopen(store, run, [task])
 
 
 def _cut_if_torn(

@@ -70,8 +70,7 @@ def find(store: Store, name: str) -> Run | None:
 
 def by_id(store: Store, number: int) -> Run:
     """A run that somebody holds, so that it is there."""
-    row = store.row(f"{_RUN} WHERE id = :run", run=number)
-    assert row is not None, "a run that somebody holds is not deleted"
+    [row] = store.rows(f"{_RUN} WHERE id = :run", run=number)
     return run_of(row)
 
 
@@ -267,9 +266,9 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
     if now.sealed:
         raise run_sealed(run, fresh[0].id)
     check_size(run, planned=now.planned, more=len(fresh))
-    last = store.row("SELECT coalesce(max(ordinal), -1) FROM tasks WHERE run = :run", run=run.id)
-    assert last is not None, "an aggregate has one row"
-    _plan(store, run.id, run.spec.samples, list(enumerate(fresh, last[0] + 1)))
+    query = "SELECT coalesce(max(ordinal), -1) FROM tasks WHERE run = :run"
+    [(last,)] = store.rows(query, run=run.id)
+    _plan(store, run.id, run.spec.samples, list(enumerate(fresh, last + 1)))
     store.notify(run.id, "work")
     return len(fresh)
 
@@ -315,9 +314,9 @@ def publish_version(store: Store, run: Run, name: str, *, step: int, digest: str
     )
     if row is not None:
         return known_version(run, name, digest, known=(row[0], row[1]))
-    last = store.row("SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run", run=run.id)
-    assert last is not None, "an aggregate has one row"
-    ordinal: int = last[0] + 1
+    query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
+    [(last,)] = store.rows(query, run=run.id)
+    ordinal: int = last + 1
     columns = "run, ordinal, name, step, digest"
     store.insert("versions", columns, [(run.id, ordinal, name, step, digest)])
     return ordinal

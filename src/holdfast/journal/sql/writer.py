@@ -359,8 +359,8 @@ class InlineWriter:
 
     has_room = True
 
-    def __init__(self, committer: Committer):
-        self._committer = committer
+    def __init__(self, commit: Callable[[list[Operation]], None]):
+        self._commit = commit
         self.batches = 0
 
     async def room(self) -> None: ...
@@ -368,7 +368,7 @@ class InlineWriter:
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
         operation.loop = asyncio.get_running_loop()
         operation.future = operation.loop.create_future()
-        self._committer.commit([operation], lambda: None)
+        self._commit([operation])
         if operation.error is None:
             operation.future.set_result(operation.result)
         else:

@@ -1,4 +1,4 @@
-"""A journal that is new is whole or not there, whenever the power fails.
+"""A journal that is new is whole or not there, whenever the power fails; and it has one name.
 
 It is made under another name, synced, and gets its own by a rename. An empty file is no journal
 yet: it gives way to the new one.
@@ -6,6 +6,7 @@ yet: it gives way to the new one.
 
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,6 +17,7 @@ from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, make_folders, sync_file, sync_folder
 from holdfast.journal.files.wal import beside
 from holdfast.journal.sqlite.schema import make
+from holdfast.records.errors import JournalError
 
 _NEW = "-new"
 _SIDES = ("-wal", "-shm", "-journal")
@@ -91,3 +93,44 @@ def aside_of(file: Path) -> Path:
 
 def kept_name(file: Path, number: int) -> Path:
     return file.with_name(f"{file.name}.kept-{number}")
+
+
+# --- one journal, one name
+#
+# SQLite finds the log of a file by the file's name. Under a second name the file has a second log,
+# and two processes that use one each write over each other's pages. A folder may have as many names
+# as it likes, and a symbolic link is followed: the log lies beside the file then. A hard link, and
+# a mount of the single file, are refused, whether or not anyone else is there: what a process that
+# was killed left in the other log is not seen from here.
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT_POINT = 4
+
+
+def refuse_second_name(path: Path) -> None:
+    """`JournalError` for a file with a log that may lie elsewhere."""
+    file = beside(path, "")
+    if not file.is_file():
+        return
+    if (names := file.stat().st_nlink) > 1:
+        raise JournalError(
+            f"journal {path} has {names} names (hard links), and its log lies beside one of them: "
+            "remove the others, or copy it to a name of its own"
+        )
+    if _is_mounted(file):
+        raise JournalError(
+            f"journal {path} is mounted as a single file, and its log (-wal) does not lie here: "
+            "mount its folder instead"
+        )
+
+
+def _is_mounted(file: Path) -> bool:
+    try:
+        mounts = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False  # No Linux: there are no mounts of single files.
+    return any(_unescaped(mount.split()[_MOUNT_POINT]) == bytes(file) for mount in mounts)
+
+
+def _unescaped(name: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)

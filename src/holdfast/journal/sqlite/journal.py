@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,13 +22,9 @@ from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import InlineWriter, Writer
 from holdfast.journal.sqlite import schema
-from holdfast.journal.sqlite.checkpoint import Checkpointer
-from holdfast.journal.sqlite.commits import Commits
-from holdfast.journal.sqlite.committer import BUSY_SECONDS, MemoryCommitter, SqliteCommitter
-from holdfast.journal.sqlite.creation import create_if_missing
-from holdfast.journal.sqlite.handle import Handle
+from holdfast.journal.sqlite.committer import BUSY_SECONDS, SqliteCommitter, commit_in_memory
+from holdfast.journal.sqlite.creation import create_if_missing, refuse_second_name
 from holdfast.journal.sqlite.losses import refuse_losses
-from holdfast.journal.sqlite.names import refuse_second_name
 from holdfast.journal.sqlite.schema import explain, log_size, not_creatable, prepare, require
 from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalError
@@ -86,11 +83,10 @@ class SqliteJournal(SqlJournal):
             self._open_to_write()
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
-        self._commits = Commits(self._file)
-        self._checkpointer = Checkpointer(self._file.parent, self._connect, self._commits.sync)
-        handle = Handle(self._file, self._open_to_commit, self._keep)
-        committer = SqliteCommitter(path, handle, self._checkpointer, self._commits)
-        self._writer = Writer(self.name, committer)
+        self._committer = SqliteCommitter(
+            path, connect=self._connect, keep=self._keep, wrap=self._wrap
+        )
+        self._writer = Writer(self.name, self._committer)
 
     def _open_to_write(self) -> None:
         """A bad file is refused here, not in some later append, and before anything is written."""
@@ -102,17 +98,8 @@ class SqliteJournal(SqlJournal):
         refuse_losses(self.path)
         self._connect().close()
 
-    def _open_to_commit(self) -> SqliteStore:
-        store = self._open_store()
-        try:
-            store.connection.execute("PRAGMA busy_timeout=0")  # The committer waits in its own way.
-        except BaseException:
-            store.connection.close()
-            raise
-        return store
-
-    def _open_store(self) -> SqliteStore:
-        return SqliteStore(self._connect(), self._lease_clock.read)
+    def _wrap(self, connection: sqlite3.Connection) -> SqliteStore:
+        return SqliteStore(connection, self._lease_clock.read)
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -134,7 +121,7 @@ class SqliteJournal(SqlJournal):
         return connection
 
     def _keep(self) -> sqlite3.Connection:
-        """A connection that is there, and does nothing: see `handle`."""
+        """A connection that is there, and does nothing: see `committer`."""
         connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -155,8 +142,7 @@ class SqliteJournal(SqlJournal):
                 if self._read_only:
                     refuse_second_name(self.path)
                     refuse_losses(self.path)
-                connection = connect_to_read(self._file, self._raw_connect)
-                self._reader = SqliteStore(connection, self._lease_clock.read)
+                self._reader = self._wrap(connect_to_read(self._file, self._raw_connect))
             try:
                 return function(self._reader)
             except sqlite3.Error as error:
@@ -180,7 +166,7 @@ class SqliteJournal(SqlJournal):
     def _give_space_back(self) -> int:
         """How many bytes shorter the file and its log are. SQLite rewrites the file through its
         log, so this needs as much room once more. Killed at any moment, the content is the same."""
-        store = self._open_store()
+        store = self._wrap(self._connect())
         with closing(store.connection) as connection:
             deletion.refuse_if_any_is_live(store)
             before = self._size()
@@ -190,7 +176,7 @@ class SqliteJournal(SqlJournal):
                 crashpoint.reach("journal.compacting")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             crashpoint.reach("journal.compacting")
-            self._commits.sync()
+            self._committer.sync()
             return max(0, before - self._size())
 
     def _size(self) -> int:
@@ -204,7 +190,7 @@ class SqliteJournal(SqlJournal):
             self._closed = True
             self._reads.submit(self._close_reader)
         await asyncio.to_thread(self._reads.shutdown)
-        await asyncio.to_thread(self._checkpointer.stop)
+        await asyncio.to_thread(self._committer.checkpointer.stop)
         await self._writer.close()
 
     def _close_reader(self) -> None:
@@ -222,7 +208,7 @@ class MemoryJournal(SqlJournal):
         connection = plain_connect("file::memory:")
         schema.make(connection, MEMORY)
         self._store = SqliteStore(connection, BootClock().read)
-        self._writer = InlineWriter(MemoryCommitter(self._store))
+        self._writer = InlineWriter(partial(commit_in_memory, self._store))
 
     async def _read_with(self, function: Callable[[Store], Result]) -> Result:
         return function(self._store)

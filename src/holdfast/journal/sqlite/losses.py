@@ -19,10 +19,12 @@ from msgspec import Struct
 
 from holdfast.journal.files.wal import LogScan, beside, log_of, scan
 from holdfast.journal.files.witness import Note, notes, witness_of
-from holdfast.journal.sqlite.commits import has_foreign_writers, identity_of, last_number
 from holdfast.journal.sqlite.schema import (
     APPLICATION_ID,
     WITHOUT_LOG,
+    has_foreign_writers,
+    identity_of,
+    last_number,
     log_size,
     mode_to_read,
 )

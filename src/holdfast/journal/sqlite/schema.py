@@ -6,9 +6,11 @@ to it. Older versions are brought forward in one transaction when they are opene
 SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
 
+import binascii
 import contextlib
 import errno
 import os
+import secrets
 import sqlite3
 import time
 from pathlib import Path
@@ -16,7 +18,6 @@ from pathlib import Path
 from holdfast import crashpoint
 from holdfast.journal.files.wal import PAGE_SIZE, beside, log_of
 from holdfast.journal.sql.tables import TABLES
-from holdfast.journal.sqlite.commits import give_identity, identity_of
 from holdfast.records.errors import (
     JournalDamaged,
     JournalError,
@@ -65,7 +66,7 @@ _RECORDS = (
     """CREATE TABLE links(position INTEGER PRIMARY KEY, previous INTEGER NOT NULL)""",
     """CREATE TABLE heads(
         trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
-    # Each writer's last commit: see `commits`.
+    # Each writer's last commit.
     """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
 )
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
@@ -312,3 +313,47 @@ def _roll_back(connection: sqlite3.Connection) -> None:
     """Ends what is still open; SQLite may have ended it itself."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+# --- the journal's identity, and the numbers of its commits
+#
+# Both are in the database itself: the number of the last commit as the highest of table `batches`,
+# the identity, a random number, among the counters. A writer's name begins with the identity, so
+# that a log of another journal cannot pass for ours: each of its commits names a writer of its own.
+
+_NUMBER_BYTES = 5
+
+
+def give_identity(connection: sqlite3.Connection) -> None:
+    """Within a transaction; a journal that has one keeps it."""
+    number = secrets.token_bytes(_NUMBER_BYTES)
+    identity = int.from_bytes(number + _check_of(number), "big")
+    connection.execute("INSERT OR IGNORE INTO counters VALUES ('identity', ?)", (identity,))
+
+
+def identity_of(connection: sqlite3.Connection) -> int | None:
+    """None for a journal that only older versions have written, and for one that is garbage."""
+    row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
+    if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
+        return None
+    found = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
+    return row[0] if _check_of(found[:-2]) == found[-2:] else None
+
+
+def _check_of(number: bytes) -> bytes:
+    """A part of the identity itself: half a page must not pass for another journal."""
+    return binascii.crc_hqx(number, 0xFFFF).to_bytes(2, "big")
+
+
+def last_number(connection: sqlite3.Connection) -> int:
+    (number,) = connection.execute("SELECT max(batch) FROM batches").fetchone()
+    return number if isinstance(number, int) else 0
+
+
+def has_foreign_writers(connection: sqlite3.Connection, identity: int) -> bool:
+    """Whether a writer of another journal has committed here."""
+    (count,) = connection.execute(
+        "SELECT count(*) FROM batches WHERE name LIKE '%-%' AND name NOT LIKE ?",
+        (f"{identity:016x}-%",),
+    ).fetchone()
+    return bool(count)

@@ -9,7 +9,9 @@ from functools import lru_cache
 from msgspec import json
 
 from holdfast.journal.entries import AppendEntry
+from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import Instant
+from holdfast.journal.sql import logs
 from holdfast.journal.sql.store import LogRow, Refuse, Row
 from holdfast.journal.sqlite import chain
 
@@ -167,6 +169,22 @@ class SqliteStore:
             )
         chain.relink(self.connection, trajectory)
         return len(cut)
+
+    def mend_log(self, trajectory: int, *, name: str) -> Cut | None:
+        """Cuts the log if it is torn, and else makes its links and status anew if they are wrong.
+
+        A head that is lost, or counts too few, is made anew first: more records than it knows of
+        are there, so none is lost. Reads without links: needs an index of the records if it is to
+        be done for many.
+        """
+        positions = chain.found(self.connection, trajectory)
+        if chain.length(self.connection, trajectory) < len(positions):
+            chain.relink(self.connection, trajectory)
+        rows = chain.rows_without_links(self.connection, trajectory)
+        cut = logs.mend(self, trajectory, rows, name=name)
+        if cut is None:
+            chain.relink(self.connection, trajectory)
+        return cut
 
     def delete_records(self, run: int) -> int:
         count = self._doom(run)

@@ -168,7 +168,7 @@ def _secret(args: argparse.Namespace) -> bytes:
     """Beside the journal, or in it on a server: the right to resume the run is the right to resume
     its agents."""
     if is_server(args.journal):
-        from holdfast.journal.postgres.secret import load_or_make_secret
+        from holdfast.journal.postgres.journal import load_or_make_secret
 
         return load_or_make_secret(args.journal, "gateway", size=SECRET_BYTES)
     path = Path(args.journal)
