@@ -34,10 +34,9 @@ from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
-from holdfast.journal.sqlite.creation import refuse_second_name
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
-from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare
+from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalDamaged, JournalError
 

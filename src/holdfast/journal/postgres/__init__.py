@@ -4,6 +4,5 @@
 - `connection`: One connection to the server, made again after it was lost.
 - `schema`: The tables, their version, what a server promises, and which commits it has lost.
 - `store`: PostgreSQL as a store: its dialect, and how records lie on a server.
-- `committer`: One batch, one transaction, and an outcome that is known.
-- `journal`: The journal itself, and who listens to other processes.
+- `journal`: The journal itself, who writes to it, and who listens to other processes.
 """

@@ -234,30 +234,20 @@ def _refuse_forgetful(connection: ServerConnection, address: ServerAddress) -> N
         )
     if "off" in (fsync, pages):
         name = "fsync" if fsync == "off" else "full_page_writes"
-        _refuse_or_warn(
+        if not address.allow_fsync_off:
+            raise JournalError(
+                f"journal {address.name} is on a server with {name} = off: it would confirm what a "
+                f"power cut takes away. Turn it on with: ALTER SYSTEM SET {name} = on; SELECT "
+                "pg_reload_conf(); (or add allow_fsync_off=yes to the URL, for runs that may be "
+                "lost)"
+            )
+        _warn(
             address,
-            f"{name} = off",
-            f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();",
-            switch="allow_fsync_off",
-            allowed=address.allow_fsync_off,
+            f"is on a server with {name} = off, which allow_fsync_off allows: what it confirms may "
+            "be lost",
         )
     if commit in WEAK_COMMITS:
         _warn_of_commits(address, commit)
-
-
-def _refuse_or_warn(
-    address: ServerAddress, setting: str, remedy: str, *, switch: str, allowed: bool
-) -> None:
-    if not allowed:
-        raise JournalError(
-            f"journal {address.name} is on a server with {setting}: it would confirm what a power "
-            f"cut takes away. Turn it on with: {remedy} (or add {switch}=yes to the URL, for runs "
-            "that may be lost)"
-        )
-    _warn(
-        address,
-        f"is on a server with {setting}, which {switch} allows: what it confirms may be lost",
-    )
 
 
 def _warn_of_commits(address: ServerAddress, value: str) -> None:

@@ -1,7 +1,7 @@
 """The journal in one SQLite file.
 
-- `schema`: Its tables, their version, its identity, and what is refused at the door.
-- `creation`: A journal that is new is whole or not there, and it has one name.
+- `schema`: Its tables, their version, its identity, how it is created, and what is refused at the
+  door.
 - `chain`: How records are appended, and how those of one trajectory are found.
 - `store`: SQLite as a store: its dialect, and how records lie in its file.
 - `committer`: One batch, one transaction, and an outcome that is known.

@@ -23,9 +23,16 @@ from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import InlineWriter, Writer
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.committer import BUSY_SECONDS, SqliteCommitter, commit_in_memory
-from holdfast.journal.sqlite.creation import create_if_missing, refuse_second_name
 from holdfast.journal.sqlite.losses import refuse_losses
-from holdfast.journal.sqlite.schema import explain, log_size, not_creatable, prepare, require
+from holdfast.journal.sqlite.schema import (
+    create_if_missing,
+    explain,
+    log_size,
+    not_creatable,
+    prepare,
+    refuse_second_name,
+    require,
+)
 from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalError
 
