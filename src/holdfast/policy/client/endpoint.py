@@ -238,18 +238,14 @@ class Endpoint:
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
         """The response to one small request; raises for a status other than 200."""
-        *others, last = self._credentials()
-        for headers in others:
-            with suppress(PolicyRefused):
-                return await self._send_with(headers, method, path, body, seconds=seconds)
-        return await self._send_with(last, method, path, body, seconds=seconds)
-
-    def _credentials(self) -> list[dict[str, str]]:
-        """The user's key, and before it the token of a `holdfast serve` of this user, where one may
-        be meant: neither tells whether the server at this port takes it."""
         is_ours = self.described.owned_by == "holdfast"
-        token = known_token(self.url) if is_ours or not self._api_key else None
-        return [*([] if token is None else [{"Authorization": f"Bearer {token}"}]), {}]
+        # Neither the token of a server of this user's nor the user's key tells whether the server
+        # at this port takes it.
+        if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
+            with suppress(PolicyRefused):
+                headers = {"Authorization": f"Bearer {token}"}
+                return await self._send_with(headers, method, path, body, seconds=seconds)
+        return await self._send_with({}, method, path, body, seconds=seconds)
 
     async def _send_with(
         self, headers: dict[str, str], method: str, path: str, body: object, *, seconds: float
