@@ -19,8 +19,8 @@ from holdfast.journal.damage.tables import (
 )
 from holdfast.journal.journal import Cut
 from holdfast.journal.postgres import schema
-from holdfast.journal.postgres.address import ServerAddress, address_of, explain
-from holdfast.journal.postgres.connection import Link, plain_connect
+from holdfast.journal.postgres.address import ServerAddress, address_of
+from holdfast.journal.postgres.connection import Link, explain, plain_connect
 from holdfast.journal.postgres.store import PostgresStore
 from holdfast.journal.sql import logs
 from holdfast.journal.sql.store import Store

@@ -33,13 +33,15 @@ from holdfast import crashpoint
 from holdfast.journal.changes import POLL_SECONDS, Changes
 from holdfast.journal.files.witness import Witness
 from holdfast.journal.postgres import schema
-from holdfast.journal.postgres.address import ServerAddress, address_of, explain, is_outage
+from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import (
     STATEMENT_SECONDS,
     Connect,
     Link,
     Outage,
     ServerConnection,
+    explain,
+    is_outage,
     plain_connect,
 )
 from holdfast.journal.postgres.store import CHANNEL, NOW, PostgresStore

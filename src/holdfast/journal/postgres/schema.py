@@ -17,8 +17,8 @@ from typing import Any
 
 from holdfast import crashpoint
 from holdfast.journal.files.witness import Witness, notes
-from holdfast.journal.postgres.address import ServerAddress, quoted, role_of
-from holdfast.journal.postgres.connection import WEAK_COMMITS, ServerConnection
+from holdfast.journal.postgres.address import ServerAddress
+from holdfast.journal.postgres.connection import WEAK_COMMITS, ServerConnection, quoted, role_of
 from holdfast.journal.sql.tables import TABLES
 from holdfast.private_files import private_folder
 from holdfast.records.errors import (
