@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from result import Result
 
 from holdfast.journal.process import this_process
-from holdfast.journal.sqlite import writer
+from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling

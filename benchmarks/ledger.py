@@ -20,8 +20,8 @@ from result import Result
 
 from holdfast.journal.journal import Consumer, Worker
 from holdfast.journal.process import this_process
+from holdfast.journal.sql.groups import COUNTED
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.schema import GROUPS, TOTALS
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ValueRecorded
@@ -44,8 +44,10 @@ _FILL = (
             (SELECT 0 UNION ALL SELECT sample + 1 FROM s WHERE sample + 1 < :samples)
             SELECT sample FROM s) s""",
     "INSERT INTO heads SELECT id, id, 1 FROM trajectories",
-    f"INSERT INTO task_groups {GROUPS}",
-    f"INSERT INTO totals {TOTALS}",
+    f"""INSERT INTO task_groups(run, task, members, open, held, failed, settled)
+        {COUNTED} GROUP BY run, task""",
+    """UPDATE totals SET (planned, settled) = (SELECT sum(members), sum(members - open)
+        FROM task_groups WHERE task_groups.run = totals.run)""",
     "UPDATE counters SET value = (SELECT max(settled) FROM trajectories) WHERE name = 'settled'",
     """INSERT INTO deliveries(run, task, consumer, state, settled, step, place, reason)
         SELECT run, task, :consumer, 1, settled, task / :groups, task % :groups, ''

@@ -21,8 +21,8 @@ from result import Result
 
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal, Lease
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.process import this_process
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.pipeline.batches import PacedBatches
 from holdfast.pipeline.parts import shared_journal
 from holdfast.pipeline.settings import PipelineSettings

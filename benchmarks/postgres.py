@@ -23,8 +23,8 @@ from result import Result
 
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal, Lease
-from holdfast.journal.postgres import writer
 from holdfast.journal.process import this_process
+from holdfast.journal.sql import writer
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ValueRecorded

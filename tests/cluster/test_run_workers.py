@@ -5,7 +5,7 @@ import asyncio
 from holdfast.cluster.fleet import FleetSize
 from holdfast.cluster.messages import ProcessJob, WorkerReport
 from holdfast.cluster.run_workers import ClusterSettings, RunWorkers
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from support.cluster.fake_ray import FakeRay
 from support.records import joined, make_tasks, spec
 

@@ -307,7 +307,7 @@ def test_more_than_there_is_is_refused(lab, cluster, more, line):
 
 NODES = {
     "another Python": ("platform.python_version = lambda: '3.9.1'", "on Python 3.9.1"),
-    "without an extra": ("sys.modules['asyncpg'] = None", "lacks asyncpg, which the run needs"),
+    "without an extra": ("sys.modules['psycopg'] = None", "lacks psycopg, which the run needs"),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from support.crash.agent_tools_workload import REPLIES, processors
 from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
 

@@ -23,7 +23,7 @@ POINTS = [
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory) -> Path:
     """With runs `kept` and `gone`."""
-    with FakeEngine(mean_length=10) as engine:
+    with FakeEngine(mean_length=400) as engine:  # Long: deleting a run frees whole pages.
         lab = Lab(tmp_path_factory.mktemp("lab"), engine)
         lab.finished_run("--samples", 3, run="kept")
         lab.finished_run("--samples", 3, run="gone")

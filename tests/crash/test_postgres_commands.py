@@ -5,7 +5,6 @@ undisturbed run on a file exports."""
 import asyncio
 import signal
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 TASKS, SAMPLES = 8, 2
 LEASE = 3
-THREE_LEASES = timedelta(seconds=3 * LEASE)
+THREE_LEASES = 3 * LEASE
 
 
 class Place:

@@ -18,9 +18,8 @@ from holdfast.cli.commands.runs.list_runs import read_rewards
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training, open_run
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Consumer, LedgerEntry
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.process import this_process
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.errors import ConsumerHeld, JournalError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import Finished

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.delivery.settled_groups import SettledGroups
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import HoldfastError
 from support.records import joined, make_tasks, settle, spec
 

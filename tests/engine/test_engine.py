@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sql import leases
+from holdfast.journal.sql.store import Store
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import (
     AttemptTimeout,
     EndpointDown,
@@ -317,8 +319,15 @@ def test_a_journal_that_fails_at_any_operation_stops_the_run_and_loses_nothing(e
 
 async def _bury(faulty: FaultyJournal) -> None:
     """What a new process finds: the worker that could not leave is dead."""
-    for worker, _ in list(faulty.journal._workers.values()):
-        await faulty.journal.leave(worker)
+    await release_all(faulty.journal)
+
+
+async def release_all(journal: MemoryJournal) -> None:
+    def release(store: Store) -> None:
+        for (worker,) in store.rows("SELECT id FROM workers"):
+            leases.release(store, worker)
+
+    await journal.transact(release)
 
 
 def test_a_worker_that_was_declared_dead_stops():
@@ -328,8 +337,7 @@ def test_a_worker_that_was_declared_dead_stops():
         work = asyncio.create_task(yard.work(one_turn, lease_seconds=0.06, grace=30.0))
         while not yard.policy.requests:
             await asyncio.sleep(0.005)
-        for worker, _ in list(yard.journal._workers.values()):
-            await yard.journal.leave(worker)
+        await release_all(yard.journal)
         return await work
 
     assert isinstance(asyncio.run(main()).fatal, LeaseLost)

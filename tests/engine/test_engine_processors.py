@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import (
     PolicyRefused,
     RunStopped,

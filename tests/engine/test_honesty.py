@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.export.export import What, rows
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.embedded.child_process import EmbeddedEngine
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import Unsupported

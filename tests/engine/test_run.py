@@ -14,7 +14,7 @@ import holdfast
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.arguments import name_from
 from holdfast.engine.open_run import RunChanged
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import FakeEngine

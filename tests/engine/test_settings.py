@@ -8,7 +8,7 @@ import pytest
 from holdfast.engine.report import RunReport, as_text
 from holdfast.engine.run import run
 from holdfast.engine.settings import Settings
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import fold_traceback

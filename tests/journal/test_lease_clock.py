@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from support.namespaces import (
     needs_namespaces,
     needs_time_namespaces,
 )
-from support.paths import GOLDEN
 from support.records import make_tasks, me, someone_else, spec, values
 
 LEASE = 30.0
@@ -199,41 +197,3 @@ def test_whoever_lists_or_repairs_goes_by_the_same_clock(tmp_path: Path) -> None
     change(f"UPDATE workers SET lease_until = lease_until + {6 * YEAR}, clock_until = 0")
     assert asyncio.run(live()) == ()
     repair(tmp_path / "journal.db")
-
-
-def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock(
-    tmp_path: Path,
-) -> None:
-    """Also if it ran here: where its pid means something is not recorded."""
-    path, now = tmp_path / "journal.db", SetClock()
-
-    def as_version_2(until: float) -> None:
-        shutil.copy(GOLDEN / "journal-v2.db", path)
-        connection = sqlite3.connect(path)
-        connection.execute("DELETE FROM workers")
-        connection.execute(
-            "INSERT INTO workers(run, host, pid, born, lease_until) VALUES (1, ?, ?, '', ?)",
-            (me().host, 2**22 - 1, until),
-        )
-        connection.commit()
-        connection.close()
-
-    async def listed() -> tuple[str, ...]:
-        journal = SqliteJournal(path, read_only=True)
-        try:
-            (row,) = await journal.runs()
-            return row.live_workers
-        finally:
-            await journal.close()
-
-    async def join(journal: SqliteJournal, clock: SetClock) -> None:
-        run = await journal.find_run("golden")
-        assert run is not None
-        await journal.join(run, me(), lease_seconds=LEASE, share=False)
-
-    as_version_2(until=YEAR * 100)
-    assert len(asyncio.run(listed())) == 1
-    with pytest.raises(RunHeld):
-        check(tmp_path, join, now)
-    as_version_2(until=now.read().wall - 1)
-    check(tmp_path, join, now)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.journal.journal import Consumer
 from holdfast.journal.ledger import UNKNOWN, DeliveryState, KnownGroup, fresh_tasks
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import UsageError
 from support.records import consuming, spec
 

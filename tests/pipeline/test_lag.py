@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.pipeline.batches import Lag, PublishedVersions, widest
 from holdfast.records.samples.sample import Sample
 from holdfast.records.step import VersionSource, VersionSpan

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.pipeline.pool import DataPool, PoolChannel, PoolFull
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.pipeline.status import StatusFile, families, read_status, watched_page
 from holdfast.prometheus import render
 from holdfast.records.errors import UsageError

@@ -19,7 +19,6 @@ from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.damage.logs import Finding
 from holdfast.journal.journal import Batch, Claim, Consumer, Journal, Lease, TrajectoryRow, Worker
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -30,6 +29,7 @@ from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
 from support.journal import postgres_server
 from support.records import finished, make_tasks, scored, someone_else, spec, value
+from support.simulation.model_journal import ModelJournal
 
 TASKS = [f"t{number}" for number in range(8)]
 Result = TypeVar("Result")
@@ -76,7 +76,7 @@ class BothJournals(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.place = self.new_place()
         self.durable: Journal = self.open()
-        self.memory = MemoryJournal()
+        self.memory = ModelJournal()
         self.counter = 0
         self.workers: list[tuple[Worker, Worker]] = []
         self.leases: list[Pair] = []

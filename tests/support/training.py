@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.journal.journal import Consumer, Journal, Lease
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.epochs import EpochStream
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.journal import Journal
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.errors import JournalError
 from support.journal.faulty_journal import FaultyConnections, FaultyJournal, When
 from support.records import make_tasks, ready, spec, values

@@ -9,7 +9,7 @@ from msgspec import structs
 from holdfast.engine.connect import connect_policy
 from holdfast.engine.run_plan import NO_CODE, plan_run
 from holdfast.engine.scoring.scorer import Scorer
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks

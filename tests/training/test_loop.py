@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import Cause, NotTrainable
 from holdfast.training.run.batches import NothingValid
 from holdfast.training.run.loop import NothingTrainable, ServedWeights, TrainingLoop

@@ -10,8 +10,7 @@ from msgspec import structs
 from holdfast.cli.main import main
 from holdfast.engine.report import build
 from holdfast.evaluation.report import write_report
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.group import Dismissal
 from holdfast.training.report import HELD_OUT, TrainingCollector, as_lines, open_collector
 from support.records import consuming, joined, make_tasks, ready, settle, spec

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import RunChanged, open_run
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.training.run.batches import command_for, train_on
 
 
@@ -26,7 +25,7 @@ def test_a_command_names_the_journal_that_it_needs(tmp_path, monkeypatch):
 
 
 def test_a_server_is_named_without_its_password():
-    pytest.importorskip("asyncpg")
+    pytest.importorskip("psycopg")
     from holdfast.journal.postgres.journal import PostgresJournal
 
     journal = PostgresJournal("postgresql://me:secret@db/holdfast")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.embedded.model.files import TINY
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import LeaseLost
 from holdfast.training.model.network import Lora, Network
 from holdfast.training.packing import attention

@@ -18,7 +18,6 @@ from holdfast.records.errors import UsageError
 
 PROBE_SECONDS = 180.0
 EXTRAS = {
-    "asyncpg": "postgres",
     "psycopg": "postgres",
     "tokenizers": "renderers",
     "renderers": "renderers",

@@ -6,16 +6,16 @@ Knows how records are kept, leased and delivered. Never knows what they mean.
 - `find_run`: A run by the name that a user typed.
 - `changes`: Waiting for what this process changes.
 - `rules`: What every journal refuses, in the same words.
-- `rows`: Rows of tasks and trajectories: what has to be true of them.
+- `rows`: What has to be true of the rows of tasks and trajectories.
 - `references`: Which blobs a record speaks of.
-- `memory`, `memory_runs`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.
 - `process`, `lease_clock`: Which process is gone, and when a lease is over.
 - `ledger`: What the ledger of a run's groups means.
 - `entries`: Records on their way into a database.
-- `sqlite`: The journal in one SQLite file.
-- `files`: The files beside its database.
-- `damage`: Checking and repairing it.
-- `postgres`: The journal on a PostgreSQL server.
+- `sql`: The logic, written once over a store.
+- `sqlite`: The store in one SQLite file, or in memory.
+- `files`: The files beside a database.
+- `postgres`: The store on a PostgreSQL server.
+- `damage`: Checking and repairing a journal.
 - `copying`: Runs that are carried from one journal to another.
 """
 
@@ -28,13 +28,9 @@ from pathlib import Path
 from msgspec import json
 
 from holdfast.extras import needed_by
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import MEMORY, Journal
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
-
-MEMORY = "memory:"
-"""The address of a journal that keeps nothing."""
-
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """With one slash: a `Path` has made one of two."""
@@ -90,7 +86,7 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
     """
     check_address(where)
     if str(where) == MEMORY:
-        from holdfast.journal.memory import MemoryJournal
+        from holdfast.journal.sqlite.journal import MemoryJournal
 
         return MemoryJournal()
     if is_server(where):
@@ -110,7 +106,7 @@ def _open_server(where: str, *, read_only: bool) -> Journal:
 def require_driver(where: str) -> None:
     """Before anything is imported that talks to the server of a journal."""
     with needed_by(f"journal {shown_address(where)}", extra="postgres"):
-        import asyncpg  # noqa: F401 - Whether it is there.
+        import psycopg  # noqa: F401 - Whether it is there.
 
 
 @asynccontextmanager

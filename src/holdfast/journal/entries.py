@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.journal.journal import Entries, Lease
 from holdfast.records.encoding.codec import checksum, encode
-from holdfast.records.errors import JournalError, LeaseLost
+from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
@@ -24,6 +24,16 @@ class AppendEntry(Struct):
     size: int
     status: Status | None
     settled: bool | None
+
+
+class BadRecord(JournalCorrupt):
+    """The first bad record of a log."""
+
+    def __init__(self, trajectory: int, seq: int, position: int, reason: str):
+        super().__init__(f"record {seq} of trajectory {trajectory} (position {position}): {reason}")
+        self.seq = seq
+        self.position = position
+        self.reason = reason
 
 
 def entry_of(

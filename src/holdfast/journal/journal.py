@@ -27,8 +27,8 @@ from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 
-TASK_PREFIX = "holdfast-journal"
-"""What the names of a journal's own asyncio tasks begin with: these end when it is closed."""
+MEMORY = "memory:"
+"""The address of a journal that keeps nothing."""
 
 
 class WorkerIdentity(Struct, frozen=True):

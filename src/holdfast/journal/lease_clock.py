@@ -11,7 +11,7 @@ import math
 import time
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.journal.process import boot_id, time_namespace
 
@@ -21,10 +21,12 @@ time, by far less."""
 _log = logging.getLogger("holdfast.journal")
 
 IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until > :ticks
-    ELSE w.lease_until > :wall
-        AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds) END)"""
-"""Of a worker `w`, at an `Instant`. A lease that would last longer than leases do was written
-before the wall clock was set back: after a reboot, nobody waits until that time comes again."""
+    ELSE (w.lease_until > :wall
+            AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds))
+        OR (w.lease_until > 0 AND :wall BETWEEN :since AND :since + w.lease_seconds) END)"""
+"""Of a worker or a consumer `w`, at an `Instant`. A lease that would last longer than leases do was
+written before the wall clock was set back: nobody waits until that time comes again. And who could
+not renew its lease, because the journal was away, has the time of one lease to come back."""
 
 
 SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until - :ticks
@@ -44,11 +46,13 @@ class Instant(Struct, frozen=True):
     """The name of the clock: only ticks of the same one can be compared. "" if none."""
     ticks: float
     wall: float
+    since: float = 0.0
+    """Since when the journal has been there, by the wall clock."""
 
     @property
     def parameters(self) -> dict[str, object]:
         """By name, for SQL."""
-        return {"clock": self.clock, "ticks": self.ticks, "wall": self.wall}
+        return structs.asdict(self)
 
 
 class LeaseClock(Protocol):

@@ -1,4 +1,4 @@
-"""Rows of runs, tasks and trajectories, in whichever database: what has to be true of them.
+"""Rows of tasks and trajectories, in whichever database: what has to be true of them.
 
 A task's row has a checksum of its text and of its place among the run's tasks: its trajectories
 know the task by that place, so a task at another one is as wrong as a flipped bit.
@@ -9,15 +9,13 @@ the two differ, the log is right.
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
-from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
@@ -26,33 +24,16 @@ _place = struct.Struct("<q")
 _STATUSES = frozenset(int(status) for status in Status)
 
 
-def run_of(row: Sequence[Any]) -> Run:
-    """Of `id, name, spec, changes, created`."""
-    identity, name, spec, changes, created = row
-    try:
-        run = Run(
-            id=identity,
-            spec=msgspec.msgpack.decode(spec, type=RunSpec),
-            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
-            created=float(created),
-        )
-    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
-        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
-    if run.spec.name != name:
-        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
-    return run
-
-
 # --- tasks
 
 
 def task_body(task: Task, ordinal: int) -> tuple[bytes, int]:
     """Its text, and the checksum of that at this place."""
     body = msgspec.msgpack.encode(task)
-    return body, _checksum(body, ordinal)
+    return body, task_checksum(body, ordinal)
 
 
-def _checksum(body: bytes, ordinal: int) -> int:
+def task_checksum(body: bytes, ordinal: int) -> int:
     return zlib.crc32(body, zlib.crc32(_place.pack(ordinal)))
 
 
@@ -60,29 +41,25 @@ class MisnamedTask(JournalCorrupt):
     """A task is whole, but its row has another name for it."""
 
     def __init__(self, name: object, task: Task):
-        super().__init__(f"task {decode_name(name)!r} is named {task.id!r} in its own text")
+        super().__init__(f"task {shown(name)!r} is named {task.id!r} in its own text")
         self.task = task
 
 
 def task_of(ordinal: object, name: object, body: object, crc: object) -> Task:
-    """Of a row, its name as text or bytes; what is not as it was written is `JournalCorrupt`."""
-    if isinstance(name, str):
-        name = name.encode()
+    """Of a row; what is not as it was written is `JournalCorrupt`."""
     if not isinstance(body, bytes) or not _is_good(ordinal, body, crc):
-        raise JournalCorrupt(f"task {decode_name(name)!r} fails its checksum")
+        raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
     try:
         task = msgspec.msgpack.decode(body, type=Task)
     except ValueError as error:
-        raise JournalCorrupt(f"task {decode_name(name)!r} does not decode: {error}") from error
-    if name != task.id.encode():
+        raise JournalCorrupt(f"task {shown(name)!r} does not decode: {error}") from error
+    if name != task.id:
         raise MisnamedTask(name, task)
     return task
 
 
 def _is_good(ordinal: object, body: bytes, crc: object) -> bool:
-    if isinstance(ordinal, int) and abs(ordinal) < 2**63 and crc == _checksum(body, ordinal):
-        return True
-    return crc == zlib.crc32(body)  # Of a journal from before the place was part of it.
+    return isinstance(ordinal, int) and abs(ordinal) < 2**63 and crc == task_checksum(body, ordinal)
 
 
 def places_of_moved(rows: Iterable[tuple[int, bytes, int]]) -> dict[int, int]:
@@ -93,24 +70,17 @@ def places_of_moved(rows: Iterable[tuple[int, bytes, int]]) -> dict[int, int]:
         ordinal: place
         for ordinal, body, crc in moved
         for place, _, _ in moved
-        if crc == _checksum(body, place)
+        if crc == task_checksum(body, place)
     }
     return places if set(places) == set(places.values()) else {}
 
 
-def decode_name(name: object) -> str:
-    """A name that was read as bytes, as text, whatever damage made of it."""
-    return name.decode(errors="replace") if isinstance(name, bytes) else "?"
+def shown(name: object) -> str:
+    """A name for a message, whatever damage made of it."""
+    return str(name).encode(errors="surrogateescape").decode(errors="replace")
 
 
 # --- trajectories
-
-
-def status_of(value: int, *, of: str) -> Status:
-    try:
-        return Status(value)
-    except ValueError as error:
-        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
 
 
 def contradictions(history: History, status: int, *, settled: bool) -> Iterator[str]:

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from holdfast.delivery.stream import plan_stream
 from holdfast.engine.run_plan import RunPlan
-from holdfast.journal import MEMORY, check_address, is_server
+from holdfast.journal import check_address, is_server
+from holdfast.journal.journal import MEMORY
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import UsageError

@@ -12,7 +12,7 @@ import os
 import signal
 
 from holdfast import crashpoint
-from holdfast.journal.sqlite import writer
+from holdfast.journal.sql import writer
 from holdfast.records.errors import UsageError
 
 _JOURNAL = {

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.exit_codes import Exit
 from holdfast.journal.files.witness import Witness
-from holdfast.journal.sqlite.commits import identity_of
+from holdfast.journal.sqlite.schema import identity_of
 from holdfast.testing import Fault, FaultKind
 from support.cli.shell import Lab, start
 

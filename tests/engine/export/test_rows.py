@@ -8,7 +8,7 @@ import pytest
 from holdfast.engine.export.export import What
 from holdfast.engine.run import run
 from holdfast.engine.scoring.scorer import Score
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EngineUnavailable
 from holdfast.records.group import GroupPolicy, Shortfall

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
-from holdfast.journal.journal import TASK_PREFIX
+from holdfast.policy.client.circuit_breaker import PROBE_TASK_PREFIX
 from support.engine.yard import Yard, turn
 
 
@@ -49,10 +49,10 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
     assert not left
 
 
-def test_tasks_of_a_journal_are_no_orphans():
+def test_probes_of_engines_are_no_orphans():
     async def scenario():
         before = asyncio.all_tasks()
-        ours = asyncio.create_task(forever(), name=f"{TASK_PREFIX}-reader")
+        ours = asyncio.create_task(forever(), name=f"{PROBE_TASK_PREFIX}http://engine")
         theirs = asyncio.create_task(forever(), name="mine")
         assert left_behind(before) == [theirs]
         await end_tasks([ours, theirs])

@@ -11,7 +11,7 @@ from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from holdfast.records.run import Run

@@ -352,7 +352,7 @@ def test_a_group_is_settled_in_one_append():
     def rank(views):
         return [1.0] * len(views)
 
-    from holdfast.journal.memory import MemoryJournal
+    from holdfast.journal.sqlite.journal import MemoryJournal
 
     yard = Yard("a", samples=3, journal=Watching(MemoryJournal()))
     yard.run(one_turn, rank)

@@ -12,7 +12,7 @@ from pathlib import Path
 import holdfast
 from holdfast.cli.setup.user_code import load_module
 from holdfast.embedded.child_process import EmbeddedEngine
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from support.environments.gym_games import walker

@@ -8,7 +8,7 @@ import sys
 import holdfast
 from holdfast.cli.setup.user_code import load_module
 from holdfast.embedded.child_process import EmbeddedEngine
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from support.paths import EXAMPLES

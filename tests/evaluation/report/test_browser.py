@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from holdfast.evaluation.report import write_report
 from holdfast.evaluation.stats.results import results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import assistant, user
 from support.evaluation.graded_runs import failed, scored, truncated, with_tools, write

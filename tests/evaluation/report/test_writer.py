@@ -14,7 +14,7 @@ import pytest
 from holdfast.evaluation.report import report_file, write_report
 from holdfast.evaluation.report.pieces import pieces_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import assistant, system, user

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.records.step import INTERRUPTED_CALL, Contract, Forked, ToolIntent, ToolResult
@@ -151,7 +151,7 @@ def test_tasks_that_rest_are_no_rows_of_the_run(tmp_path):
     path = journal_at(
         tmp_path / "j.db", (spec(samples=1), {"a": [scored(1.0)], "b": [scored(0.0)]})
     )
-    sql(path, "UPDATE tasks SET current = 0 WHERE ordinal = 1")
+    sql(path, "UPDATE task_groups SET current = 0 WHERE task = 1")
     assert [row.task for row in read(path, "run", results_of).rows] == ["a"]
 
 

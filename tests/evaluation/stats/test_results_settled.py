@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.evaluation.stats.results import SettledRows, results_of
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.history import History
 from support.evaluation.graded_runs import retried, running, scored, truncated, with_tools, write
 from support.records import spec

@@ -11,6 +11,7 @@ from holdfast.environments.workspace import WorkspaceLimit
 from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.agents.workspace import FreshWorld, WorkspaceWorld
+from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import EnvironmentStepped
@@ -195,7 +196,9 @@ def test_what_an_agent_left_and_is_damaged_is_made_anew_by_it(tmp_path):
         times.append("asked")
         if len(times) == 1:
             _, digest = t.session.history.worlds["0"].snapshots[-1]
-            del yard.journal._blobs[digest]
+            await yard.journal.transact(
+                SqliteStore.run, "DELETE FROM blobs WHERE digest = :digest", digest=digest
+            )
             raise EnvironmentBroken("the judge is ill")
         return await passes(t, episodes)
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
+from holdfast.journal.sqlite.store import SqliteStore
 from support.gateway.calls import SCHEMA, SHOWN, AsSent, turned
 from support.gateway.counter import CHAT, RESPONSES, Counter, exchange, opened, post
 from support.rollout.stage import Oracle, Play, text_of
@@ -224,7 +225,7 @@ def test_a_trajectory_whose_tools_are_damaged_in_the_record_goes_on():
         stage = Stage(lambda _: CALLING)
         async with stage.attempt() as (ask, _):
             first = await ask(CHAT, SHOWN[CHAT])
-        stage.play.journal._blobs.clear()
+        await stage.play.journal.transact(SqliteStore.run, "DELETE FROM blobs")
         async with stage.attempt() as (ask, trajectory):
             await ask(CHAT, turned(after(SHOWN[CHAT], first)))
             last = trajectory.session.history.steps["1.0.0"]

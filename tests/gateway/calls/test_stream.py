@@ -8,7 +8,7 @@ import pytest
 from holdfast.gateway.calls.call import drafted_calls
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.policy import Draft
 from holdfast.records.encoding.tokens import count, pack_ids, pack_logprobs
 from holdfast.records.step import Called, Drafted, VersionSpan

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.wires.openai.chat import OpenAIChat
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.encoding import codec
 from holdfast.records.history import stream_of
 from holdfast.records.step import Called, Generated

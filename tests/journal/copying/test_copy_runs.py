@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from holdfast.journal import open_journal
-from holdfast.journal.copying import file_side
+from holdfast.journal.copying import sides
 from holdfast.journal.copying.copy_runs import copy_runs
 from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
@@ -212,12 +212,12 @@ def test_a_group_of_a_copy_has_the_place_of_the_member_that_settled_last(tmp_pat
 def test_a_copy_whose_ledger_differs_is_never_given_its_name(tmp_path, monkeypatch):
     source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
     using(source, fill)
-    finish = file_side.finish
+    finish = sides.finish
 
     def lose_the_ledger(connection, image, *arguments) -> None:
         finish(connection, structs.replace(image, deliveries=[]), *arguments)
 
-    monkeypatch.setattr(file_side, "finish", lose_the_ledger)
+    monkeypatch.setattr(sides, "finish", lose_the_ledger)
     with pytest.raises(JournalDamaged, match="is not the same"):
         asyncio.run(copy_runs(source, target, ["first"]))
     monkeypatch.undo()
@@ -247,7 +247,7 @@ def test_a_run_with_the_longest_name_is_copied(tmp_path):
 def without_driver(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """The command where the extra `postgres` is not installed."""
     program = (
-        "import sys; sys.modules['asyncpg'] = None\n"
+        "import sys; sys.modules['psycopg'] = None\n"
         "from holdfast.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
@@ -268,4 +268,4 @@ def test_a_server_without_its_driver_names_the_extra(tmp_path, words):
     ended = without_driver("journal", *words, "postgresql://me@nowhere/x", cwd=tmp_path)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert "needs asyncpg: pip install '.[postgres]'" in line
+    assert "needs psycopg: pip install '.[postgres]'" in line

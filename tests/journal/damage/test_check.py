@@ -244,7 +244,6 @@ def test_a_delivery_of_an_index_that_lost_its_row_is_found(tmp_path: Path) -> No
         "CREATE TABLE twice AS SELECT 1 run, 'x' consumer, 0 task, 1 step, 0 place, 1 state, "
         "1 settled, '' reason",
     )
-    sql(path, "DROP TRIGGER trajectories_reopened")  # It names the table that is renamed.
     sql(path, "DROP TABLE deliveries")
     sql(path, "ALTER TABLE twice RENAME TO deliveries")
     sql(path, "INSERT INTO deliveries SELECT * FROM deliveries")

@@ -291,7 +291,7 @@ def test_a_log_that_is_written_meanwhile_gives_no_alarm(path: Path) -> None:
 def test_writers_that_are_gone_leave_no_rows_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.journal.sqlite.commits.KEPT", 3)
+    monkeypatch.setattr("holdfast.journal.sqlite.committer.KEPT", 3)
     monkeypatch.setattr(checkpoint, "START_BYTES", 10**12)
 
     async def write(number: int) -> None:

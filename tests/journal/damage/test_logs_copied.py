@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from holdfast.journal.damage.check import accept_loss, check
 from holdfast.journal.files.wal import _checksum
-from holdfast.journal.sqlite.commits import last_number
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.losses import find_loss
+from holdfast.journal.sqlite.schema import last_number
 from holdfast.records.errors import JournalDamaged, JournalError
 from support.journal.lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 from support.records import make_tasks, spec

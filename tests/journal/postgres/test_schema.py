@@ -10,12 +10,12 @@ from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.journal import Journal
 from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import address_of
-from holdfast.journal.postgres.errors import quoted, role_of
+from holdfast.journal.postgres.connection import quoted, role_of
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.records.errors import HoldfastError, JournalError, JournalNewer, NotAJournal
 from support.journal import postgres_server as server
 from support.journal.own_server import free_port, own_server
-from support.records import joined, ready, values
+from support.records import ready, values
 
 pytestmark = pytest.mark.skipif(not server.is_available(), reason="needs a PostgreSQL server")
 
@@ -156,9 +156,10 @@ async def _commit_setting(url: str) -> str:
     """As it is where a batch of appends is written."""
     journal = PostgresJournal(url)
     try:
-        return await journal.transact(
-            lambda connection: connection.fetchval("SELECT current_setting('synchronous_commit')")
+        (value,) = await journal.transact(
+            lambda store: store.row("SELECT current_setting('synchronous_commit')")
         )
+        return value
     finally:
         await journal.close()
 
@@ -209,23 +210,23 @@ def test_drivers_begin_one_journal_at_once_whatever_the_role_has(empty, setting,
     assert asyncio.run(check_server(empty)).findings == []
 
 
-def test_a_journal_of_the_version_before_is_brought_forward(empty):
+def test_an_older_journal_is_brought_forward_by_who_writes(empty, monkeypatch):
     works(empty)
-    server.run_sql(
-        empty,
-        "DROP FUNCTION holdfast.shorten_leases",
-        "UPDATE holdfast.meta SET value = '1' WHERE name = 'version'",
-        "DELETE FROM holdfast.workers",
-    )
+    following = {schema.VERSION + 1: ("CREATE TABLE notes(text text)",)}
+    monkeypatch.setattr(schema, "_MIGRATIONS", schema._MIGRATIONS | following)
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
 
-    async def use() -> None:
-        journal = PostgresJournal(empty)
-        run = await journal.find_run("run")
-        assert run is not None
-        await joined(journal, run)
-        await journal.close()
+    async def use(*, read_only: bool) -> None:
+        journal = PostgresJournal(empty, read_only=read_only)
+        try:
+            assert await journal.find_run("run") is not None
+        finally:
+            await journal.close()
 
-    asyncio.run(use())
+    with pytest.raises(JournalError, match="a command that writes, such as holdfast run, brings"):
+        asyncio.run(use(read_only=True))
+    asyncio.run(use(read_only=False))
+    assert server.run_sql(empty, "SELECT * FROM holdfast.notes") == []
 
 
 def test_advice_names_the_role_that_the_driver_takes(monkeypatch):

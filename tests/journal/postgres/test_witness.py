@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.journal.damage.check_server import check_server, repair_server
 from holdfast.journal.files import witness as files
-from holdfast.journal.postgres import schema, witness
+from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.schema import acknowledged_commits
 from holdfast.records.errors import LostCommits
 from support.journal import postgres_server as server
 from support.journal.own_server import OwnServer, own_server
@@ -129,8 +130,8 @@ def test_a_command_that_ended_well_is_remembered_and_gives_no_alarm(state):
 
         asyncio.run(use())
     identity = identity_of(url)
-    assert len(witness.acknowledged_commits(identity)) <= 3
-    assert 1 in witness.acknowledged_commits(identity).values()
+    assert len(acknowledged_commits(identity)) <= 3
+    assert 1 in acknowledged_commits(identity).values()
     assert len(asyncio.run(_list(url, read_only=True))) == 3
 
 
@@ -144,11 +145,11 @@ def test_a_command_that_commits_while_another_one_checks_gives_no_alarm(state, m
             await journal.create_run(spec("meanwhile"), make_tasks("a"))
             await journal.close()
 
-        monkeypatch.setattr(schema, "acknowledged_commits", witness.acknowledged_commits)
+        monkeypatch.setattr(schema, "acknowledged_commits", acknowledged_commits)
         thread = threading.Thread(target=asyncio.run, args=(use(),))
         thread.start()
         thread.join()
-        return witness.acknowledged_commits(identity)
+        return acknowledged_commits(identity)
 
     monkeypatch.setattr(schema, "acknowledged_commits", commit_and_read)
     assert asyncio.run(check_server(url)).findings == []
@@ -174,10 +175,10 @@ def test_a_note_that_is_older_than_a_writers_row_says_nothing(state, monkeypatch
 
     asyncio.run(use())
     identity = identity_of(url)
-    assert witness.acknowledged_commits(identity)
+    assert acknowledged_commits(identity)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 60 * 86400)
-    assert witness.acknowledged_commits(identity) == {}
+    assert acknowledged_commits(identity) == {}
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "nowhere"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 import time
 
 import pytest
@@ -109,10 +110,23 @@ def test_what_waits_is_one_statement():
 
 
 def test_a_stale_append_among_many_fails_its_own_caller_only():
+    append_with_stale_leases(FaultyServer())
+
+
+@pytest.mark.parametrize("when", list(When))
+def test_a_stale_append_is_refused_although_the_connection_is_cut(when):
+    undisturbed = FaultyServer()
+    append_with_stale_leases(undisturbed)
+    for k, statement in enumerate(undisturbed.statements, 1):
+        if "holdfast.append(" in statement:
+            append_with_stale_leases(FaultyServer(k, when=when))
+
+
+def append_with_stale_leases(faults: FaultyServer) -> None:
     url = server.emptied_database()
 
     async def use() -> None:
-        journal = PostgresJournal(url)
+        journal = PostgresJournal(url, connect=faults)
         run, worker, claims = await ready(journal, "a", "b", "c", samples=2)
         stale = claims[0].open
         await journal.leave(worker)
@@ -233,19 +247,18 @@ def test_a_process_that_is_frozen_in_a_transaction_stops_nobody_for_long(monkeyp
     async def use() -> None:
         frozen, other = PostgresJournal(url), PostgresJournal(url)
         run = await other.create_run(spec(), make_tasks("a"), sealed=False)
-        asleep = asyncio.Event()
+        asleep, awake = threading.Event(), threading.Event()
 
-        async def sleeping(connection):
-            await connection.execute("SELECT 1 FROM holdfast.runs FOR UPDATE")
+        def sleep(store):
+            store.row("SELECT 1 FROM runs FOR UPDATE")
             asleep.set()
-            await asyncio.sleep(600)
+            awake.wait(60)
 
-        holding = asyncio.ensure_future(frozen._write(sleeping))
-        await asleep.wait()
+        holding = asyncio.ensure_future(frozen.transact(sleep))
+        await asyncio.to_thread(asleep.wait)
         await asyncio.wait_for(other.seal(run), 30)
-        holding.cancel()
-        frozen._writer._task.cancel()
-        await asyncio.gather(holding, frozen._writer._task, return_exceptions=True)
+        awake.set()
+        await holding
         await frozen.close()
         await other.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import appends
+from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost
 from support.journal.faulty_journal import FaultyConnections
@@ -62,11 +62,9 @@ def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
 
 def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
-        await journal._write(
-            lambda connection: (
-                connection.execute(
-                    "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", (leases[0].id,)
-                ).rowcount
+        await journal.transact(
+            lambda store: store.run(
+                "UPDATE trajectories SET epoch = epoch + 1 WHERE id = :id", id=leases[0].id
             )
         )
         with pytest.raises(LeaseLost):
@@ -107,7 +105,7 @@ def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> 
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appends, "MAX_HEADS", 1)
+    monkeypatch.setattr(chain, "MAX_HEADS", 1)
 
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
         for number in range(1, 5):

@@ -25,7 +25,7 @@ async def _write(journal: SqliteJournal, records: int) -> None:
 
 async def _until_nothing_is_copied(journal: SqliteJournal) -> None:
     """Waits for the thread, if it was asked to copy."""
-    copies, deadline = journal._checkpointer, time.monotonic() + 60
+    copies, deadline = journal._committer.checkpointer, time.monotonic() + 60
     while copies._requested_at and not copies._is_copied:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.001)

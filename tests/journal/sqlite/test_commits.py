@@ -16,7 +16,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.sqlite import checkpoint, commits
+from holdfast.journal.sqlite import checkpoint, committer
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.losses import find_loss
 from holdfast.records.errors import JournalError
@@ -58,7 +58,7 @@ def simulated(files: dict[str, bytes] | None = None) -> Iterator[SimulatedDisk]:
     disk = SimulatedDisk(f"simulated-{random.randrange(10**9)}", files)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DiskWitness, "disk", disk, raising=False)
-        patch.setattr(commits, "Witness", DiskWitness)
+        patch.setattr(committer, "Witness", DiskWitness)
         yield disk
     disk.unregister()
 

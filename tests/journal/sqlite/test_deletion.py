@@ -132,7 +132,7 @@ def test_a_disk_that_is_too_full_to_compact_changes_nothing(tmp_path: Path) -> N
         journal = SqliteJournal(path, connect=faults)
         try:
             await run_of(journal, "kept")
-            await journal.delete_run(await run_of(journal, "gone"))
+            await journal.delete_run(await run_of(journal, "gone", size=1_000))
             with pytest.raises(JournalFull, match="full"):
                 await journal.compact()
             await run_of(journal, "more")

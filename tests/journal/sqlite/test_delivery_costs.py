@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.journal.sql.groups import recount
 from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.trajectory import Status
 from support.records import consuming, joined, make_tasks, settle, sql
@@ -69,6 +70,7 @@ async def costs(path: Path, trajectories: int) -> dict[str, int]:
         groups - OPEN_GROUPS,
     )
     sql(path, "UPDATE counters SET value = ? WHERE name = 'settled'", trajectories)
+    await journal.transact(recount, run.id, range(groups))
     trainer = await consuming(journal, run)
     delivered = groups - OPEN_GROUPS - READY_GROUPS
     await journal.next_batch(trainer, 1, groups=delivered)

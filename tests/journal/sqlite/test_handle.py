@@ -124,7 +124,8 @@ def test_another_working_directory_means_no_other_journal(
     async def body(journal: SqliteJournal, lease: Lease) -> None:
         await journal.append(lease, values(0))
         os.chdir(elsewhere)
-        journal._writer._handle.give_up()  # As after an error: the next append connects anew.
+        # As after an error: the next append connects anew.
+        journal._committer.drop()
         await journal.append(lease, values(1))
         assert await journal.history(lease.id) == values(0, 1)
 

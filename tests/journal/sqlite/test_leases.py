@@ -8,7 +8,9 @@ import pytest
 
 from holdfast.journal.journal import Worker
 from holdfast.journal.lease_clock import Instant
-from holdfast.journal.sqlite import leases, runs, schema
+from holdfast.journal.sql import leases, runs
+from holdfast.journal.sqlite import schema
+from holdfast.journal.sqlite.store import SqliteStore
 from support.records import make_tasks, someone_else, spec
 
 NOW = Instant("", 0.0, 1_000.0)
@@ -20,20 +22,21 @@ def instructions(*, tasks: int, held: int) -> tuple[int, int]:
     """Of a claim of one group, and of leaving with it, while another worker holds so many."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         schema.prepare(connection, ":memory:")
+        store = SqliteStore(connection, lambda: NOW)
         names = [f"t{number}" for number in range(tasks)]
-        run = runs.create(connection, spec(samples=4), make_tasks(*names), sealed=True)
+        run = runs.create(store, spec(samples=4), make_tasks(*names), sealed=True)
 
         def join(pid: int) -> Worker:
             who = someone_else(pid)
-            return leases.join(connection, NOW, run, who, lease_seconds=60.0, share=True)
+            return leases.join(store, run, who, lease_seconds=60.0, share=True)
 
         first, second = join(1), join(2)
-        assert len(leases.claim(connection, NOW, first, groups=held, after=-1)) == held
+        assert len(leases.claim(store, first, groups=held, after=-1)) == held
         with counting(connection) as claiming:
-            (claim,) = leases.claim(connection, NOW, second, groups=1, after=-1)
+            (claim,) = leases.claim(store, second, groups=1, after=-1)
         with counting(connection) as leaving:
-            leases.leave(connection, second)
-        (again,) = leases.claim(connection, NOW, first, groups=1, after=-1)
+            leases.release(store, second.id)
+        (again,) = leases.claim(store, first, groups=1, after=-1)
         assert (claim.ordinal, again.ordinal) == (held, held)
         return len(claiming), len(leaving)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.sqlite import writer
+from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 from support.records import files_open, make_tasks, ready, spec, sql, value, values

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import writer
+from holdfast.journal.sql import writer
 from holdfast.journal.sqlite.journal import BUSY_SECONDS, SqliteJournal
 from holdfast.records.errors import JournalError
 from support.records import ready, values
@@ -120,7 +120,7 @@ def test_nobody_waits_to_be_told_for_another_process_that_writes(
         path = tmp_path / "journal.db"
         journal = SqliteJournal(path, connect=hold.connect)
         one, two = await two_leases(journal)
-        hold.arm("PRAGMA busy_timeout=0", after=0)
+        hold.arm("BEGIN IMMEDIATE", after=1)
         first = asyncio.ensure_future(journal.append(one, values(1)))
         second = asyncio.ensure_future(journal.append(two, values(2)))
         await reached(hold)
@@ -165,7 +165,7 @@ def test_halves_take_turns_only_where_the_disk_is_quicker_than_the_loop(tmp_path
     async def sizes(commit_seconds: float) -> int:
         journal = SqliteJournal(tmp_path / f"{commit_seconds}.db")
         one = journal._writer
-        one._commit_seconds = commit_seconds
+        one._committer.seconds = commit_seconds
         share = one._share(400)
         await journal.close()
         return share

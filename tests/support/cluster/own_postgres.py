@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import asyncpg
+import psycopg
 
 from support.journal import postgres_guard
 from support.journal.postgres_server import ROLE, binaries, new_folder
@@ -63,7 +63,7 @@ class OwnPostgres:
 
     async def _prepare(self) -> None:
         at = {"host": "127.0.0.1", "port": self._port, "user": "postgres"}
-        admin = await asyncpg.connect(database="postgres", **at)
+        admin = await psycopg.AsyncConnection.connect(dbname="postgres", autocommit=True, **at)
         await admin.execute(f"CREATE ROLE {ROLE} LOGIN")
         await admin.execute(f"CREATE DATABASE cluster OWNER {ROLE}")
         await admin.close()

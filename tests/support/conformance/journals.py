@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.journal import Journal
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from support.journal import postgres_server
 from support.journal.faulty_journal import FaultyJournal
 

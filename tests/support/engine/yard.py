@@ -12,7 +12,7 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History
 from holdfast.records.message import user

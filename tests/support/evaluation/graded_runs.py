@@ -9,8 +9,7 @@ import msgspec
 
 from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.journal.journal import Journal
-from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.setup.user_code import load_module
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from support.paths import EXAMPLES

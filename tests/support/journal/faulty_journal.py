@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.journal.changes import Changes
 from holdfast.journal.journal import Entries, Journal, Lease, TrajectoryRow
-from holdfast.journal.sqlite.journal import BUSY_SECONDS
+from holdfast.journal.sqlite.committer import BUSY_SECONDS
 from holdfast.records.errors import JournalError
 from holdfast.records.run import Run
 from holdfast.records.step import Record

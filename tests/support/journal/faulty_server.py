@@ -1,10 +1,10 @@
 """Connections to PostgreSQL that break on purpose, before or after a statement ran."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.journal.postgres.address import ServerAddress
-from holdfast.journal.postgres.connection import plain_connect
+from holdfast.journal.postgres.connection import ServerConnection, plain_connect
 from support.journal.faulty_journal import When
 
 
@@ -23,45 +23,37 @@ class FaultyServer:
         self.statements: list[str] = []
         self.connections = 0
 
-    async def __call__(self, address: ServerAddress, pooled: bool) -> "FaultyServerConnection":
-        connection = await plain_connect(address, pooled)
+    def __call__(self, address: ServerAddress) -> "FaultyServerConnection":
+        connection = plain_connect(address)
         self.connections += 1
         return FaultyServerConnection(self, connection)
 
-    async def run(self, connection: Any, query: str, do: Callable[[], Awaitable[Any]]) -> Any:
+    def run(self, connection: ServerConnection, query: str, do: Callable[[], Any]) -> Any:
         self.statements.append(query)
         fails = self.k > 0 and 0 <= len(self.statements) - self.k < self.times
         if fails and self.when is When.BEFORE:
-            connection.terminate()
+            connection.close()
             raise ConnectionResetError("cut on purpose, before the statement")
-        result = await do()
+        result = do()
         if fails:
-            connection.terminate()
+            connection.close()
             raise ConnectionResetError("cut on purpose, after the statement")
         return result
 
 
-class FaultyServerConnection:
-    def __init__(self, faults: FaultyServer, connection: Any):
+class FaultyServerConnection(ServerConnection):
+    def __init__(self, faults: FaultyServer, connection: ServerConnection):
+        super().__init__(connection.driver)
         self._faults = faults
-        self._connection = connection
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    def execute(self, query: str, values: Any = None) -> Any:
+        run = super().execute
+        return self._faults.run(self, query, lambda: run(query, values))
 
-    async def execute(self, query: str, *args: object, timeout: float | None = None) -> Any:
-        return await self._run(
-            query, lambda: self._connection.execute(query, *args, timeout=timeout)
-        )
+    def send(self, query: str, values: Any) -> Any:
+        run = super().send
+        return self._faults.run(self, query, lambda: run(query, values))
 
-    async def fetch(self, query: str, *args: object) -> Any:
-        return await self._run(query, lambda: self._connection.fetch(query, *args))
-
-    async def fetchrow(self, query: str, *args: object) -> Any:
-        return await self._run(query, lambda: self._connection.fetchrow(query, *args))
-
-    async def fetchval(self, query: str, *args: object) -> Any:
-        return await self._run(query, lambda: self._connection.fetchval(query, *args))
-
-    async def _run(self, query: str, do: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._faults.run(self._connection, query, do)
+    def send_many(self, query: str, values: Any) -> None:
+        run = super().send_many
+        self._faults.run(self, query, lambda: run(query, values))

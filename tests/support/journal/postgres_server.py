@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
+import psycopg
 
 from support.journal import postgres_guard
 
@@ -111,7 +111,8 @@ def _prepare_once(url: str) -> None:
     """The role, and databases to copy: one with an empty schema, one with a new journal."""
 
     async def prepare(connection: Any) -> None:
-        if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", READY):
+        there = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (READY,))
+        if await there.fetchone():
             return
         await connection.execute(f"CREATE ROLE {ROLE} LOGIN")
         await connection.execute(f"CREATE ROLE {GUARDED[0]} LOGIN PASSWORD '{GUARDED[1]}'")
@@ -134,7 +135,7 @@ async def _create_journal(url: str) -> None:
 
 
 async def _with(url: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
-    connection = await asyncpg.connect(url)
+    connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
     try:
         return await do(connection)
     finally:
@@ -187,7 +188,8 @@ async def within(database: str, *statements: str, url: str = "") -> list[Any]:
     async def run(connection: Any) -> list[Any]:
         rows: list[Any] = []
         for statement in statements:
-            rows = await connection.fetch(statement)
+            cursor = await connection.execute(statement)
+            rows = await cursor.fetchall() if cursor.description else []
         return rows
 
     admin = url or admin_url()

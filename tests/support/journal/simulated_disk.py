@@ -240,6 +240,8 @@ class _Rows:
 class IdleConnection:
     """Beside the one that the disk allows."""
 
+    in_transaction = False
+
     def execute(self, sql: str) -> _Rows:
         return _Rows([(0,)], -1)
 

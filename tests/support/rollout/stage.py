@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.journal.journal import Journal, Lease
-from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.tokens import pack_ids, pack_logprobs

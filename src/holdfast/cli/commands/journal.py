@@ -12,8 +12,9 @@ from holdfast.cli.terminal.text import bytes_text, print_json, visible_name
 from holdfast.engine.report import many
 from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, require_driver
-from holdfast.journal.damage.check import Report, accept_loss, repair
+from holdfast.journal.damage.check import accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
+from holdfast.journal.damage.report import Report
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Cut, GroupEnd, LedgerEntry
 from holdfast.records.encoding.redaction import redact

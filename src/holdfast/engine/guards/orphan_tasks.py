@@ -9,18 +9,19 @@ import gc
 from collections.abc import Iterable
 from contextvars import Context
 
-from holdfast.journal.journal import TASK_PREFIX
 from holdfast.policy.client.circuit_breaker import PROBE_TASK_PREFIX
 from holdfast.rollout.replay.current_code import code_in
 
 WAIT_SECONDS = 5.0
-_OURS = (TASK_PREFIX, PROBE_TASK_PREFIX)
-"""Tasks of journals and engines, which begin when they are first needed and end with these."""
 
 
 def left_behind(before: "set[asyncio.Task[object]]") -> "list[asyncio.Task[object]]":
-    """The tasks that are not ours, of those that were begun since."""
-    return [task for task in asyncio.all_tasks() - before if not task.get_name().startswith(_OURS)]
+    """The tasks that were begun since, but for the probes of engines, which end with these."""
+    return [
+        task
+        for task in asyncio.all_tasks() - before
+        if not task.get_name().startswith(PROBE_TASK_PREFIX)
+    ]
 
 
 async def end_tasks(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from holdfast.engine.connect import EmbeddedEngines
 from holdfast.evaluation.definition.options import Options
-from holdfast.journal import MEMORY, check_address, is_server, take_password
+from holdfast.journal import check_address, is_server, take_password
+from holdfast.journal.journal import MEMORY
 from holdfast.records.errors import UsageError
 
 FOLDER, FILE = ".holdfast", "evaluations.db"

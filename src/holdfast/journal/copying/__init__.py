@@ -1,6 +1,6 @@
 """Runs that are carried from one journal to another.
 
 - `run_image`: A run on its way: everything but its logs and blobs.
-- `file_side`, `server_side`: Out of a journal, and into it, as SQL.
+- `sides`: Out of a journal, and into it, as SQL.
 - `copy_runs`: The copy, and its comparison with the original.
 """

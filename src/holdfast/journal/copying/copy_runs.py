@@ -8,20 +8,22 @@ record by record, with the checksums of both sides, and every row of the ledger.
 names in one transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, structs
 
-from holdfast.journal import MEMORY, is_server, opened_journal, shown_address
-from holdfast.journal.copying import file_side
-from holdfast.journal.copying.run_image import LogRow, RunImage
-from holdfast.journal.damage.check import Report, check
+from holdfast.journal import is_server, opened_journal, shown_address
+from holdfast.journal.copying import sides
+from holdfast.journal.copying.run_image import RunImage
+from holdfast.journal.damage.check import check
+from holdfast.journal.damage.report import Report
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import Journal, TrajectoryRow, digest_of
+from holdfast.journal.journal import MEMORY, Journal, TrajectoryRow, digest_of
 from holdfast.journal.references import references
 from holdfast.journal.rules import MAX_NAME, name_taken, run_in_use
+from holdfast.journal.sql.sql_journal import SqlJournal
 from holdfast.records.errors import JournalCorrupt, JournalDamaged, UsageError
 from holdfast.records.run import Run
 
@@ -41,16 +43,25 @@ async def copy_runs(source: str, target: str, names: Sequence[str]) -> list[Copi
     """All runs, or those with these names; `UsageError` where one exists there already."""
     if source == target:
         raise UsageError(f"{shown_address(source)} is both: name another journal to copy to")
-    async with opened_journal(source, read_only=True) as journal:
-        left = _Side(source, journal)
-        runs = await _find_runs(journal, names)
-        async with opened_journal(target) as other:
-            copied = await _copy_all(left, _Side(target, other), runs)
+    async with _opened(source, read_only=True) as left:
+        runs = await _find_runs(left, names)
+        async with _opened(target) as right:
+            copied = await _copy_all(left, right, runs)
     if runs:
         await _require_sound(target)
-        async with opened_journal(target) as other:
-            await _Side(target, other).name([(_unfinished(run), run.spec.name) for run in runs])
+        async with _opened(target) as right:
+            copies = [(await run_named(right, _unfinished(run)), run.spec.name) for run in runs]
+            await right.transact(sides.name, copies)
     return copied
+
+
+@asynccontextmanager
+async def _opened(where: str, *, read_only: bool = False) -> AsyncIterator[SqlJournal]:
+    if where == MEMORY:
+        raise UsageError("memory: keeps nothing; name a file or a server")
+    async with opened_journal(where, read_only=read_only) as journal:
+        assert isinstance(journal, SqlJournal), "opened by its address"
+        yield journal
 
 
 async def _require_sound(target: str) -> None:
@@ -83,9 +94,9 @@ async def _find_runs(journal: Journal, names: Sequence[str]) -> list[Run]:
     return runs
 
 
-async def _copy_all(left: "_Side", right: "_Side", runs: Sequence[Run]) -> list[CopiedRun]:
+async def _copy_all(left: SqlJournal, right: SqlJournal, runs: Sequence[Run]) -> list[CopiedRun]:
     for run in runs:  # All of it is known to be possible before any of it is done.
-        if await right.journal.find_run(run.spec.name) is not None:
+        if await right.find_run(run.spec.name) is not None:
             raise name_taken(run.spec.name)
     return [await _copy(left, right, run) for run in runs]
 
@@ -98,22 +109,22 @@ def _unfinished(run: Run) -> str:
     return f"{name}{_UNFINISHED}"
 
 
-async def _copy(left: "_Side", right: "_Side", run: Run) -> CopiedRun:
-    if (before := await right.journal.find_run(_unfinished(run))) is not None:
-        await right.journal.delete_run(before)
-    image = await left.image(run)
-    number, numbers = await right.begin(image, _unfinished(run))
+async def _copy(left: SqlJournal, right: SqlJournal, run: Run) -> CopiedRun:
+    if (before := await right.find_run(_unfinished(run))) is not None:
+        await right.delete_run(before)
+    image = await left.query(sides.read_image, run)
+    number, numbers = await right.transact(sides.begin, image, _unfinished(run))
     records, blobs = 0, set[bytes]()
     old = [row.id for row in image.trajectories]
     for at in range(0, len(old), LOGS):
-        rows = await left.logs(old[at : at + LOGS])
+        rows = await left.query(sides.read_logs, old[at : at + LOGS])
         for row in rows:
-            await _copy_blobs(left.journal, right.journal, row.body, blobs)
-        await right.write(
-            [structs.replace(row, trajectory=numbers[row.trajectory]) for row in rows]
-        )
+            await _copy_blobs(left, right, row.body, blobs)
+        moved = [structs.replace(row, trajectory=numbers[row.trajectory]) for row in rows]
+        if moved:
+            await right.transact(sides.write_logs, moved)
         records += len(rows)
-    await right.finish(image, number, numbers)
+    await right.transact(sides.finish, image, number, numbers)
     await _compare(left, right, run, image)
     return CopiedRun(run.spec.name, len(old), records, len(blobs))
 
@@ -132,13 +143,14 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
         await _copy_blobs(left, right, content, done)
 
 
-async def _compare(left: "_Side", right: "_Side", run: Run, image: RunImage) -> None:
-    copy = await run_named(right.journal, _unfinished(run))
-    one, other = image.comparable(), (await right.image(copy)).comparable()
+async def _compare(left: SqlJournal, right: SqlJournal, run: Run, image: RunImage) -> None:
+    copy = await run_named(right, _unfinished(run))
+    one = image.comparable()
+    other = (await right.query(sides.read_image, copy)).comparable()
     for part in RunImage.__struct_fields__:
         if getattr(one, part) != getattr(other, part):
             raise _differs(run, part)
-    await _compare_logs(left.journal, right.journal, run, copy)
+    await _compare_logs(left, right, run, copy)
 
 
 async def _compare_logs(left: Journal, right: Journal, run: Run, copy: Run) -> None:
@@ -161,42 +173,3 @@ def _differs(run: Run, what: str) -> JournalDamaged:
         f"the copy of run {run.spec.name!r} is not the same ({what}), and keeps the name "
         f"{_unfinished(run)!r}; check both journals"
     )
-
-
-class _Side:
-    """One of the two journals, whichever kind it is."""
-
-    def __init__(self, where: str, journal: Any):
-        if where == MEMORY:
-            raise UsageError("memory: keeps nothing; name a file or a server")
-        self.journal = journal
-        self._sql: Any = file_side
-        if is_server(where):  # Only then is its driver needed.
-            from holdfast.journal.copying import server_side
-
-            self._sql = server_side
-
-    async def image(self, run: Run) -> RunImage:
-        found: RunImage = await self.journal.query(self._sql.read_image, run)
-        return found
-
-    async def logs(self, trajectories: Sequence[int]) -> list[LogRow]:
-        found: list[LogRow] = await self.journal.query(self._sql.read_logs, trajectories)
-        return found
-
-    async def begin(self, image: RunImage, name: str) -> tuple[int, dict[int, int]]:
-        begun: tuple[int, dict[int, int]] = await self.journal.transact(
-            self._sql.begin, image, name
-        )
-        return begun
-
-    async def write(self, rows: list[LogRow]) -> None:
-        if rows:
-            await self.journal.transact(self._sql.write_logs, rows)
-
-    async def name(self, names: list[tuple[str, str]]) -> None:
-        runs = [(await run_named(self.journal, unfinished), name) for unfinished, name in names]
-        await self.journal.transact(self._sql.name, runs)
-
-    async def finish(self, image: RunImage, run: int, numbers: dict[int, int]) -> None:
-        await self.journal.transact(self._sql.finish, image, run, numbers)

@@ -33,8 +33,8 @@ class RunImage(Struct, frozen=True):
     changes: bytes
     created: float
     sealed: bool
-    tasks: list[tuple[int, str, bytes, int, bool]]
-    """Ordinal, id, body, checksum, whether it is one of the run's current ones."""
+    tasks: list[tuple[int, str, bytes, bool]]
+    """Ordinal, id, body, whether it is one of the run's current ones."""
     trajectories: list[PlacedTrajectory]
     groups: list[tuple[int, int, int | None]]
     """Task, how many members are open, its place in the order of settling. It is compared, not

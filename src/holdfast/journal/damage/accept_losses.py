@@ -16,10 +16,8 @@ from holdfast import crashpoint
 from holdfast.journal.files import witness
 from holdfast.journal.files.folders import make_alike, sync_file, sync_folder
 from holdfast.journal.files.wal import beside, log_of
-from holdfast.journal.sqlite.commits import identity_of, last_number
-from holdfast.journal.sqlite.creation import kept_name, set_aside
 from holdfast.journal.sqlite.losses import Loss
-from holdfast.journal.sqlite.schema import prepare
+from holdfast.journal.sqlite.schema import identity_of, kept_name, last_number, prepare, set_aside
 from holdfast.records.errors import JournalError
 
 STEP = "journal.repairing"

@@ -6,15 +6,15 @@ wrong is collected.
 """
 
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
+from holdfast.journal.damage.report import Finding
+from holdfast.journal.entries import BadRecord
 from holdfast.journal.rows import contradictions
-from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.chain import BadRecord, Row
-from holdfast.journal.sqlite.cut import check_row
+from holdfast.journal.sql.logs import check_row
+from holdfast.journal.sql.store import LogRow
 from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.history import History, joined
 from holdfast.records.step import (
@@ -46,45 +46,6 @@ class TrajectoryState(Struct, frozen=True):
     epoch: int
 
 
-class Finding(Struct, frozen=True):
-    """One thing that is not as it has to be."""
-
-    where: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what} ({self.remedy})"
-
-
-def check_log(
-    connection: sqlite3.Connection, state: TrajectoryState, rows: Iterable[Row]
-) -> tuple[int, list[Finding]]:
-    """How many records were read, and what is wrong with them.
-
-    `rows` are all that claim to be of this log, in their order, found without its chain.
-    """
-
-    def has_blob(digest: bytes) -> bool:
-        found = connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
-        return found.fetchone() is not None
-
-    log = LogCheck(state, has_blob)
-    findings = list(log.findings(rows))
-    if not log.torn:
-        findings += _wrong_chain(connection, log)
-    return len(log.positions), findings
-
-
-def _wrong_chain(connection: sqlite3.Connection, log: "LogCheck") -> Iterator[Finding]:
-    trajectory, there = log.state.id, len(log.positions)
-    found, counted = chain.positions(connection, trajectory), chain.length(connection, trajectory)
-    if counted > there:
-        yield log.short_by_head(counted)
-    elif counted != there or found != log.positions:
-        yield log.finding("", f"has links that do not lead to its {there} records", _RELINK)
-
-
 class LogCheck:
     """One pass over one log, of whichever database."""
 
@@ -98,7 +59,7 @@ class LogCheck:
         self._lengths: dict[str, int] = {}
         """How long the stream of each generation is."""
 
-    def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
+    def findings(self, rows: Iterable[LogRow]) -> Iterator[Finding]:
         epoch = 0
         for expected, row in enumerate(rows):
             self.positions.append(row[0])
@@ -122,11 +83,14 @@ class LogCheck:
             for what in contradictions(self._history, state.status, settled=state.settled):
                 yield self.finding("", what, _STATE)
 
-    def short_by_head(self, counted: int) -> Finding:
-        """The log's head counts more records than there are."""
+    def wrong_head(self, counted: int, *, is_linked: bool) -> Iterator[Finding]:
+        """What the log's head says of it, if that is not so."""
         there = len(self.positions)
-        what = f"has {there} records, but its head counts {counted}: the last ones are lost"
-        return self.finding("", what, _CUT)
+        if counted > there:
+            what = f"has {there} records, but its head counts {counted}: the last ones are lost"
+            yield self.finding("", what, _CUT)
+        elif counted != there or not is_linked:
+            yield self.finding("", f"has links that do not lead to its {there} records", _RELINK)
 
     def finding(self, where: str, what: str, remedy: str) -> Finding:
         name = self.state.name

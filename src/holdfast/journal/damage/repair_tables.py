@@ -8,16 +8,14 @@ broken page, a transaction makes no more indexes.
 """
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
-from operator import itemgetter
 
 from msgspec import Struct
 
-from holdfast.journal.damage import tables
-from holdfast.journal.rows import MisnamedTask, places_of_moved, task_of
-from holdfast.journal.sqlite.runs import TASK
+from holdfast.journal.damage import pages, tables
+from holdfast.journal.rows import MisnamedTask, task_of
+from holdfast.journal.sql.runs import run_of
+from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalCorrupt
 
 _ALL = 1_000_000
@@ -36,8 +34,8 @@ class Damage(Struct, frozen=True):
     """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
     counts: bool = False
     """What is kept as a count of other rows."""
-    places: Sequence[tuple[int, int, int]] = ()
-    """Right place, run and place of tasks that are at each other's."""
+    has_whole_rows: bool = False
+    """Tasks at each other's places can be put back."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
@@ -46,7 +44,7 @@ def is_beyond_repair(connection: sqlite3.Connection) -> bool:
     What is written to a page of two tables is lost to one; what lies in a page of none is no log
     that ends there.
     """
-    if any(tables.schema(connection)):
+    if any(pages.schema(connection)):
         return True
     lines = _wrong_pages(connection) or []
     return any("2nd reference" in line or "never used" in line for line in lines)
@@ -61,25 +59,26 @@ def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
     return [line for (line,) in lines if line != "ok"]
 
 
-def damage_of(connection: sqlite3.Connection) -> Damage:
+def damage_of(store: SqliteStore) -> Damage:
     """Outside of a transaction: heads that count too few, as others write, are made anew."""
+    connection = store.connection
     if _wrong_pages(connection) is None:
         return Damage(False, None, [], [])
-    found = tables.indexes(connection)
-    broken = {finding.where.removeprefix(tables.FILE) for finding in found}
+    broken = {finding.where.removeprefix(tables.FILE) for finding in pages.indexes(connection)}
     heads = _readable_heads(connection) if "heads" in broken else None
     links = "links" in broken
-    counts = bool(broken & tables.COUNTED.keys()) or any(tables.counts(connection))
-    if not _has_whole_rows(connection):  # Then an index may be all that knows better.
+    counts = bool(broken & tables.COUNTS.keys()) or any(tables.wrong_counts(store))
+    if not _has_whole_rows(store):  # Then an index may be all that knows better.
         return Damage(links, heads, [], [], counts)
-    indexes = sorted(broken & tables.INDEXED)
-    return Damage(links, heads, indexes, _misnamed(connection), counts, _moved(connection))
+    return Damage(links, heads, sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
 
 
-def _has_whole_rows(connection: sqlite3.Connection) -> bool:
+def _has_whole_rows(store: SqliteStore) -> bool:
     try:
-        return not any((*tables.numbers(connection), *tables.runs(connection)))
-    except sqlite3.DatabaseError:
+        for row in store.rows("SELECT name, id, spec, changes, created FROM runs NOT INDEXED"):
+            run_of(row)
+        return not any(tables.number_faults(store))
+    except (sqlite3.DatabaseError, JournalCorrupt):
         return False
 
 
@@ -94,7 +93,7 @@ def _readable_heads(connection: sqlite3.Connection) -> list[tuple[int, int, int]
 def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     names: list[tuple[str, int]] = []
     for place, *row in connection.execute(
-        f"SELECT k.rowid, {TASK} FROM tasks k NOT INDEXED"  # noqa: S608 - TASK is ours
+        "SELECT rowid, ordinal, id, body, crc FROM tasks NOT INDEXED"
     ):
         try:
             task_of(*row)
@@ -105,37 +104,24 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     return names
 
 
-def _moved(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
-    rows = connection.execute(
-        "SELECT run, ordinal, CAST(body AS BLOB), crc FROM tasks NOT INDEXED ORDER BY run"
-    ).fetchall()
-    return [
-        (right, run, place)
-        for run, tasks in groupby(rows, key=itemgetter(0))
-        for place, right in places_of_moved(task[1:] for task in tasks).items()
-    ]
-
-
-def mend_tables(connection: sqlite3.Connection, damage: Damage) -> None:
+def mend_tables(store: SqliteStore, damage: Damage) -> None:
     """Within a transaction; logs are mended after it, by what it leaves of heads and links."""
+    connection = store.connection
     # Without a condition: SQLite gives the pages back, and looks for no row by its damaged key.
     if damage.links:
         connection.execute("DELETE FROM links")
     if damage.heads is not None:
         connection.execute("DELETE FROM heads")
         connection.executemany("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", damage.heads)
-    stray = connection.execute(tables.STRAY_HEADS).fetchall()
+    stray = connection.execute(pages.STRAY_HEADS).fetchall()
     connection.executemany("DELETE FROM heads WHERE trajectory = ?", stray)
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)
-    # By way of places that nobody has.
-    connection.executemany(
-        "UPDATE tasks SET ordinal = -1 - ? WHERE run = ? AND ordinal = ?", damage.places
-    )
-    connection.execute("UPDATE tasks SET ordinal = -1 - ordinal WHERE ordinal < 0")
+    if damage.has_whole_rows:
+        tables.put_tasks_back(store)
     if damage.counts:
-        _count_anew(connection)
+        tables.count_anew(store)
 
 
 def _reindex(connection: sqlite3.Connection, table: str) -> None:
@@ -145,9 +131,3 @@ def _reindex(connection: sqlite3.Connection, table: str) -> None:
     except sqlite3.IntegrityError:  # Two rows are the same now: one of them is not what it was.
         connection.execute("ROLLBACK TO reindex")
     connection.execute("RELEASE reindex")
-
-
-def _count_anew(connection: sqlite3.Connection) -> None:
-    for table, select in tables.COUNTED.items():
-        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - ours
-        connection.execute(f"INSERT INTO {table} {select}")

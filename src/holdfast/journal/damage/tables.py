@@ -1,178 +1,315 @@
-"""What has to hold outside the logs: rows that decode, numbers without gaps, whole indexes.
+"""What has to hold in the tables that every journal has, from rows that decode to the ledger.
 
-Every row is found without an index, because an index that lost an entry would hide the row. What
-only an index knows is left to SQLite, which holds each one against its table.
+Nothing here writes. Rows are read without an index (`NOT INDEXED`), because an index that lost an
+entry would hide the row. A finding never ends the check, and one trajectory's log is in memory at a
+time, whatever the size of the journal.
 """
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 
-from holdfast.journal.damage.logs import Finding
-from holdfast.journal.rows import MisnamedTask, decode_name, run_of, task_of
-from holdfast.journal.sqlite.runs import TASK, text_of
-from holdfast.journal.sqlite.schema import GROUPS, SALVAGE, TOTALS, VERSION, prepare
-from holdfast.records.errors import JournalCorrupt
+from holdfast.journal.damage.logs import LogCheck, TrajectoryState
+from holdfast.journal.damage.report import Report
+from holdfast.journal.journal import WorkerIdentity, digest_of
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, with_lease_end
+from holdfast.journal.process import is_gone
+from holdfast.journal.rows import MisnamedTask, places_of_moved, shown, task_of
+from holdfast.journal.sql.groups import COUNTED, recount, recount_totals
+from holdfast.journal.sql.runs import run_of
+from holdfast.journal.sql.store import LogRow, Row, Store
+from holdfast.records.errors import JournalCorrupt, RunHeld
 
+ROWS = "check the disk, and restore the journal from a copy; if the disk is sound, report it"
 FILE = "file, "
-_ANEW = (
-    f"repair the journal: what follows from the rows is made anew; if that does not help, {SALVAGE}"
-)
-_HEADS = "repair the journal: it is taken away, nothing is cut"
-_NAMES = f"repair the journal: the task gets its name back; if that does not help, {SALVAGE}"
+_NAMES = "repair the journal: the task gets its name back; if that does not help, "
 _TASKS = (
     "repair the journal: a task that is at another's place is put back; if that does not help, "
     "resume the run with its task file and accept the change: that writes the task anew"
 )
-_ROWS = "check the disk, and restore the journal from a copy; if the disk is sound, report it"
+_REPORT = "please report it: no fault of a disk or a process explains it"
+_REWIND = "rewind the consumer to a step before this one"
+READ_LOGS = 64
+
+Part = Callable[[Store, Report], None]
 
 
-_SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
-
-
-def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """Whether every table and index is what a new journal has; one of an older version passes."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        return
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as new:
-        prepare(new, ":memory:")
-        expected = new.execute(_SCHEMA).fetchall()
-    found = set(connection.execute(_SCHEMA).fetchall())
-    for name, _ in (each for each in expected if each not in found):
-        yield Finding(f"{FILE}schema", f"{name} is not what it was made as", SALVAGE)
-
-
-INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
-"""Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
-delivery, the index may know better than the row."""
-DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
-"""Tables that say nothing that records and trajectories do not say."""
-COUNTED = {"task_groups": GROUPS, "totals": TOTALS}
-"""Tables that are kept so that nothing has to be counted, and how it would be."""
-
-
-def indexes(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """Table by table: one that cannot be read does not hide what is wrong with the others.
-
-    The table of the records, the large one, has no index, and is not read here.
-    """
-    tables = connection.execute(
-        "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
-        "OR tbl_name IN ('heads', 'links', 'task_groups', 'totals') ORDER BY 1"
-    ).fetchall()
-    for (table,) in tables:
-        remedy = _ANEW if table in INDEXED | DERIVED else SALVAGE
+def check_tables(store: Store, report: Report, *, first: Iterable[Part] = ()) -> None:
+    """`first`: what else is to be looked at, and comes before."""
+    for part in (*first, *_PARTS):
         try:
-            for (line,) in connection.execute(f"PRAGMA integrity_check('{table}')"):
-                if line != "ok":
-                    yield Finding(f"{FILE}{table}", line, remedy)
-        except sqlite3.Error as error:
-            yield Finding(f"{FILE}{table}", f"its indexes cannot be read: {error}", remedy)
+            part(store, report)
+        except Exception as error:  # A damaged page can turn any column into anything.
+            what = f"cannot be read: {type(error).__name__}: {error}"
+            report.add(f"{FILE}{part.__name__.strip('_')}", what, report.salvage)
 
 
-def runs(connection: sqlite3.Connection) -> Iterator[Finding | None]:
-    """For each run what is wrong with it."""
-    for name, *row in connection.execute(
-        "SELECT CAST(name AS BLOB), id, CAST(spec AS BLOB), CAST(changes AS BLOB), created "
-        "FROM runs NOT INDEXED"
-    ):
+def _runs(store: Store, report: Report) -> None:
+    for row in store.stream("SELECT name, id, spec, changes, created FROM runs NOT INDEXED"):
+        report.runs += 1
         try:
-            run_of((row[0], text_of(name, of=f"the name of run {row[0]}"), *row[1:]))
+            run_of(row)
         except JournalCorrupt as error:
-            yield Finding(f"run {decode_name(name)}", str(error), SALVAGE)
-        else:
-            yield None
+            report.add(f"run {shown(row[0])}", str(error), report.salvage)
 
 
-def tasks(connection: sqlite3.Connection) -> Iterator[Finding | None]:
-    """For each task what is wrong with it."""
-    for run, current, *row in connection.execute(
-        f"SELECT CAST(coalesce(r.name, '?') AS BLOB), k.current, {TASK} FROM tasks k NOT INDEXED "  # noqa: S608 - TASK is ours
-        "LEFT JOIN runs r ON r.id = k.run"
+def _tasks(store: Store, report: Report) -> None:
+    for run, current, *row in store.stream(
+        "SELECT coalesce(r.name, '?'), k.current, k.ordinal, k.id, k.body, k.crc "
+        "FROM tasks k NOT INDEXED LEFT JOIN runs r ON r.id = k.run"
     ):
-        where = f"task {decode_name(run)}/{decode_name(row[1])}"
+        report.tasks += 1
+        where = f"task {shown(run)}/{shown(row[1])}"
         try:
             task_of(*row)
         except MisnamedTask as error:
-            yield Finding(where, str(error), _NAMES)
+            report.add(where, str(error), f"{_NAMES}{report.salvage}")
         except JournalCorrupt as error:
-            yield Finding(where, str(error), _TASKS)
-        else:
-            known = current in (0, 1)
-            yield None if known else Finding(where, "neither rests nor is current", _TASKS)
+            report.add(where, str(error), _TASKS)
+        if current not in (0, 1):
+            report.add(where, "neither rests nor is current", _TASKS)
 
 
-# Numbers that the writers give out, without gaps and never twice.
+# --- numbers that the writers give out, without gaps and never twice
+
 _TASK_NUMBERS = """SELECT run, count(*) FROM tasks NOT INDEXED GROUP BY run
-    HAVING min(ordinal) != 0 OR max(ordinal) + 1 != count(*) OR count(DISTINCT ordinal) != count(*)
-    OR count(DISTINCT id) != count(*)"""
+    HAVING min(ordinal) <> 0 OR max(ordinal) + 1 <> count(*) OR count(DISTINCT ordinal) <> count(*)
+    OR count(DISTINCT id) <> count(*)"""
 _SAMPLES = """SELECT run, task, count(*) FROM (SELECT run, task, sample,
         row_number() OVER (PARTITION BY run, task ORDER BY id) - 1 AS planned
-        FROM trajectories NOT INDEXED)
-    WHERE sample IS NOT planned GROUP BY run, task"""
+        FROM trajectories NOT INDEXED) t
+    WHERE sample <> planned GROUP BY run, task"""
 _FIRST = """SELECT run, count(*) FROM (SELECT run,
         row_number() OVER (PARTITION BY run ORDER BY id) AS planned,
         row_number() OVER (PARTITION BY run ORDER BY task) AS place
-        FROM trajectories NOT INDEXED WHERE sample = 0)
-    WHERE planned != place GROUP BY run"""
+        FROM trajectories NOT INDEXED WHERE sample = 0) t
+    WHERE planned <> place GROUP BY run"""
 _WITHOUT_SAMPLES = """SELECT run, ordinal FROM tasks NOT INDEXED
     EXCEPT SELECT run, task FROM trajectories NOT INDEXED"""
 _SETTLED = """SELECT settled, count(*) FROM trajectories NOT INDEXED WHERE settled IS NOT NULL
-    GROUP BY settled HAVING count(*) > 1 OR typeof(settled) != 'integer' OR settled < 1
+    GROUP BY settled HAVING count(*) > 1 OR settled < 1
     OR settled > coalesce((SELECT value FROM counters NOT INDEXED WHERE name = 'settled'), 0)"""
-STRAY_HEADS = """SELECT h.trajectory FROM heads h
-    LEFT JOIN trajectories t ON t.id = h.trajectory LEFT JOIN records r ON r.position = h.position
-    WHERE t.id IS NULL AND r.trajectory IS NOT h.trajectory"""
-
-
-def numbers(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """Needs no index: where it finds something, the rows themselves are damaged."""
-    for run, count in connection.execute(_TASK_NUMBERS):
-        what = f"its {count} tasks do not have numbers 0, 1, 2, … and a name each"
-        yield Finding(f"run {run}", what, _ROWS)
-    for run, task, count in connection.execute(_SAMPLES):
-        what = f"{count} of its samples are not numbered 0, 1, 2, … as they were planned"
-        yield Finding(f"run {run}, task {task}", what, _ROWS)
-    for run, count in connection.execute(_FIRST):
-        what = f"{count} of its trajectories are not of the tasks that they were planned for"
-        yield Finding(f"run {run}", what, _ROWS)
-    for run, task in connection.execute(_WITHOUT_SAMPLES):
-        yield Finding(f"run {run}, task {task}", "has no trajectory", _ROWS)
-    for place, count in connection.execute(_SETTLED):
-        what = f"{count} trajectories have place {place!r:.20} in the order of settling"
-        yield Finding(f"{FILE}trajectories", what, _ROWS)
-
-
-def stray_heads(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """A trajectory that is planned one day would be given such a head for its own."""
-    for (trajectory,) in connection.execute(STRAY_HEADS):
-        what = f"is the head of trajectory {trajectory}, which is not there"
-        yield Finding(f"{FILE}heads", what, _HEADS)
-
-
-def counts(connection: sqlite3.Connection) -> Iterator[Finding]:
-    """Whether what is kept as a count is what counting gives."""
-    for table, select in COUNTED.items():
-        wrong = connection.execute(
-            f"SELECT run FROM (SELECT * FROM ({select}) EXCEPT SELECT * FROM {table}) "  # noqa: S608 - ours
-            f"UNION SELECT run FROM (SELECT * FROM {table} EXCEPT SELECT * FROM ({select})) "
-            "ORDER BY 1"
-        ).fetchall()
-        if wrong:
-            runs = ", ".join(str(run) for (run,) in wrong)
-            what = f"does not count what is there, in run {runs}"
-            yield Finding(f"{FILE}{table}", what, _ANEW)
-
-
 _VERSION_NUMBERS = """SELECT v.run, count(*) FROM versions v LEFT JOIN runs r ON r.id = v.run
-    GROUP BY v.run HAVING min(v.ordinal) != 1 OR max(v.ordinal) != count(*) OR r.id IS NULL
-    OR count(DISTINCT v.ordinal) != count(*) OR count(DISTINCT v.name) != count(*)"""
+    GROUP BY v.run HAVING min(v.ordinal) <> 1 OR max(v.ordinal) <> count(*)
+    OR count(r.id) <> count(*) OR count(DISTINCT v.name) <> count(*)"""
 
 
-def versions(connection: sqlite3.Connection) -> Iterator[Finding]:
-    for run, count in connection.execute(_VERSION_NUMBERS):
+def _numbers(store: Store, report: Report) -> None:
+    """Where it finds something, the rows themselves are damaged."""
+    for where, what in number_faults(store):
+        report.add(where, what, ROWS)
+
+
+def number_faults(store: Store) -> Iterator[tuple[str, str]]:
+    for run, count in store.rows(_TASK_NUMBERS):
+        yield f"run {run}", f"its {count} tasks do not have numbers 0, 1, 2, … and a name each"
+    for run, task, count in store.rows(_SAMPLES):
+        what = f"{count} of its samples are not numbered 0, 1, 2, … as they were planned"
+        yield f"run {run}, task {task}", what
+    for run, count in store.rows(_FIRST):
+        what = f"{count} of its trajectories are not of the tasks that they were planned for"
+        yield f"run {run}", what
+    for run, task in store.rows(_WITHOUT_SAMPLES):
+        yield f"run {run}, task {task}", "has no trajectory"
+    for place, count in store.rows(_SETTLED):
+        what = f"{count} trajectories have place {place!r:.20} in the order of settling"
+        yield f"{FILE}trajectories", what
+    for run, count in store.rows(_VERSION_NUMBERS):
         what = f"its {count} weight versions do not have numbers 1, 2, 3, … and a name each"
-        yield Finding(f"run {run}", what, _ROWS)
-    for (run,) in connection.execute("SELECT run FROM streams EXCEPT SELECT id FROM runs"):
-        yield Finding(f"run {run}", "takes tasks, and is not there", _ROWS)
+        yield f"run {run}", what
+    for (run,) in store.rows("SELECT run FROM streams EXCEPT SELECT id FROM runs"):
+        yield f"run {run}", "takes tasks, and is not there"
+
+
+# --- what is kept as a count of other rows
+
+_KEPT = "SELECT run, task, members, open, held, failed, settled FROM task_groups"
+_COUNTED = f"{COUNTED} NOT INDEXED GROUP BY run, task"
+_OTHER_CURRENT = """SELECT g.run FROM task_groups g
+    JOIN tasks k ON k.run = g.run AND k.ordinal = g.task WHERE g.current <> k.current"""
+_TOTALS = """SELECT run, coalesce(sum(CASE WHEN current THEN members ELSE 0 END), 0),
+        coalesce(sum(CASE WHEN current THEN members - open ELSE 0 END), 0),
+        coalesce(sum(CASE WHEN current THEN failed ELSE 0 END), 0) FROM task_groups GROUP BY run"""
+_KEPT_TOTALS = "SELECT run, planned, settled, failed FROM totals WHERE planned > 0"
+
+
+COUNTS = {"task_groups": (_KEPT, _COUNTED), "totals": (_KEPT_TOTALS, _TOTALS)}
+"""Tables that are kept so that nothing has to be counted; what they say, and what counting says."""
+
+
+def _counts(store: Store, report: Report) -> None:
+    for table, runs in wrong_counts(store):
+        what = f"does not count what is there, in run {', '.join(map(str, runs))}"
+        report.add(f"{FILE}{table}", what, report.anew)
+
+
+def wrong_counts(store: Store) -> Iterator[tuple[str, list[int]]]:
+    """Whether what is kept as a count is what counting gives: the tables, and which runs."""
+    for table, (kept, counted) in COUNTS.items():
+        rows = store.rows(f"{kept} EXCEPT {counted}") + store.rows(f"{counted} EXCEPT {kept}")
+        if table == "task_groups":
+            rows += store.rows(_OTHER_CURRENT)
+        if rows:
+            yield table, sorted({row[0] for row in rows}, key=str)
+
+
+# --- trajectories and their logs
+
+_TRAJECTORIES = """SELECT t.id, r.name, k.id, t.task, t.sample, t.status, t.settled IS NOT NULL,
+        t.epoch FROM trajectories t LEFT JOIN runs r ON r.id = t.run
+    LEFT JOIN tasks k ON k.run = t.run AND k.ordinal = t.task ORDER BY t.id"""
+
+
+def named_trajectories(store: Store) -> Iterator[tuple[str, Row]]:
+    """Each trajectory with a name for messages."""
+    for row in store.stream(_TRAJECTORIES):
+        _, run, task, ordinal, sample, *_ = row
+        yield f"{shown(run or '?')}/{shown(task or ordinal)}/{sample}", row
+
+
+def _trajectories(store: Store, report: Report) -> None:
+    states = []
+    for name, (number, run, task, _, _, status, settled, epoch) in named_trajectories(store):
+        report.trajectories += 1
+        if not isinstance(status, int) or not isinstance(epoch, int):
+            report.add(name, "has a row that does not decode", report.salvage)
+            continue
+        if run is None or task is None:
+            report.add(name, "belongs to no run or no task of the journal", _REPORT)
+        states.append(TrajectoryState(number, name, status, bool(settled), epoch))
+    for at in range(0, len(states), READ_LOGS):
+        some = {state.id: state for state in states[at : at + READ_LOGS]}
+        for trajectory, rows in store.logs_to_check(list(some)):
+            _log(store, report, some[trajectory], rows)
+
+
+def _log(store: Store, report: Report, state: TrajectoryState, rows: Iterable[LogRow]) -> None:
+    def has_blob(digest: bytes) -> bool:
+        return store.row("SELECT 1 FROM blobs WHERE digest = :d", d=digest) is not None
+
+    check = LogCheck(state, has_blob)
+    report.findings += check.findings(rows)
+    report.records += len(check.positions)
+    if not check.torn:
+        counted, is_linked = store.head_of(state.id, check.positions)
+        report.findings += check.wrong_head(counted, is_linked=is_linked)
+
+
+def _orphans(store: Store, report: Report) -> None:
+    for trajectory, number in store.rows(
+        "SELECT r.trajectory, count(*) FROM records r LEFT JOIN trajectories t "
+        "ON t.id = r.trajectory WHERE t.id IS NULL GROUP BY r.trajectory"
+    ):
+        report.records += number
+        what = f"{number} records of a trajectory that is not there"
+        report.add(f"trajectory {trajectory}", what, _REPORT)
+
+
+def _blobs(store: Store, report: Report) -> None:
+    for digest, body in store.stream("SELECT digest, body FROM blobs"):
+        report.blobs += 1
+        if not isinstance(body, bytes) or digest_of(body) != digest:
+            name = digest.hex()[:12] if isinstance(digest, bytes) else "?"
+            remedy = "restore it from a copy, or roll out anew what was restored from it"
+            report.add(f"blob {name}", "does not match its digest", remedy)
+    row = store.row("SELECT count(*) FROM cuts")
+    report.cuts = row[0] if row else 0
+
+
+# --- the ledger
+
+# A member that a repair has cut is open again although its group was delivered.
+_DELIVERED = """SELECT coalesce(r.name, '?'), d.consumer, d.task, d.step, count(t.id),
+        count(CASE WHEN t.settled IS NOT NULL OR t.id IN (SELECT trajectory FROM cuts) THEN 1 END)
+    FROM deliveries d LEFT JOIN runs r ON r.id = d.run
+    LEFT JOIN trajectories t ON t.run = d.run AND t.task = d.task
+    WHERE d.state IN (1, 2) GROUP BY r.name, d.run, d.consumer, d.task, d.step"""
+_TWICE = """SELECT run, consumer, task, count(*) FROM deliveries NOT INDEXED
+    GROUP BY run, consumer, task HAVING count(*) > 1"""
+_PLACES = """SELECT run, consumer, step, count(*) FROM deliveries WHERE place IS NOT NULL
+    GROUP BY run, consumer, step
+    HAVING max(place) + 1 <> count(*) OR count(DISTINCT place) <> count(*)"""
+_STATES = """SELECT run, consumer, task, state FROM deliveries
+    WHERE state NOT IN (0, 1, 2, 3) OR (state IN (0, 3) AND step IS NOT NULL)
+    OR (state IN (2, 3) AND reason = '') OR settled < 0"""
+
+
+def _deliveries(store: Store, report: Report) -> None:
+    for run, consumer, task, step, members, settled in store.stream(_DELIVERED):
+        report.deliveries += 1
+        if not members or members != settled:
+            group = f"task {task} of run {shown(run)}"
+            what = f"{group} was delivered before all its members were settled"
+            report.add(f"consumer {shown(consumer)}, step {step}", what, _REWIND)
+    for run, consumer, task, times in store.rows(_TWICE):
+        what = f"task {task} of run {run} was delivered {times} times"
+        report.add(f"consumer {shown(consumer)}", what, _REWIND)
+    for run, consumer, step, number in store.rows(_PLACES):
+        what = f"the {number} groups of its batch in run {run} are not numbered 0, 1, 2, …"
+        report.add(f"consumer {shown(consumer)}, step {step}", what, _REWIND)
+    for run, consumer, task, state in store.rows(_STATES):
+        what = f"its entry for task {task} of run {run} makes no sense (state {state!r:.20})"
+        report.add(f"consumer {shown(consumer)}", what, _REWIND)
+
+
+def _consumers(store: Store, report: Report) -> None:
+    for run, consumer in store.rows(
+        "SELECT c.run, c.consumer FROM consumers c LEFT JOIN runs r ON r.id = c.run "
+        "WHERE r.id IS NULL OR c.committed < 0"
+    ):
+        report.add(
+            f"consumer {shown(consumer)}", f"its commit in run {run} makes no sense", _REPORT
+        )
+
+
+_PARTS: tuple[Part, ...] = (
+    _runs,
+    _tasks,
+    _numbers,
+    _counts,
+    _trajectories,
+    _orphans,
+    _blobs,
+    _deliveries,
+    _consumers,
+)
+
+
+# --- what can be mended in any journal
+
+_HOLDERS = f"""SELECT r.name, {SECONDS_LEFT}, w.host, w.pid, w.born, w.namespace
+    FROM workers w JOIN runs r ON r.id = w.run WHERE {IS_LEASED}"""  # noqa: S608 - ours
+
+
+def refuse_if_held(store: Store) -> None:
+    for run, seconds, *identity in store.rows(_HOLDERS, **store.now().parameters):
+        worker = WorkerIdentity(*identity)
+        if not is_gone(worker):
+            held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
+            raise RunHeld(f"{held}; stop it, then repair")
+
+
+def put_tasks_back(store: Store) -> None:
+    """Tasks that are at each other's places, by way of places that nobody has."""
+    for (run,) in store.rows("SELECT id FROM runs ORDER BY id"):
+        tasks = store.rows(
+            "SELECT ordinal, body, crc FROM tasks NOT INDEXED WHERE run = :run", run=run
+        )
+        store.run_many(
+            "UPDATE tasks SET ordinal = :aside WHERE run = :run AND ordinal = :place",
+            [
+                {"run": run, "place": place, "aside": -1 - right}
+                for place, right in places_of_moved(tasks).items()
+            ],
+        )
+    store.run("UPDATE tasks SET ordinal = -1 - ordinal WHERE ordinal < 0")
+
+
+def count_anew(store: Store) -> None:
+    """The tables that follow from others."""
+    store.run("DELETE FROM task_groups")
+    store.run("DELETE FROM totals")
+    tasks = store.rows("SELECT run, ordinal, current FROM tasks NOT INDEXED")
+    store.insert("task_groups", "run, task, current", tasks)
+    store.insert("totals", "run", store.rows("SELECT id FROM runs"))
+    for run in sorted({run for run, *_ in tasks}):
+        recount(store, run, [task for of_run, task, _ in tasks if of_run == run])
+        recount_totals(store, run)

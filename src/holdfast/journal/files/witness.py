@@ -12,7 +12,7 @@ need not wait for each other. Two that share a slot make the witness know a litt
 
 The witness of a file lies beside it and knows the journal's commits, by the journal's identity.
 That of a server's journal lies on each machine that writes, and knows the commits of each writer of
-this machine, by the writer's name: see `postgres.witness`.
+this machine, by the writer's name: see `postgres.schema`.
 """
 
 import os

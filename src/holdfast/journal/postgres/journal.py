@@ -1,71 +1,225 @@
 """The journal on PostgreSQL: any number of processes on any number of machines.
 
-One connection writes (`writer`), another one reads and listens. Both are made when they are first
-needed, and again after they were lost: a server that restarts is an outage, in which everything
-waits, and no failure. Waiters are woken by LISTEN/NOTIFY; as nothing depends on a notification,
-they look again after a while in any case.
+One connection writes (`PostgresCommitter`), another one reads, a third one listens. Each is made
+when it is first needed, and again after it was lost: a server that restarts is an outage, in which
+everything waits, and no failure.
+
+Every transaction moves this writer's row from batch n - 1 to n. So after a lost connection, the row
+says whether batch n is in the journal, once the old transaction is over: reading it waits for that.
+And a statement that comes too late, out of a network that had swallowed it, finds another number
+and does nothing. What is not in the journal is sent again, until a deadline. A row behind what was
+acknowledged means that the server has lost commits: then nothing more is written.
+
+All appends that wait are one statement, which is one transaction and one round trip, unless one of
+them settles its trajectory; everything else is a transaction of its own, in the order of the calls,
+so that nobody holds a lock for somebody else.
+
+Waiters are woken by LISTEN/NOTIFY; as nothing depends on a notification, they look again after a
+while in any case.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextvars import Context
-from typing import Concatenate, ParamSpec, TypeVar
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
-from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
-from holdfast.journal.entries import AppendEntry, entries_of, entry_of
-from holdfast.journal.journal import (
-    TASK_PREFIX,
-    Batch,
-    Claim,
-    ClosedByBlock,
-    Consumer,
-    Cut,
-    Deletion,
-    Entries,
-    Lease,
-    LedgerEntry,
-    RunProgress,
-    RunRow,
-    TrajectoryRow,
-    Worker,
-    WorkerIdentity,
-    digest_of,
-)
-from holdfast.journal.postgres import deletion, delivery, leases, logs, runs, schema
+import psycopg
+
+from holdfast import crashpoint
+from holdfast.journal.changes import POLL_SECONDS, Changes
+from holdfast.journal.files.witness import Witness
+from holdfast.journal.postgres import schema
 from holdfast.journal.postgres.address import ServerAddress, address_of
 from holdfast.journal.postgres.connection import (
+    STATEMENT_SECONDS,
     Connect,
     Link,
     Outage,
     ServerConnection,
+    explain,
+    is_outage,
     plain_connect,
 )
-from holdfast.journal.postgres.errors import explain, gone, is_outage
-from holdfast.journal.postgres.writer import PendingWrite, ServerWriter
-from holdfast.journal.rules import (
-    check_batch,
-    check_consumer,
-    check_reason,
-    check_step,
-    check_version,
-)
-from holdfast.records.errors import HoldfastError, JournalCorrupt, JournalError
-from holdfast.records.run import RecordedCommand, Run, RunSpec
-from holdfast.records.samples.version import WeightVersion
-from holdfast.records.step import Record
-from holdfast.records.task import Task
-from holdfast.records.trajectory import Status
+from holdfast.journal.postgres.store import CHANNEL, NOW, PostgresStore
+from holdfast.journal.sql import deletion, leases
+from holdfast.journal.sql.sql_journal import SqlJournal
+from holdfast.journal.sql.store import Row, Store
+from holdfast.journal.sql.writer import Append, Operation, WriteCall, Writer, write_appends
+from holdfast.records.errors import HoldfastError, LostCommits
+from holdfast.records.run import Run
 
-CHANNEL = "holdfast"
-READ_AHEAD = 16
-"""Logs that are read at once."""
-_PAUSE = 0.05
-Parameters = ParamSpec("Parameters")
+COMPACT_SECONDS = 3600.0
+_COMPACTED = ("records", "blobs", "cuts", "tasks", "trajectories", "task_groups", "deliveries")
+_SIZE = """SELECT coalesce(sum(pg_total_relation_size(('holdfast.' || name)::regclass)), 0)::bigint
+    FROM unnest(%s::text[]) AS t(name)"""
 Result = TypeVar("Result")
+_NEXT = f"""{{begin}}; UPDATE holdfast.writers SET batch = {{number}}, at = now()
+    WHERE name = '{{name}}' AND batch = {{number}} - 1 RETURNING {NOW}"""  # noqa: S608 - ours
+Wake = Callable[[], None]
+Attempt = Callable[[PostgresStore], None]
 
 
-class PostgresJournal(ClosedByBlock):
+class PostgresCommitter:
+    """One batch, one transaction of the server's, and an outcome that is known: see `Committer`."""
+
+    mixes_calls = False
+    seconds = 1.0  # So long that all share a commit.
+
+    def __init__(self, address: ServerAddress, connect: Connect, outage: Outage):
+        self._address = address
+        self.link = Link(address, connect, self._ready, outage)
+        self._witness: Witness | None = None
+        self._lost: LostCommits | None = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Under another name: what is still under way under the old one cannot be taken for what
+        follows."""
+        self._name = secrets.token_hex(8)
+        self._acknowledged = 0
+        """The number of the last batch that is known to be in the journal."""
+        self._there = 0
+        """What the journal had when the connection was made."""
+        self._registered = False
+        self._close_witness()
+
+    def _close_witness(self) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()
+
+    def commit(self, batch: list[Operation], wake: Wake) -> None:
+        wake()
+        try:
+            if isinstance(batch[0], WriteCall):
+                self._call(batch[0])
+            else:
+                self._append([each for each in batch if isinstance(each, Append)])
+        except HoldfastError as error:
+            _fail(batch, error)
+        except Exception as error:
+            self.link.drop()
+            if not isinstance(error, psycopg.Error | OSError):
+                raise
+            _fail(batch, explain(error, self._address))
+
+    def tidy(self, wake: Wake) -> None: ...
+
+    def give_up(self) -> None:
+        self.link.give_up()
+
+    def close(self) -> None:
+        """The writer's row stays: commands that come later hold it against this machine's notes."""
+        self._close_witness()
+        self.link.drop()
+
+    # --- one batch
+
+    def _append(self, batch: list[Append]) -> None:
+        rows = sum([append.rows for append in batch])
+        settles = any(entry.settled for append in batch for entry in append.entries)
+
+        def write(store: PostgresStore) -> None:
+            for append in batch:
+                append.error = None
+            write_appends(store, batch)
+
+        def write_alone(store: PostgresStore) -> None:
+            crashpoint.reach("journal.before_commit", rows)
+            store.batch = (self._name, self._acknowledged + 1)
+            write(store)
+            crashpoint.reach("journal.after_commit", rows)
+
+        self._durably(self._transaction(write, rows) if settles else write_alone, rows)
+
+    def _call(self, call: WriteCall) -> None:
+        def run(store: PostgresStore) -> None:
+            call.result = call.function(store)
+
+        self._durably(self._transaction(run, 1), 1)
+
+    def _transaction(self, run: Attempt, rows: int) -> Attempt:
+        """`run` in a transaction, which moves the writer first, in the round trip that begins it:
+        whoever asks what became of it waits for its end."""
+
+        def attempt(store: PostgresStore) -> None:
+            connection = store.connection
+            try:
+                store.moment = self._begin_next(connection)
+                run(store)
+                crashpoint.reach("journal.before_commit", rows)
+                store.commit()
+            except Exception as error:
+                if not is_outage(error):
+                    connection.roll_back()
+                raise
+            crashpoint.reach("journal.after_commit", rows)
+
+        return attempt
+
+    def _begin_next(self, connection: ServerConnection) -> Row:
+        """When it began."""
+        query = _NEXT.format(begin=connection.begin, name=self._name, number=self._acknowledged + 1)
+        *_, moments = connection.results(query)
+        if not moments:
+            raise psycopg.OperationalError("another connection has committed the batch")
+        return moments[0]
+
+    def _durably(self, attempt: Attempt, rows: int) -> None:
+        """Returns when the next batch is in the journal, once, and this machine knows it."""
+        if self._lost is not None:
+            raise self._lost
+        number = self._acknowledged + 1
+
+        def unless_there(connection: ServerConnection) -> None:
+            if self._there < number:
+                attempt(PostgresStore(connection))
+
+        try:
+            self.link.insist(unless_there)
+        except HoldfastError as error:
+            if isinstance(error, LostCommits):
+                self._lost = error
+            elif not self.link.is_open:  # What was under way may be in the journal or not.
+                self._begin_anew()
+            raise
+        self._acknowledged = number
+        if self._witness is not None:
+            self._witness.note(number)
+        crashpoint.reach("journal.witnessed", rows)
+
+    def _ready(self, connection: ServerConnection) -> None:
+        """What this writer has committed is there; else nothing more is written."""
+        schema.prepare(connection, self._address, known={self._name: self._acknowledged})
+        if not self._registered:
+            connection.execute(
+                "INSERT INTO holdfast.writers VALUES (%s, 0, now()) ON CONFLICT DO NOTHING",
+                (self._name,),
+            )
+            connection.execute(
+                "DELETE FROM holdfast.writers WHERE at < now() - %s * interval '1 day'",
+                (schema.KEPT_DAYS,),
+            )
+            self._registered = True
+            self._witness = schema.open_witness(schema.identity_of(connection), self._name)
+        # Waits for a transaction of ours that is still under way on a connection that was lost.
+        row = connection.execute(
+            "SELECT batch FROM holdfast.writers WHERE name = %s FOR UPDATE", (self._name,)
+        ).fetchone()
+        self._there = -1 if row is None else int(row[0])
+
+
+def _fail(batch: list[Operation], error: BaseException) -> None:
+    for operation in batch:
+        if operation.error is None:
+            operation.error = error
+
+
+class PostgresJournal(SqlJournal):
     """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
 
     def __init__(
@@ -76,484 +230,173 @@ class PostgresJournal(ClosedByBlock):
         connect: Connect = plain_connect,
     ):
         self.address = where if isinstance(where, ServerAddress) else address_of(where)
-        self.changes = Changes()
-        self._read_only = read_only
-        self._closed = False
+        super().__init__(self.address.name, read_only=read_only)
         self._process = os.getpid()
-        self._cursors: dict[int, int] = {}
-        self._working: set[int] = set()
-        self._consuming: set[int] = set()
         outage = Outage()
-        self._writer = ServerWriter(self.address, connect, outage)
+        self._committer = PostgresCommitter(self.address, connect, outage)
+        self._writer = Writer(self.name, self._committer)
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
         self._reader = Link(self.address, connect, self._ready_to_read, outage, read_only=read_only)
-        self._keeper: asyncio.Task[None] | None = None
-        self._reading = asyncio.Lock()
-
-    # --- writing
-
-    async def _write(
-        self,
-        function: Callable[Concatenate[ServerConnection, Parameters], Awaitable[Result]],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """A transaction of its own, in the order of the calls."""
-        return await self._call(lambda connection: function(connection, *arguments, **named))
-
-    async def _repeat(
-        self,
-        function: Callable[Concatenate[ServerConnection, Parameters], Awaitable[Result]],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """The same for what may be done twice: it takes one round trip."""
-        return await self._call(
-            lambda connection: function(connection, *arguments, **named), repeatable=True
-        )
-
-    async def _call(
-        self,
-        function: Callable[[ServerConnection], Awaitable[Result]],
-        *,
-        repeatable: bool = False,
-        size: int = 0,
-    ) -> Result:
-        await self._writable()
-        operation = PendingWrite(function=function, repeatable=repeatable, size=size)
-        result: Result = await self._writer.enqueue(operation)  # type: ignore[assignment]
-        return result
-
-    async def _writable(self) -> None:
-        if self._read_only:
-            raise JournalError(f"journal {self.address.name} is open for reading only")
-        self._check_process()
-        if not self._writer.has_room:
-            await self._writer.room()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise JournalError(
-                f"journal {self.address.name} was opened before this process was forked; open it "
-                "anew"
-            )
+        self._listener = ChangeListener(self.address, self._reads, self.changes)
 
     # --- reading
 
-    async def _read(
-        self,
-        function: Callable[Concatenate[ServerConnection, Parameters], Awaitable[Result]],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """On the other connection; what a lost one did not answer is asked again."""
-        if self._closed:
-            raise JournalError(f"journal {self.address.name} is closed")
-        self._check_process()
-        self._keep()
+    async def _read_with(self, function: Callable[[Store], Result]) -> Result:
+        """What a lost connection did not answer is asked again."""
         loop = asyncio.get_running_loop()
-        deadline: float | None = None
-        async with self._reading:
-            while True:
-                try:
-                    return await function(await self._reader.get(), *arguments, **named)
-                except HoldfastError:
-                    raise
-                except Exception as error:
-                    if not is_outage(error):
-                        raise explain(error, self.address) from error
-                    self._reader.drop()
-                    deadline = deadline or loop.time() + self.address.outage_seconds
-                    if loop.time() > deadline:
-                        raise gone(error, self.address) from None
-                except BaseException:
-                    # Cancelled within a statement: its answer must not be taken for the next one's.
-                    self._reader.drop()
-                    raise
-                await asyncio.sleep(_PAUSE)
+        result = await loop.run_in_executor(self._reads, self._read_now, function)
+        await self._listener.start(pooled=self._reader.pooled)
+        return result
 
-    def _keep(self) -> None:
-        """Ends the connection with its event loop, if nobody closes it before."""
-        loop = asyncio.get_running_loop()
-        if self._keeper is None or self._keeper.done() or self._keeper.get_loop() is not loop:
-            self._reader.drop()
-            self._reading = asyncio.Lock()
-            self._keeper = loop.create_task(
-                self._until_the_end(), name=f"{TASK_PREFIX}-reader", context=Context()
-            )
-
-    async def _until_the_end(self) -> None:
+    def _read_now(self, function: Callable[[Store], Result]) -> Result:
         try:
-            await asyncio.Event().wait()
-        finally:
-            self._reader.drop()
+            return self._reader.insist(lambda connection: function(PostgresStore(connection)))
+        except (psycopg.Error, OSError) as error:
+            raise explain(error, self.address) from error
 
-    async def _ready_to_read(self, connection: ServerConnection) -> None:
+    def _ready_to_read(self, connection: ServerConnection) -> None:
         if self._read_only:
-            await schema.require(connection, self.address)
-            await schema.refuse_losses(connection, self.address)
+            schema.require(connection, self.address)
+            schema.refuse_losses(connection, self.address)
         else:
-            await schema.prepare(connection, self.address)
-        listen = getattr(connection, "add_listener", None)
-        if listen is not None and not self._read_only:
-            await listen(CHANNEL, self._hear)
+            schema.prepare(connection, self.address)
 
-    def _hear(self, connection: object, pid: int, channel: str, payload: object) -> None:
-        del connection, pid, channel
-        run, _, what = str(payload).partition(" ")
-        waiting = self._working if what == "work" else self._consuming
-        if run.isdigit() and int(run) in waiting:
-            self.changes.notify()
+    async def _shorten_leases(self, run: Run) -> None:
+        await self.transact(leases.shorten, run.id)
 
-    async def _listen(self) -> None:
-        """Whoever waits from now on is woken by others."""
-        await self._read(_nothing)
+    async def _wake_for(self, run: Run, what: str) -> None:
+        self._listener.interests.add(f"{run.id} {what}")
+        await self.query(lambda store: None)
 
-    # --- for what is no part of the interface, see `copying`
-
-    async def transact(
-        self,
-        function: Callable[Concatenate[ServerConnection, Parameters], Awaitable[Result]],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Runs it in a transaction of the writer's."""
-        return await self._write(function, *arguments, **named)
-
-    async def query(
-        self,
-        function: Callable[Concatenate[ServerConnection, Parameters], Awaitable[Result]],
-        *arguments: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Runs it on a connection that reads."""
-        return await self._read(function, *arguments, **named)
-
-    # --- runs
-
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
-        return await self._write(runs.create, spec, tasks, sealed=sealed)
-
-    async def find_run(self, name: str) -> Run | None:
-        return await self._read(runs.find, name)
-
-    async def amend_run(
-        self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
-    ) -> Run:
-        return await self._write(runs.amend, run, spec, tasks, differences)
-
-    async def annotate_run(
-        self,
-        run: Run,
-        *,
-        tags: Sequence[str] | None = None,
-        command: RecordedCommand | None = None,
-        training: str | None = None,
-    ) -> Run:
-        return await self._write(runs.annotate, run, tags, command, training)
-
-    async def rename_run(self, run: Run, name: str) -> Run:
-        await self._repeat(leases.shorten, run)
-
-        async def rename(connection: ServerConnection) -> Run:
-            await deletion.refuse_if_held(connection, await runs.lock(connection, run))
-            return await runs.rename(connection, run, name)
-
-        return await self._write(rename)
-
-    async def delete_run(self, run: Run) -> Deletion:
-        await self._repeat(leases.shorten, run)
-        return await self._write(deletion.delete, run)
+    # --- space
 
     async def compact(self) -> int:
-        return await self._repeat(deletion.give_space_back)
-
-    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
-        admitted = await self._write(runs.admit, run, tasks)
-        self.changes.notify()
-        return admitted
-
-    async def seal(self, run: Run) -> None:
-        await self._write(runs.seal, run)
-        self.changes.notify()
-
-    async def unseal(self, run: Run) -> None:
-        await self._write(runs.unseal, run)
-        self.changes.notify()
-
-    async def progress(self, run: Run) -> RunProgress:
-        return await self._read(runs.progress, run)
-
-    async def runs(self) -> list[RunRow]:
-        return await self._read(runs.listing)
-
-    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-        if ordinals is None:
-            return await self._read(runs.tasks, run)
-        return await self._read(runs.some_tasks, run, ordinals)
-
-    async def trajectories(
-        self, run: Run, *, ordinals: Collection[int] | None = None
-    ) -> list[TrajectoryRow]:
-        if ordinals is None:
-            return await self._read(runs.trajectories, run)
-        return await self._read(runs.some_trajectories, run, list(ordinals))
-
-    # --- workers and leases
-
-    async def join(
-        self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
-    ) -> Worker:
-        await self._repeat(leases.shorten, run)
-        worker = await self._write(
-            leases.join, run, identity, lease_seconds=lease_seconds, share=share
-        )
-        self._working.add(run.id)
-        await self._listen()
-        return worker
-
-    async def heartbeat(self, worker: Worker) -> None:
-        await self._repeat(leases.heartbeat, worker)
-
-    async def leave(self, worker: Worker) -> None:
-        await self._write(leases.release, worker.id)
-        self.changes.notify()
-
-    async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
-        # Claims go through the tasks in order; only when the end is reached is the beginning
-        # looked at again, for groups that others gave back.
-        after = self._cursors.get(worker.id, -1)
-        claims = await self._write(leases.claim, worker, groups=groups, after=after)
-        if claims:
-            self._cursors[worker.id] = claims[-1].ordinal
-        return claims
-
-    # --- the log
-
-    async def append(
-        self,
-        lease: Lease,
-        records: Sequence[Record],
-        *,
-        status: Status | None = None,
-        settled: bool | None = None,
-    ) -> None:
+        """How many bytes smaller the tables are. Each is locked while it is written anew."""
         await self._writable()
-        await self._append([entry_of(lease, records, status, settled)], settled)
-
-    async def append_together(self, entries: Entries, *, settled: bool | None = None) -> None:
-        await self._writable()
-        await self._append(entries_of(entries, settled), settled)
-
-    async def _append(self, entries: list[AppendEntry], settled: bool | None) -> None:
-        try:
-            await self._writer.enqueue(PendingWrite(entries=entries))
-        except JournalError as error:
-            for entry in entries:
-                entry.lease.broken = error
-            raise
-        for entry in entries:
-            if entry.status is not None:
-                entry.lease.status = entry.status
-            if settled is not None:
-                entry.lease.settled = settled
-        if settled:
-            self.changes.notify()
-
-    async def history(self, trajectory: int) -> list[Record]:
         await self._writer.drain()
-        return _good((await self._read(logs.read, [trajectory]))[trajectory])
-
-    async def last_records(self, run: Run) -> dict[int, Record]:
-        await self._writer.drain()
-        return await self._read(logs.last_records, run)
-
-    async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
-        await self._writer.drain()
-        rows = await self.trajectories(run)
-        for at in range(0, len(rows), READ_AHEAD):
-            some = rows[at : at + READ_AHEAD]
-            found = await self._read(logs.read, [row.id for row in some])
-            for row in some:
-                log = found[row.id]
-                if isinstance(log, JournalCorrupt):
-                    raise JournalCorrupt(f"{row.key} is corrupt: {log}") from log
-                yield row, log
-
-    async def cut(self, lease: Lease) -> Cut | None:
-        cut = await self._write(logs.cut_to_last_good, lease)
-        if cut is not None:
-            lease.next_seq, lease.status = cut.seq, cut.status
-        return cut
-
-    async def reopen(self, run: Run, *, reason: str) -> int:
-        return await self._write(logs.reopen_failed, run, reason)
-
-    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
-        return await self._write(runs.rescore, run, trajectories)
-
-    # --- blobs
-
-    async def put_blob(self, body: bytes) -> bytes:
-        digest = digest_of(body)
-
-        async def put(connection: ServerConnection) -> str:
-            return await connection.execute(
-                "INSERT INTO holdfast.blobs VALUES ($1, $2) ON CONFLICT DO NOTHING", digest, body
-            )
-
-        await self._call(put, repeatable=True, size=len(body))
-        return digest
-
-    async def get_blob(self, digest: bytes) -> bytes:
-        async def get(connection: ServerConnection) -> bytes | None:
-            body: bytes | None = await connection.fetchval(
-                "SELECT body FROM holdfast.blobs WHERE digest = $1", digest
-            )
-            return body
-
-        body = await self._read(get)
-        if body is None:
-            raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
-        if digest_of(body) != digest:
-            raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
-        return body
-
-    # --- weight versions
-
-    async def publish_version(
-        self,
-        run: Run,
-        name: str,
-        *,
-        step: int,
-        digest: str,
-        consumer: Consumer | None = None,
-    ) -> int:
-        check_version(name, step, digest)
-
-        async def publish(connection: ServerConnection) -> int:
-            if consumer is not None:
-                await delivery.renew(connection, consumer)
-            return await runs.publish_version(connection, run, name, step=step, digest=digest)
-
-        return await self._write(publish)
-
-    async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
-        return await self._read(runs.versions, run, name)
-
-    # --- delivery
-
-    async def subscribe(
-        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
-    ) -> Consumer:
-        check_consumer(name, lease_seconds)
-        await self._repeat(leases.shorten, run)
-        consumer = await self._write(
-            delivery.subscribe, run, name, identity, lease_seconds=lease_seconds
-        )
-        self._consuming.add(run.id)
-        await self._listen()
-        return consumer
-
-    async def renew(self, consumer: Consumer) -> None:
-        await self._repeat(delivery.renew, consumer)
-
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        await self._repeat(delivery.unsubscribe, consumer)
-
-    async def next_batch(
-        self,
-        consumer: Consumer,
-        step: int,
-        *,
-        groups: int,
-        wait: float = 0.0,
-        before: int | None = None,
-    ) -> Batch:
-        check_batch(groups, step)
-        return await self._deliver(consumer, step, groups, wait=wait, before=before)
-
-    async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
-        check_batch(groups)
-        return await self._deliver(consumer, None, groups, wait=wait)
-
-    async def _deliver(
-        self,
-        consumer: Consumer,
-        step: int | None,
-        groups: int,
-        *,
-        wait: float,
-        before: int | None = None,
-    ) -> Batch:
-        """Waiting only reads, but for the renewal of the lease."""
-        poll = min(POLL_SECONDS, consumer.lease_seconds / 3)
-        early, renewed = None, 0.0
-
-        async def look() -> Batch:
-            nonlocal early, renewed
-            now = asyncio.get_running_loop().time()
-            if (
-                early is not None
-                and now < renewed + poll
-                and not await self._read(delivery.may_take, consumer, step, groups, before)
-            ):
-                return early
-            taken = await self._write(delivery.take, consumer, step, groups, before)
-            early, renewed = taken, now
-            return early
-
-        return await look_until(
-            look,
-            lambda batch: bool(batch.groups) or batch.ended,
-            changes=self.changes,
-            wait=wait,
-            poll=poll,
-        )
-
-    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
-        check_reason(reason)
-        await self._write(delivery.dismiss, consumer, groups, reason=reason)
-
-    async def commit(
-        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
-    ) -> None:
-        check_step(step)
-        await self._write(delivery.commit, consumer, step, groups or ())
-
-    async def rewind(
-        self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
-    ) -> int:
-        check_step(step)
-        return await self._write(delivery.rewind, consumer, step, trained or {})
-
-    async def consumers(self, run: Run) -> list[str]:
-        return await self._read(delivery.consumers, run)
-
-    async def held_groups(self, run: Run) -> dict[str, list[str]]:
-        return await self._read(runs.held_groups, run)
-
-    async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
-        return await self._read(delivery.ledger, run, consumer, since)
+        return await self.query(_give_space_back)
 
     async def close(self) -> None:
         """Finishes what is queued. It may be repeated."""
         if os.getpid() != self._process:
             return  # The connections are those of the process that forked this one.
-        await self._writer.close()
         self._closed = True
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None and keeper.get_loop() is asyncio.get_running_loop():
-            await self._reader.close()
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        self._listener.stop()
+        self._reader.give_up()
+        await self._writer.close()
+        with suppress(RuntimeError):  # It was closed before.
+            self._reads.submit(self._reader.drop)
+        await asyncio.to_thread(self._reads.shutdown)
 
 
-async def _nothing(connection: ServerConnection) -> None:
-    del connection
+def _give_space_back(store: Store) -> int:
+    assert isinstance(store, PostgresStore), "made by the journal"
+    deletion.refuse_if_any_is_live(store)
+    connection = store.connection
+    before = _size(connection)
+    connection.limit_statements(COMPACT_SECONDS)
+    try:
+        for table in _COMPACTED:
+            connection.execute(f"VACUUM FULL holdfast.{table}")
+    finally:
+        connection.limit_statements(STATEMENT_SECONDS)
+    return max(0, before - _size(connection))
 
 
-def _good(log: "list[Record] | JournalCorrupt") -> list[Record]:
-    if isinstance(log, JournalCorrupt):
-        raise log
-    return log
+def _size(connection: ServerConnection) -> int:
+    row = connection.execute(_SIZE, (list(_COMPACTED),)).fetchone()
+    return int(row[0]) if row else 0
+
+
+class ChangeListener:
+    """Hears what other processes say of runs that somebody here waits for, in the event loop that
+    was last seen: a notification is a few bytes on a socket. Where the connection is lost, or a
+    pooler is in between, nobody listens, and whoever waits looks again after a while."""
+
+    def __init__(self, address: ServerAddress, threads: ThreadPoolExecutor, changes: Changes):
+        self.interests: set[str] = set()
+        """What is listened for: a run's number and "work" or "ready"."""
+        self._address = address
+        self._threads = threads
+        self._changes = changes
+        self._connection: ServerConnection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tried = 0.0
+        self._stopped = False
+
+    async def start(self, *, pooled: bool) -> None:
+        """Also again, where the connection was lost."""
+        loop = asyncio.get_running_loop()
+        is_there = self._connection is not None and self._loop is loop
+        if pooled or self._stopped or is_there or not self.interests:
+            return
+        if self._loop is loop and loop.time() < self._tried + POLL_SECONDS:
+            return
+        self._forget()
+        self._loop, self._tried = loop, loop.time()
+        try:
+            connection = await loop.run_in_executor(self._threads, self._listen)
+        except (psycopg.Error, OSError):
+            return  # Whoever waits looks again after a while.
+        if self._stopped:
+            connection.close()
+            return
+        self._connection = connection
+        loop.add_reader(connection.driver.fileno(), self._hear)
+        # What was said before the loop heard it.
+        self._changes.notify()
+
+    def _listen(self) -> ServerConnection:
+        connection = plain_connect(self._address)
+        try:
+            connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _hear(self) -> None:
+        assert self._connection is not None, "the loop hears nothing after it"
+        driver = self._connection.driver.pgconn
+        try:
+            driver.consume_input()
+        except psycopg.Error:
+            self._forget()
+            return
+        while (notification := driver.notifies()) is not None:
+            if notification.extra.decode() in self.interests:
+                self._changes.notify()
+
+    def _forget(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            with suppress(ValueError, OSError):  # Its socket is closed already.
+                self._loop.remove_reader(connection.driver.fileno())
+        connection.close()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._forget()
+
+
+def load_or_make_secret(where: str, name: str, *, size: int) -> bytes:
+    """A secret that belongs to the journal: whoever may use that may use it, and machines that
+    share a server share no folder. The first one to ask makes it. Blocks, also within an event
+    loop."""
+    address = address_of(where)
+    link = Link(address, plain_connect, partial(schema.prepare, address=address))
+    try:
+        connection = link.get()
+        connection.execute(
+            "INSERT INTO holdfast.meta VALUES (%s, %s) ON CONFLICT DO NOTHING",
+            (name, secrets.token_hex(size)),
+        )
+        row = connection.execute(
+            "SELECT value FROM holdfast.meta WHERE name = %s", (name,)
+        ).fetchone()
+        assert row is not None, "it was just written"
+        return bytes.fromhex(row[0])
+    finally:
+        link.drop()

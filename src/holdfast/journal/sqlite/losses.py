@@ -19,10 +19,12 @@ from msgspec import Struct
 
 from holdfast.journal.files.wal import LogScan, beside, log_of, scan
 from holdfast.journal.files.witness import Note, notes, witness_of
-from holdfast.journal.sqlite.commits import has_foreign_writers, identity_of, last_number
 from holdfast.journal.sqlite.schema import (
     APPLICATION_ID,
     WITHOUT_LOG,
+    has_foreign_writers,
+    identity_of,
+    last_number,
     log_size,
     mode_to_read,
 )
@@ -136,7 +138,7 @@ def _lost(path: Path, state: _State, log: LogScan, what: str) -> Loss:
 
 
 def _read(path: Path, mode: str) -> _State | None:
-    """None for a file that is no journal, or one that no version with numbers has written."""
+    """None for a file that is no journal."""
     uri = f"{path.absolute().as_uri()}?{mode}"
     with closing(
         sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
@@ -144,7 +146,7 @@ def _read(path: Path, mode: str) -> _State | None:
         connection.execute("BEGIN")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID or version < 2:
+        if application != APPLICATION_ID or version < 1:
             return None
         identity = identity_of(connection)
         return _State(

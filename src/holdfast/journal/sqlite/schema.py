@@ -1,22 +1,28 @@
 """The SQLite schema: its version, its migrations, and what is refused at the door.
 
 A file that is no journal, or a journal of a newer version, is refused before anything is written
-to it. Older versions are brought forward in one transaction when they are opened to write, and
-read as they are.
+to it. Older versions are brought forward in one transaction when they are opened to write.
 
 SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
 
-import contextlib
+import binascii
 import errno
+import fcntl
 import os
+import re
+import secrets
 import sqlite3
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from holdfast import crashpoint
+from holdfast.journal.files.folders import make_alike, make_folders, sync_file, sync_folder
 from holdfast.journal.files.wal import PAGE_SIZE, beside, log_of
-from holdfast.journal.sqlite.commits import give_identity, identity_of
+from holdfast.journal.sql.tables import TABLES
 from holdfast.records.errors import (
     JournalDamaged,
     JournalError,
@@ -26,7 +32,7 @@ from holdfast.records.errors import (
 )
 
 APPLICATION_ID = 0x484F4C44
-VERSION = 5
+VERSION = 1
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
@@ -47,206 +53,29 @@ _APPLICATION_AT = 68
 # The byte of its -shm that whoever writes locks.
 _WRITE_LOCK_AT = 120
 
-# What follows from other rows, and is kept so that nothing has to be counted: how many members of
-# each group are open, and its place in the order of settling (its last member's); how far a run is.
-GROUPS = """SELECT run, task, count(*) - count(settled) AS open,
-        CASE WHEN count(*) = count(settled) THEN max(settled) END AS settled
-    FROM trajectories NOT INDEXED GROUP BY run, task"""
-TOTALS = """SELECT t.run, count(*) AS planned, count(t.settled) AS settled,
-        sum(t.settled IS NOT NULL AND t.status = 4) AS failed
-    FROM trajectories t NOT INDEXED JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
-    WHERE k.current GROUP BY t.run"""
-_OPEN_NOW = "open + (NEW.settled IS NULL) - (OLD.settled IS NULL)"
-# Consumers and deliveries of version 3, from the tables with these names, as those of version 4.
-_CONSUMERS_3 = """SELECT u.run, u.consumer, c.committed, 0 AS seen, 0 AS epoch, '' AS host,
-        0 AS pid, '' AS born, '' AS namespace, 0.0 AS lease_until, '' AS clock, 0.0 AS clock_until,
-        0.0 AS lease_seconds
-    FROM (SELECT run, consumer FROM {deliveries} UNION SELECT run, consumer FROM {consumers}) u
-    LEFT JOIN {consumers} c ON c.run = u.run AND c.consumer = u.consumer"""
-_DELIVERIES_3 = """SELECT d.run, d.task, d.consumer, 1 AS state, coalesce(
-        (SELECT max(t.settled) FROM trajectories t WHERE t.run = d.run AND t.task = d.task), 0)
-        AS settled, d.step, d.place, '' AS reason FROM {deliveries} d"""
-
-_MIGRATIONS: dict[int, tuple[str, ...]] = {
-    1: (
-        """CREATE TABLE runs(
-            id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, spec BLOB NOT NULL,
-            changes BLOB NOT NULL, created REAL NOT NULL)""",
-        """CREATE TABLE tasks(
-            run INTEGER NOT NULL REFERENCES runs(id), ordinal INTEGER NOT NULL, id TEXT NOT NULL,
-            body BLOB NOT NULL, crc INTEGER NOT NULL, current INTEGER NOT NULL DEFAULT 1,
-            UNIQUE(run, ordinal), UNIQUE(run, id))""",
-        # Never the same id twice: a worker that was buried must not be taken for its successor.
-        """CREATE TABLE workers(
-            id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs(id),
-            host TEXT NOT NULL,
-            pid INTEGER NOT NULL, born TEXT NOT NULL, lease_until REAL NOT NULL)""",
-        """CREATE TABLE trajectories(
-            id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id),
-            task INTEGER NOT NULL, sample INTEGER NOT NULL, status INTEGER NOT NULL DEFAULT 0,
-            epoch INTEGER NOT NULL DEFAULT 0, owner INTEGER REFERENCES workers(id),
-            settled INTEGER, UNIQUE(run, task, sample))""",
-        """CREATE INDEX trajectories_open ON trajectories(run, task) WHERE settled IS NULL""",
-        # A rowid table that only grows at its end, with the unique index beside it: keyed by
-        # (trajectory, seq) without rowids it measured 3.7 times slower.
-        """CREATE TABLE records(
-            position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
-            epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
-        """CREATE UNIQUE INDEX records_seq ON records(trajectory, seq)""",
-        """CREATE TABLE cuts(
-            position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
-            epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL,
-            reason TEXT NOT NULL)""",
-        """CREATE TABLE blobs(digest BLOB PRIMARY KEY, body BLOB NOT NULL)""",
-        """CREATE TABLE deliveries(
-            run INTEGER NOT NULL, consumer TEXT NOT NULL, task INTEGER NOT NULL,
-            step INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY(run, consumer, task))""",
-        """CREATE INDEX deliveries_step ON deliveries(run, consumer, step)""",
-        """CREATE TABLE consumers(
-            run INTEGER NOT NULL, consumer TEXT NOT NULL, committed INTEGER NOT NULL,
-            PRIMARY KEY(run, consumer))""",
-        # Each writer's last committed batch: after an error at COMMIT it shows what happened.
-        """CREATE TABLE writers(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
-        # The order in which trajectories settle: deliveries follow it.
-        """CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL)""",
-        """INSERT INTO counters VALUES ('settled', 0)""",
-    ),
-    # Records are found by their links, see `chain`: the index cost half of every append.
-    2: (
-        """CREATE TABLE links(position INTEGER PRIMARY KEY, previous INTEGER NOT NULL)""",
-        """CREATE TABLE heads(
-            trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
-        """INSERT INTO links SELECT position, lag(position, 1, 0)
-            OVER (PARTITION BY trajectory ORDER BY seq) FROM records""",
-        """INSERT INTO heads SELECT trajectory, max(position), max(seq) + 1 FROM records
-            GROUP BY trajectory""",
-        """DROP INDEX records_seq""",
-        # An older Holdfast that has the file open would go on adding records without links. It
-        # writes its batch number with every transaction: now it finds no table for it, and fails.
-        """ALTER TABLE writers RENAME TO batches""",
-    ),
-    # Where a worker's pid means something, and its lease on a clock that nobody sets.
-    3: (
-        """ALTER TABLE workers ADD COLUMN namespace TEXT NOT NULL DEFAULT ''""",
-        """ALTER TABLE workers ADD COLUMN clock TEXT NOT NULL DEFAULT ''""",
-        """ALTER TABLE workers ADD COLUMN clock_until REAL NOT NULL DEFAULT 0""",
-        """ALTER TABLE workers ADD COLUMN lease_seconds REAL NOT NULL DEFAULT 0""",
-    ),
-    # Runs that take tasks while they are worked on, weight versions, and a ledger with one end for
-    # each group. Nothing that is done for a step reads more in a large run than in a small one.
-    4: (
-        """CREATE TABLE streams(run INTEGER PRIMARY KEY REFERENCES runs(id))""",
-        """CREATE TABLE versions(
-            run INTEGER NOT NULL REFERENCES runs(id), ordinal INTEGER NOT NULL, name TEXT NOT NULL,
-            step INTEGER NOT NULL, digest TEXT NOT NULL,
-            PRIMARY KEY(run, ordinal), UNIQUE(run, name))""",
-        """CREATE TABLE task_groups(
-            run INTEGER NOT NULL, task INTEGER NOT NULL, open INTEGER NOT NULL, settled INTEGER,
-            PRIMARY KEY(run, task)) WITHOUT ROWID""",
-        f"""INSERT INTO task_groups {GROUPS}""",
-        """CREATE INDEX task_groups_settled ON task_groups(run, settled)
-            WHERE settled IS NOT NULL""",
-        """CREATE TABLE totals(
-            run INTEGER PRIMARY KEY, planned INTEGER NOT NULL, settled INTEGER NOT NULL,
-            failed INTEGER NOT NULL)""",
-        f"""INSERT INTO totals {TOTALS}""",
-        """ALTER TABLE deliveries RENAME TO deliveries_3""",
-        """ALTER TABLE consumers RENAME TO consumers_3""",
-        """CREATE TABLE consumers(
-            run INTEGER NOT NULL REFERENCES runs(id), consumer TEXT NOT NULL, committed INTEGER,
-            seen INTEGER NOT NULL, epoch INTEGER NOT NULL, host TEXT NOT NULL,
-            pid INTEGER NOT NULL, born TEXT NOT NULL, namespace TEXT NOT NULL,
-            lease_until REAL NOT NULL, clock TEXT NOT NULL, clock_until REAL NOT NULL,
-            lease_seconds REAL NOT NULL, PRIMARY KEY(run, consumer))""",
-        "INSERT INTO consumers "
-        + _CONSUMERS_3.format(deliveries="deliveries_3", consumers="consumers_3"),
-        # `settled` is the group's place in the order of settling, `place` its own in the batch.
-        """CREATE TABLE deliveries(
-            run INTEGER NOT NULL, task INTEGER NOT NULL, consumer TEXT NOT NULL,
-            state INTEGER NOT NULL, settled INTEGER NOT NULL, step INTEGER, place INTEGER,
-            reason TEXT NOT NULL, PRIMARY KEY(run, task, consumer))""",
-        "INSERT INTO deliveries " + _DELIVERIES_3.format(deliveries="deliveries_3"),
-        """DROP TABLE deliveries_3""",
-        """DROP TABLE consumers_3""",
-        """CREATE INDEX deliveries_ready ON deliveries(run, consumer, settled) WHERE state = 0""",
-        """CREATE INDEX deliveries_step ON deliveries(run, consumer, step) WHERE state IN (1, 2)""",
-        # Triggers: the rows that these count are changed in many places, also by a repair.
-        """CREATE TRIGGER trajectories_planned AFTER INSERT ON trajectories
-            BEGIN
-                INSERT OR IGNORE INTO task_groups VALUES (NEW.run, NEW.task, 0, NULL);
-                UPDATE task_groups SET open = open + 1, settled = NULL
-                    WHERE run = NEW.run AND task = NEW.task;
-                INSERT OR IGNORE INTO totals VALUES (NEW.run, 0, 0, 0);
-                UPDATE totals SET planned = planned + 1 WHERE run = NEW.run;
-            END""",
-        """CREATE TRIGGER tasks_current AFTER UPDATE OF current ON tasks
-            WHEN NEW.current IS NOT OLD.current
-            BEGIN
-                UPDATE totals SET (planned, settled, failed) = (
-                    SELECT totals.planned + count(*) * (NEW.current - OLD.current),
-                        totals.settled + count(t.settled) * (NEW.current - OLD.current),
-                        totals.failed + coalesce(sum(t.settled IS NOT NULL AND t.status = 4), 0)
-                            * (NEW.current - OLD.current)
-                    FROM trajectories t WHERE t.run = NEW.run AND t.task = NEW.ordinal)
-                    WHERE run = NEW.run;
-            END""",
-        f"""CREATE TRIGGER trajectories_settled AFTER UPDATE OF settled, status ON trajectories
-            WHEN NEW.settled IS NOT OLD.settled
-                OR (NEW.settled IS NOT NULL AND NEW.status IS NOT OLD.status)
-            BEGIN
-                UPDATE task_groups SET open = {_OPEN_NOW}, settled = CASE WHEN {_OPEN_NOW} = 0
-                    THEN max(coalesce(settled, 0), NEW.settled) END
-                    WHERE run = NEW.run AND task = NEW.task;
-                UPDATE totals SET
-                    settled = settled + (NEW.settled IS NOT NULL) - (OLD.settled IS NOT NULL),
-                    failed = failed + (NEW.settled IS NOT NULL AND NEW.status = 4)
-                        - (OLD.settled IS NOT NULL AND OLD.status = 4)
-                    WHERE run = NEW.run AND (
-                        SELECT current FROM tasks WHERE run = NEW.run AND ordinal = NEW.task);
-            END""",  # noqa: S608 - ours
-        # Such a group is not ready any more, and is looked at again when it is.
-        """CREATE TRIGGER trajectories_reopened AFTER UPDATE OF settled ON trajectories
-            WHEN NEW.settled IS NULL AND OLD.settled IS NOT NULL
-            BEGIN
-                DELETE FROM deliveries
-                    WHERE run = NEW.run AND task = NEW.task AND state IN (0, 3);
-            END""",
-    ),
-    # What is free, and what a worker holds: neither is searched for among what others hold.
-    5: (
-        """DROP INDEX trajectories_open""",
-        """CREATE INDEX trajectories_open ON trajectories(run, owner, task)
-            WHERE settled IS NULL""",
-    ),
+_TYPES = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "name": "text",
+    "bytes": "blob",
+    "half": "",
+    "most": " WITHOUT ROWID",
+    "length": "",
+    "in": "",
 }
-
-_FIRST_IN = {"links": 2, "streams": 4}
-"""Tables that are in no older version."""
-
-# What readers of an older file see of the tables that it does not have: they may not migrate it.
-_VIEWS: dict[int, tuple[str, ...]] = {
-    1: (
-        """CREATE TEMP VIEW links AS SELECT r.position, coalesce(p.position, 0) AS previous
-            FROM records r LEFT JOIN records p
-            ON p.trajectory = r.trajectory AND p.seq = r.seq - 1""",
-        """CREATE TEMP VIEW heads AS SELECT trajectory, max(position) AS position,
-            max(seq) + 1 AS length FROM records GROUP BY trajectory""",
-    ),
-    2: (
-        """CREATE TEMP VIEW workers AS SELECT *, '' AS namespace, '' AS clock, 0 AS clock_until,
-            0 AS lease_seconds FROM main.workers""",
-    ),
-    3: (
-        """CREATE TEMP VIEW streams AS SELECT 0 AS run WHERE 0""",
-        """CREATE TEMP VIEW versions AS SELECT 0 AS run, 0 AS ordinal, '' AS name, 0 AS step,
-            '' AS digest WHERE 0""",
-        f"""CREATE TEMP VIEW task_groups AS {GROUPS}""",
-        f"""CREATE TEMP VIEW totals AS {TOTALS}""",
-        "CREATE TEMP VIEW consumers AS "
-        + _CONSUMERS_3.format(deliveries="main.deliveries", consumers="main.consumers"),
-        "CREATE TEMP VIEW deliveries AS " + _DELIVERIES_3.format(deliveries="main.deliveries"),
-    ),
-    4: (),
+_RECORDS = (
+    # A table that only grows at its end. An index by trajectory was half of SQLite's work, so
+    # records are found by their links: see `chain`.
+    """CREATE TABLE records(
+        position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
+        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
+    """CREATE TABLE links(position INTEGER PRIMARY KEY, previous INTEGER NOT NULL)""",
+    """CREATE TABLE heads(
+        trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
+    # Each writer's last commit.
+    """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
+)
+_MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: (*(statement.format(**_TYPES) for statement in TABLES), *_RECORDS),
 }
 
 
@@ -292,7 +121,7 @@ def mode_to_read(path: Path) -> str:
 def require(connection: sqlite3.Connection, path: Path | str) -> None:
     """For reading: makes sure that `connection` is to a journal that was begun, or raises.
 
-    Changes nothing, also in a journal of an older version.
+    Changes nothing.
     """
     if _is_special(path):
         raise _no_file(path, "read")
@@ -302,9 +131,11 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
             raise JournalError(
                 f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
             )
-        for older in range(version, VERSION):
-            for view in _VIEWS[older]:
-                connection.execute(view)
+        if version < VERSION:
+            raise JournalError(
+                f"journal {path} has version {version}, and this Holdfast reads {VERSION}; a "
+                "command that writes, such as holdfast run, brings it forward"
+            )
     except UnicodeDecodeError as error:
         raise _unreadable_schema(path) from error
     except sqlite3.DatabaseError as error:
@@ -394,7 +225,7 @@ def _is_without_room(path: Path) -> bool:
 
 def _lock_holder(path: Path) -> str:
     """Linux tells who locks which byte of a file; to ask SQLite's own file would drop our locks."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         inode = beside(path, "-shm").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
             *_, mode, pid, place, begin, _end = line.split()
@@ -458,23 +289,12 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
             f"journal {path} has version {version}, written by a newer Holdfast; this one reads "
             f"up to {VERSION}. Upgrade Holdfast, or name another journal"
         )
-    _check_version(connection, path, version)
-    return int(version)
-
-
-def _check_version(connection: sqlite3.Connection, path: Path | str, version: int) -> None:
-    """Mark and version are written with the tables: a version that they are not of is damage. Else
-    the journal would be taken for an empty one, or brought forward twice."""
-    # Of a damaged schema, not every name can be read.
-    found = connection.execute(
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('links', 'streams')"
-    )
-    has = max((_FIRST_IN[name] for (name,) in found.fetchall()), default=1)
-    if version < has:
+    if version < 1:
+        # Mark and version are written with the tables. Else it would be taken for an empty one.
         raise JournalDamaged(
-            f"journal {path} is damaged (its header says version {version}, and its tables are of "
-            f"version {has} or later): {SALVAGE}"
+            f"journal {path} is damaged (its header says version {version}): {SALVAGE}"
         )
+    return int(version)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -498,3 +318,169 @@ def _roll_back(connection: sqlite3.Connection) -> None:
     """Ends what is still open; SQLite may have ended it itself."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+# --- the journal's identity, and the numbers of its commits
+#
+# Both are in the database itself: the number of the last commit as the highest of table `batches`,
+# the identity, a random number, among the counters. A writer's name begins with the identity, so
+# that a log of another journal cannot pass for ours: each of its commits names a writer of its own.
+
+_NUMBER_BYTES = 5
+
+
+def give_identity(connection: sqlite3.Connection) -> None:
+    """Within a transaction; a journal that has one keeps it."""
+    number = secrets.token_bytes(_NUMBER_BYTES)
+    identity = int.from_bytes(number + _check_of(number), "big")
+    connection.execute("INSERT OR IGNORE INTO counters VALUES ('identity', ?)", (identity,))
+
+
+def identity_of(connection: sqlite3.Connection) -> int | None:
+    """None where damage made something else of it."""
+    row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
+    if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
+        return None
+    found = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
+    return row[0] if _check_of(found[:-2]) == found[-2:] else None
+
+
+def _check_of(number: bytes) -> bytes:
+    """A part of the identity itself: half a page must not pass for another journal."""
+    return binascii.crc_hqx(number, 0xFFFF).to_bytes(2, "big")
+
+
+def last_number(connection: sqlite3.Connection) -> int:
+    (number,) = connection.execute("SELECT max(batch) FROM batches").fetchone()
+    return number if isinstance(number, int) else 0
+
+
+def has_foreign_writers(connection: sqlite3.Connection, identity: int) -> bool:
+    """Whether a writer of another journal has committed here."""
+    (count,) = connection.execute(
+        "SELECT count(*) FROM batches WHERE name LIKE '%-%' AND name NOT LIKE ?",
+        (f"{identity:016x}-%",),
+    ).fetchone()
+    return bool(count)
+
+
+# --- creating: a new journal is whole or not there, whenever the power fails
+#
+# It is made under another name, synced, and gets its own by a rename. An empty file is no journal
+# yet: it gives way to the new one.
+
+_NEW = "-new"
+_SIDES = ("-wal", "-shm", "-journal")
+
+
+def create_if_missing(path: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
+    """Returns when there is a file with something in it, of whatever kind."""
+    file = beside(path, "")
+    if _is_there(file):
+        return
+    make_folders(file.parent)
+    with _alone(file.parent):
+        if not _is_there(file):
+            _create(file, connect)
+
+
+def _is_there(file: Path) -> bool:
+    return file.exists() and (not file.is_file() or file.stat().st_size > 0)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Until the end no other process creates a journal in the folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _create(file: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
+    new = beside(file, _NEW)
+    _remove(new, *(beside(new, side) for side in _SIDES))  # Left by one who was killed here.
+    new.touch(mode=0o600)
+    if file.exists():
+        make_alike(new, file)
+    with closing(connect(f"{new.as_uri()}?mode=rw")) as connection:
+        make(connection, file)
+    sync_file(new)
+    # What lies beside a file that is gone would be read as a part of the new one.
+    if beside(file, "-wal").exists():
+        set_aside(beside(file, "-wal"))
+    _remove(*(beside(file, side) for side in _SIDES))
+    crashpoint.reach("journal.creating")
+    new.replace(file)
+    crashpoint.reach("journal.creating")
+    sync_folder(file.parent)
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        with suppress(FileNotFoundError):
+            file.unlink()
+
+
+def set_aside(file: Path) -> Path:
+    """Gives the file a name under which nobody but its owner looks for it; empty, it is removed."""
+    if not file.stat().st_size:
+        file.unlink()
+        return file
+    kept = aside_of(file)
+    file.rename(kept)
+    return kept
+
+
+def aside_of(file: Path) -> Path:
+    """The first such name that is free."""
+    return next(
+        kept for kept in (kept_name(file, number) for number in count(1)) if not kept.exists()
+    )
+
+
+def kept_name(file: Path, number: int) -> Path:
+    return file.with_name(f"{file.name}.kept-{number}")
+
+
+# --- one journal, one name
+#
+# SQLite finds the log of a file by the file's name. Under a second name the file has a second log,
+# and two processes that use one each write over each other's pages. A folder may have as many names
+# as it likes, and a symbolic link is followed: the log lies beside the file then. A hard link, and
+# a mount of the single file, are refused, whether or not anyone else is there: what a process that
+# was killed left in the other log is not seen from here.
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT_POINT = 4
+
+
+def refuse_second_name(path: Path) -> None:
+    """`JournalError` for a file with a log that may lie elsewhere."""
+    file = beside(path, "")
+    if not file.is_file():
+        return
+    if (names := file.stat().st_nlink) > 1:
+        raise JournalError(
+            f"journal {path} has {names} names (hard links), and its log lies beside one of them: "
+            "remove the others, or copy it to a name of its own"
+        )
+    if _is_mounted(file):
+        raise JournalError(
+            f"journal {path} is mounted as a single file, and its log (-wal) does not lie here: "
+            "mount its folder instead"
+        )
+
+
+def _is_mounted(file: Path) -> bool:
+    try:
+        mounts = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False  # No Linux: there are no mounts of single files.
+    return any(_unescaped(mount.split()[_MOUNT_POINT]) == bytes(file) for mount in mounts)
+
+
+def _unescaped(name: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)

@@ -87,4 +87,4 @@ def imported_modules() -> tuple[str, ...]:
     installed = importlib.metadata.packages_distributions()
     known = {name.partition(".")[0] for name in list(sys.modules)}
     wanted = {name for name in known if name in installed and not name.startswith("_")}
-    return tuple(sorted((wanted | {"asyncpg"}) - {"holdfast", "pip", "setuptools"}))
+    return tuple(sorted((wanted | {"psycopg"}) - {"holdfast", "pip", "setuptools"}))

@@ -28,7 +28,8 @@ from holdfast.gateway.calls.unsupported import IgnoredFields
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import SECRET_BYTES, load_or_create_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor
-from holdfast.journal import MEMORY, is_server
+from holdfast.journal import is_server
+from holdfast.journal.journal import MEMORY
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprinted
 from holdfast.server_tokens import LoopbackToken
@@ -172,7 +173,7 @@ def _secret(args: argparse.Namespace) -> bytes:
     """Beside the journal, or in it on a server: the right to resume the run is the right to resume
     its agents."""
     if is_server(args.journal):
-        from holdfast.journal.postgres.secret import load_or_make_secret
+        from holdfast.journal.postgres.journal import load_or_make_secret
 
         return load_or_make_secret(args.journal, "gateway", size=SECRET_BYTES)
     path = Path(args.journal)

@@ -23,8 +23,6 @@ from holdfast.journal.journal import (
     digest_of,
 )
 from holdfast.journal.lease_clock import with_lease_end
-from holdfast.journal.memory_ledger import ConsumerLedger, ReadyGroup
-from holdfast.journal.memory_runs import MemoryRuns, MemoryTrajectory
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
     check_batch,
@@ -43,9 +41,11 @@ from holdfast.records.run import Run
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
+from support.simulation.model_ledger import ConsumerLedger, ReadyGroup
+from support.simulation.model_runs import ModelRuns, ModelTrajectory
 
 
-class MemoryJournal(MemoryRuns, ClosedByBlock):
+class ModelJournal(ModelRuns, ClosedByBlock):
     """See `Journal`. Closing it forgets nothing; dropping it does."""
 
     # --- workers and leases
@@ -111,11 +111,11 @@ class MemoryJournal(MemoryRuns, ClosedByBlock):
             claims.append(Claim(task, ordinal, leases, settled))
         return claims
 
-    def _is_held(self, member: MemoryTrajectory) -> bool:
+    def _is_held(self, member: ModelTrajectory) -> bool:
         holder = self._workers.get(member.owner or 0)
         return holder is not None and holder[1] > time.monotonic()
 
-    def _lease(self, member: MemoryTrajectory, worker: Worker) -> Lease:
+    def _lease(self, member: ModelTrajectory, worker: Worker) -> Lease:
         member.owner, member.epoch = worker.id, member.epoch + 1
         return Lease(
             key=member.key,

@@ -8,7 +8,6 @@ from msgspec import Struct, structs
 from holdfast.journal.changes import Changes
 from holdfast.journal.journal import Deletion, RunProgress, RunRow, TrajectoryRow, Worker
 from holdfast.journal.lease_clock import with_lease_end
-from holdfast.journal.memory_ledger import ConsumerLedger
 from holdfast.journal.process import is_gone
 from holdfast.journal.references import reachable
 from holdfast.journal.rules import (
@@ -29,9 +28,10 @@ from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
+from support.simulation.model_ledger import ConsumerLedger
 
 
-class MemoryTrajectory(Struct):
+class ModelTrajectory(Struct):
     """One trajectory and its log."""
 
     id: int
@@ -45,15 +45,15 @@ class MemoryTrajectory(Struct):
     settled: int | None = None
 
 
-class MemoryRuns:
+class ModelRuns:
     """The part of a journal in memory that knows runs, and everything that they have."""
 
     def __init__(self) -> None:
         self._runs: dict[int, Run] = {}
         self._tasks: dict[int, list[Task]] = {}
         self._current: dict[int, set[str]] = {}
-        self._trajectories: dict[int, MemoryTrajectory] = {}
-        self._by_task: dict[tuple[int, int], list[MemoryTrajectory]] = {}
+        self._trajectories: dict[int, ModelTrajectory] = {}
+        self._by_task: dict[tuple[int, int], list[ModelTrajectory]] = {}
         self._workers: dict[int, tuple[Worker, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._streams: set[int] = set()
@@ -112,7 +112,7 @@ class MemoryRuns:
             sealed=run.id not in self._streams,
         )
 
-    def _current_members(self, run: int) -> list[MemoryTrajectory]:
+    def _current_members(self, run: int) -> list[ModelTrajectory]:
         current = self._current[run]
         return [
             member
@@ -203,10 +203,10 @@ class MemoryRuns:
             raise journal_in_use([self._runs[worker.run].spec.name for worker in live])
         return 0
 
-    def _of_run(self, run: int) -> list[MemoryTrajectory]:
+    def _of_run(self, run: int) -> list[ModelTrajectory]:
         return [member for member in self._trajectories.values() if member.run == run]
 
-    def _blobs_of(self, members: list[MemoryTrajectory]) -> set[bytes]:
+    def _blobs_of(self, members: list[ModelTrajectory]) -> set[bytes]:
         bodies = (body for member in members for body in member.records)
         return reachable(bodies, self._blobs.get, among=set(self._blobs))
 
@@ -238,7 +238,7 @@ class MemoryRuns:
                 member.settled, member.epoch = None, member.epoch + 1
                 self._forget(member)
 
-    def _forget(self, member: MemoryTrajectory) -> None:
+    def _forget(self, member: ModelTrajectory) -> None:
         """Its group is open again."""
         for (run, _), ledger in self._ledgers.items():
             if run == member.run:
@@ -259,7 +259,7 @@ class MemoryRuns:
             for sample in range(len(members), run.spec.samples):
                 key = TrajectoryKey(run.spec.name, task.id, sample)
                 self._trajectory_ids += 1
-                made = MemoryTrajectory(self._trajectory_ids, run.id, ordinal, key, [])
+                made = ModelTrajectory(self._trajectory_ids, run.id, ordinal, key, [])
                 self._trajectories[made.id] = made
                 members.append(made)
 
@@ -306,7 +306,7 @@ class MemoryRuns:
             self._row(member) for ordinal in wanted for member in self._by_task[run.id, ordinal]
         ]
 
-    def _row(self, member: MemoryTrajectory) -> TrajectoryRow:
+    def _row(self, member: ModelTrajectory) -> TrajectoryRow:
         owner = self._workers.get(member.owner or 0)
         return TrajectoryRow(
             key=member.key,

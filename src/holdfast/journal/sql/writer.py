@@ -1,51 +1,42 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up; the thread takes what is ready, with no timer, runs it as one transaction, and
-wakes every waiter with one call into the event loop. So a single appender waits for one fsync, and
-256 of them share it.
+Operations queue up; the thread takes what is ready, with no timer, lets the store commit it as one
+transaction, and wakes every waiter with one call into the event loop. So a single appender waits
+for one commit, and 256 of them share it.
 
 Under load two halves take turns, because there is one interpreter lock: the loop needs it to go on
-with the callers of durable records, the thread needs it for everything but the work inside
-SQLite, and the longest piece of that is COMMIT. So the callers of a batch wake right before the
+with the callers of durable records, the thread needs it for everything but the work inside the
+database, and the longest piece of that is COMMIT. So the callers of a batch wake right before the
 COMMIT of the next one, and the loop is busy while the disk is. When nothing else waits, or what
 waits may take long, they wake at once; and where the disk takes longer than the loop, all share its
-fsync.
+commit.
 
-Failure rules. An operation that is refused fails its own caller only. After an I/O error the
-outcome of the transaction is unknown: the connection is closed and never used again, a new one
-reads the number of the writer's last commit, under the write lock, and only then is it known
-whether the batch is in the journal. If it is not, it is tried once more; if that fails too, its
-callers get the error, and an outcome that could not be read remains unknown to them.
+An operation that is refused fails its own caller only. What happens after an error at COMMIT is the
+store's to know: see `Committer`.
 """
 
 import asyncio
 import os
-import sqlite3
 import threading
-import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
-from holdfast import crashpoint
-from holdfast.journal.sqlite.checkpoint import Checkpointer
-from holdfast.journal.sqlite.commits import Commits
-from holdfast.journal.sqlite.handle import Handle
-from holdfast.journal.sqlite.schema import explain
+from holdfast.journal.entries import AppendEntry
+from holdfast.journal.sql.groups import settle
+from holdfast.journal.sql.store import Store
 from holdfast.records.errors import JournalError
 
 MAX_ROWS = 512
 MAX_BYTES = 8 * 1024 * 1024
 QUEUE_ROWS = 4 * MAX_ROWS
 QUEUE_BYTES = 8 * MAX_BYTES
-# Two halves take two fsyncs: worth it for more rows than this, as long as a COMMIT takes less time
+# Two halves take two commits: worth it for more rows than this, as long as a COMMIT takes less time
 # than the event loop, which has about this much to do for each of them (measured).
 SPLIT_ROWS = 64
 LOOP_SECONDS = 10e-6
-BUSY_SECONDS = 30.0
 CLOSE_TIMEOUT = 60.0
 
 
@@ -61,16 +52,13 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-class Operation(ABC):
+class Operation:
     """Something to do inside a transaction, who waits for it, and what came of it.
 
     It may be run again after a failed commit.
     """
 
     __slots__ = ("error", "future", "loop", "result", "rows", "size")
-
-    brief = False
-    """Takes no longer than its rows take, so that others may wait for it."""
 
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[object]"
@@ -81,52 +69,89 @@ class Operation(ABC):
         self.result: object = None
         self.error: BaseException | None = None
 
-    @abstractmethod
-    def run(self, connection: sqlite3.Connection) -> object: ...
+
+class Append(Operation):
+    """One or more entries that are written together or not at all."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[AppendEntry]):
+        # Not by `super()`: this is the hottest path that there is.
+        self.rows = self.size = 0
+        for entry in entries:
+            self.rows += len(entry.rows)
+            self.size += entry.size
+        self.result = self.error = None
+        self.entries = entries
 
 
 class WriteCall(Operation):
-    """Any function of the connection, isolated by a savepoint."""
+    """Any function of the store."""
 
     __slots__ = ("function",)
 
-    def __init__(self, function: Callable[[sqlite3.Connection], object], size: int = 0):
+    def __init__(self, function: Callable[[Store], object], *, size: int = 0):
         super().__init__(1, size)
         self.function = function
 
-    def run(self, connection: sqlite3.Connection) -> object:
-        connection.execute("SAVEPOINT call")
-        try:
-            result = self.function(connection)
-        except sqlite3.OperationalError:
-            raise
-        except BaseException:
-            connection.execute("ROLLBACK TO call")
-            connection.execute("RELEASE call")
-            raise
-        connection.execute("RELEASE call")
-        return result
+
+def write_appends(store: Store, appends: Sequence[Append]) -> None:
+    """Those that are not refused; the others get their error."""
+
+    def refuse(number: int, error: JournalError) -> None:
+        appends[number].error = error
+
+    store.append([append.entries for append in appends], refuse)
+    settled: list[int] = []
+    restated: list[int] = []
+    for append in appends:
+        if append.error is not None:
+            continue
+        for entry in append.entries:
+            if entry.settled:
+                settled.append(entry.lease.id)
+            elif entry.status is not None and entry.lease.settled:
+                restated.append(entry.lease.id)
+    if settled or restated:
+        settle(store, settled, restated=restated)
+
+
+class Committer(Protocol):
+    """A store's side of the writer; only the writer's thread calls it.
+
+    After an error at COMMIT the outcome is unknown: the committer finds out whether the batch is in
+    the journal, and only then decides. `commit` returns when each operation has its result or its
+    error; a batch is in the journal once, or not at all and then all its operations have an error.
+    """
+
+    mixes_calls: bool
+    """Whether calls may share a transaction with appends and with each other."""
+    seconds: float
+    """How long a COMMIT takes."""
+
+    def commit(self, batch: list[Operation], wake: Callable[[], None]) -> None:
+        """`wake` is called right before COMMIT, and before anything that may take long."""
+        ...
+
+    def tidy(self, wake: Callable[[], None]) -> None:
+        """Called between two batches."""
+        ...
+
+    def give_up(self) -> None:
+        """From another thread: nobody waits any more for what cannot be written now."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Writer:
     """Owns the write connection. Started by the first operation, stopped by `close`."""
 
-    def __init__(
-        self,
-        path: Path,
-        handle: Handle,
-        run_batch: Callable[[sqlite3.Connection, list[Operation]], None],
-        checkpointer: Checkpointer,
-        commits: Commits,
-    ):
-        self._path = path
-        self._handle = handle
-        self._run_batch = run_batch
-        self._checkpointer = checkpointer
-        self._commits = commits
-        self._number = 0
-        """Of the commit that is being tried; 0 before it has one."""
+    def __init__(self, name: str, committer: Committer):
+        self._name = name
+        self._committer = committer
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._next: Operation | None = None
         self._thread: threading.Thread | None = None
         self._rows = 0
         self._bytes = 0
@@ -138,8 +163,6 @@ class Writer:
         self._closed = False
         self._forks = _forks
         self._unnotified: list[Operation] = []
-        self._untidied: int | None = None
-        self._commit_seconds = 0.0
         self.batches = 0
 
     # --- the event loop's side
@@ -164,7 +187,7 @@ class Writer:
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
         """Queues at once, in the order of the calls; the future ends when it is durable."""
         if self._closed:
-            raise JournalError(f"journal {self._path} is closed")
+            raise JournalError(f"journal {self._name} is closed")
         if self._thread is None or self._forks != _forks:
             self._start()
         operation.loop = asyncio.get_running_loop()
@@ -176,19 +199,22 @@ class Writer:
         self._queue.put(operation)
         return operation.future
 
+    def check_process(self) -> None:
+        if self._forks != _forks:
+            raise JournalError(
+                f"journal {self._name} was opened before this process was forked; open it anew"
+            )
+
     def _start(self) -> None:
         with self._counting:
-            if self._forks != _forks:
-                raise JournalError(
-                    f"journal {self._path} was opened before this process was forked; open it anew"
-                )
+            self.check_process()
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="holdfast-journal", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError as error:
                     raise JournalError(
-                        f"journal {self._path} cannot be written: {error}"
+                        f"journal {self._name} cannot be written: {error}"
                     ) from error
                 self._thread = thread
 
@@ -211,7 +237,8 @@ class Writer:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
             # Where all is written, it only moves a long log into the file: that can be left undone.
             if self._thread.is_alive() and self._done < self._queued:
-                raise JournalError(f"journal {self._path} did not finish its writes in time")
+                self._committer.give_up()
+                raise JournalError(f"journal {self._name} did not finish its writes in time")
 
     def _settle(self, batch: list[Operation], woken: "list[asyncio.Future[None]]") -> None:
         for operation in batch:
@@ -231,21 +258,35 @@ class Writer:
 
     def _work(self) -> None:
         closing = False
-        while not closing and (first := self._queue.get()) is not None:
+        while not closing and (first := self._take()) is not None:
             batch, closing = self._gather(first)
-            if not all(operation.brief for operation in batch):
+            if not all(isinstance(operation, Append) for operation in batch):
                 self._notify_waiters()
             try:
                 self._commit(batch)
             finally:
                 self._notify_waiters()
+            self.batches += 1
             self._unnotified = batch
-            if self._queue.empty() or not self._is_quick(self._queue.qsize() + len(batch)):
+            if self._is_idle() or not self._is_quick(self._queue.qsize() + len(batch)):
                 self._notify_waiters()
-            self._tidy()
+            self._committer.tidy(self._notify_waiters)
         self._notify_waiters()
-        self._handle.close()
-        self._commits.close()
+        self._committer.close()
+
+    def _commit(self, batch: list[Operation]) -> None:
+        try:
+            self._committer.commit(batch, self._notify_waiters)
+        except Exception as error:  # A bug of ours must fail its callers, not hang them.
+            for operation in batch:
+                operation.error = operation.error or error
+
+    def _take(self) -> Operation | None:
+        operation, self._next = self._next, None
+        return operation or self._queue.get()
+
+    def _is_idle(self) -> bool:
+        return self._next is None and self._queue.empty()
 
     def _notify_waiters(self) -> None:
         """Those of the batch before, unless they know."""
@@ -283,17 +324,24 @@ class Writer:
     def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
         batch, rows, size = [first], first.rows, first.size
         most = self._share(1 + self._queue.qsize() + len(self._unnotified))
-        while rows < most and size < MAX_BYTES:
+        while rows < most and size < MAX_BYTES and self._may_grow(batch[-1]):
             try:
                 operation = self._queue.get_nowait()
             except Empty:
                 break
             if operation is None:
                 return batch, True
+            if not self._may_grow(operation):
+                self._next = operation
+                break
             batch.append(operation)
             rows += operation.rows
             size += operation.size
         return batch, False
+
+    def _may_grow(self, operation: Operation) -> bool:
+        """Whether an operation may share its transaction."""
+        return self._committer.mixes_calls or isinstance(operation, Append)
 
     def _share(self, waiting: int) -> int:
         """How many rows to take when so many wait for this batch or the next."""
@@ -303,93 +351,30 @@ class Writer:
 
     def _is_quick(self, waiting: int) -> bool:
         """Whether the disk takes less time than the loop will take for so many."""
-        return self._commit_seconds < LOOP_SECONDS * waiting
-
-    def _commit(self, batch: list[Operation]) -> None:
-        self._number = 0
-        failure: JournalError | None = None
-        for again in (False, True):
-            try:
-                self._transaction(batch, again=again)
-            except (sqlite3.Error, JournalError) as error:
-                self._handle.give_up()
-                failure = failure or _journal_error(error, self._path)
-            except Exception as error:  # A bug of ours must fail its callers, not hang them.
-                self._handle.give_up()
-                return _fail(batch, error)
-            else:
-                return self._explain_refusals(batch)
-        if failure is not None and not self._is_durable():
-            return _fail(batch, failure)
-        return self._explain_refusals(batch)
-
-    def _transaction(self, batch: list[Operation], *, again: bool) -> None:
-        connection = self._handle.connection
-        self._begin(connection)
-        if again and self._commits.last_number(connection) == self._number:
-            connection.execute("ROLLBACK")
-            return
-        if again:
-            for operation in batch:
-                operation.result = operation.error = None
-        self._run_batch(connection, batch)
-        self._number = self._commits.next_number(connection)
-        rows = sum([operation.rows for operation in batch])
-        self._handle.check_place()
-        self._notify_waiters()
-        crashpoint.reach("journal.before_commit", rows)
-        began = time.monotonic()
-        connection.execute("COMMIT")
-        self._commit_seconds += (time.monotonic() - began - self._commit_seconds) / 4
-        crashpoint.reach("journal.after_commit", rows)
-        self._commits.note(self._number)
-        crashpoint.reach("journal.witnessed", rows)
-        self.batches += 1
-        self._untidied = sum([operation.size for operation in batch])
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        """Waits for the write lock, but lets no caller wait for that who is only to be woken."""
-        if self._unnotified:
-            connection.execute("PRAGMA busy_timeout=0")
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
-                    raise
-                self._notify_waiters()
-            connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
-        if not connection.in_transaction:
-            connection.execute("BEGIN IMMEDIATE")
-
-    def _tidy(self) -> None:
-        """Looks after the log, if something was written to it. No caller waits for that."""
-        size, self._untidied = self._untidied, None
-        if size is None or not self._checkpointer.after_commit(size):
-            return
-        self._notify_waiters()
-        try:
-            self._checkpointer.copy_rest(self._handle.connection)
-        except (sqlite3.Error, JournalError):  # The batch is durable; the handle is not trusted.
-            self._handle.give_up()
-
-    def _is_durable(self) -> bool:
-        """Whether the batch that just failed is in the journal after all."""
-        try:
-            return self._commits.last_number(self._handle.connection) == self._number
-        except (sqlite3.Error, JournalError):
-            self._handle.give_up()
-            return False
-
-    def _explain_refusals(self, batch: list[Operation]) -> None:
-        for operation in batch:
-            if isinstance(operation.error, sqlite3.Error):
-                operation.error = explain(operation.error, self._path)
+        return self._committer.seconds < LOOP_SECONDS * waiting
 
 
-def _fail(batch: list[Operation], error: Exception) -> None:
-    for operation in batch:
-        operation.error = error
+class InlineWriter:
+    """The same for a database in memory: there is nothing to wait for, so nothing is queued."""
 
+    has_room = True
 
-def _journal_error(error: sqlite3.Error | JournalError, path: Path) -> JournalError:
-    return error if isinstance(error, JournalError) else explain(error, path)
+    def __init__(self, commit: Callable[[list[Operation]], None]):
+        self._commit = commit
+        self.batches = 0
+
+    async def room(self) -> None: ...
+
+    def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
+        operation.loop = asyncio.get_running_loop()
+        operation.future = operation.loop.create_future()
+        self._commit([operation])
+        if operation.error is None:
+            operation.future.set_result(operation.result)
+        else:
+            operation.future.set_exception(operation.error)
+        return operation.future
+
+    def check_process(self) -> None: ...
+    async def drain(self) -> None: ...
+    async def close(self) -> None: ...

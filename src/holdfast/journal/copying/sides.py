@@ -1,0 +1,145 @@
+"""A run out of one journal and into another, as SQL: see `copy_runs`."""
+
+from collections.abc import Sequence
+
+from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
+from holdfast.journal.entries import AppendEntry
+from holdfast.journal.journal import Lease
+from holdfast.journal.rows import task_checksum
+from holdfast.journal.sql.groups import recount, recount_totals
+from holdfast.journal.sql.runs import by_id, rename, unseal
+from holdfast.journal.sql.store import Row, Store, refuse_none
+from holdfast.records.encoding.codec import checksum
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+def read_image(store: Store, run: Run) -> RunImage:
+    def rows(columns: str, table: str, order: str) -> list[Row]:
+        query = f"SELECT {columns} FROM {table} WHERE run = :run ORDER BY {order}"  # noqa: S608 - ours
+        return store.rows(query, run=run.id)
+
+    described = store.row("SELECT spec, changes, created FROM runs WHERE id = :run", run=run.id)
+    assert described is not None, "it was just listed"
+    members = rows("id, task, sample, status, epoch, settled", "trajectories", "task, sample")
+    spec, changes, created = described
+    return RunImage(
+        spec,
+        changes,
+        created,
+        store.row("SELECT 1 FROM streams WHERE run = :run", run=run.id) is None,
+        [
+            (ordinal, name, body, bool(current))
+            for ordinal, name, body, current in rows(
+                "ordinal, id, body, current", "tasks", "ordinal"
+            )
+        ],
+        [PlacedTrajectory(*row) for row in members],
+        rows("task, open, settled", "task_groups", "task"),
+        rows("ordinal, name, step, digest", "versions", "ordinal"),
+        rows("consumer, committed, seen", "consumers", "consumer"),
+        rows("task, consumer, state, settled, step, place, reason", "deliveries", "consumer, task"),
+    )
+
+
+def read_logs(store: Store, trajectories: Sequence[int]) -> list[LogRow]:
+    return [
+        LogRow(trajectory, row[1], row[2], row[4])
+        for trajectory, rows in store.logs(trajectories)
+        for row in rows
+    ]
+
+
+def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]]:
+    """The new run, and the new number of each trajectory by its old one."""
+    described = (name, image.named(name), image.changes, image.created)
+    store.insert("runs", "name, spec, changes, created", [described])
+    row = store.row("SELECT id FROM runs WHERE name = :name", name=name)
+    assert row is not None, "it was just written"
+    run: int = row[0]
+    store.insert("totals", "run", [(run,)])
+    store.insert(
+        "tasks",
+        "run, ordinal, id, body, crc, current",
+        [
+            (run, ordinal, task, body, task_checksum(body, ordinal), current)
+            for ordinal, task, body, current in image.tasks
+        ],
+    )
+    groups = [(run, ordinal, current) for ordinal, _, _, current in image.tasks]
+    store.insert("task_groups", "run, task, current", groups)
+    store.insert(
+        "trajectories",
+        "run, task, sample, status, epoch",
+        [
+            (run, member.task, member.sample, member.status, member.epoch)
+            for member in sorted(image.trajectories, key=lambda member: member.id)
+        ],
+    )
+    members = store.rows("SELECT task, sample, id FROM trajectories WHERE run = :run", run=run)
+    numbers = {(task, sample): number for task, sample, number in members}
+    return run, {row.id: numbers[row.task, row.sample] for row in image.trajectories}
+
+
+def write_logs(store: Store, rows: Sequence[LogRow]) -> None:
+    """Whole logs, by their new numbers, of trajectories that have none yet."""
+    epochs: dict[int, int] = dict(
+        store.rows(
+            "SELECT id, epoch FROM trajectories WHERE id = ANY(:ids)",
+            ids=sorted({row.trajectory for row in rows}),
+        )
+    )
+    store.append([[_entry(row, epochs[row.trajectory])] for row in rows], refuse_none)
+
+
+def _entry(row: LogRow, epoch: int) -> AppendEntry:
+    """Under the trajectory's epoch; the record keeps its own."""
+    trajectory, seq = row.trajectory, row.seq
+    lease = Lease(TrajectoryKey("", "", 0), trajectory, 0, epoch, Status.PENDING, False, seq)
+    crc = checksum(row.body, trajectory, seq, row.epoch)
+    record = (trajectory, seq, row.epoch, crc, row.body)
+    return AppendEntry(lease, seq, [record], len(row.body), None, None)
+
+
+def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> None:
+    """What is settled is settled in its order, and what consumers have is theirs."""
+    places = len(image.places)
+    row = store.row(
+        "UPDATE counters SET value = value + :more WHERE name = 'settled' RETURNING value",
+        more=places,
+    )
+    assert row is not None, "the journal was created with it"
+    placed = image.placed_from(row[0] - places)
+    store.run_many(
+        "UPDATE trajectories SET settled = :place WHERE id = :id",
+        [
+            {"place": member.settled, "id": numbers[member.id]}
+            for member in placed.trajectories
+            if member.settled is not None
+        ],
+    )
+    columns = "run, ordinal, name, step, digest"
+    store.insert("versions", columns, [(run, *version) for version in image.versions])
+    store.insert(
+        "consumers",
+        "run, consumer, committed, seen, epoch, host, pid, born, namespace, lease_until, clock, "
+        "clock_until, lease_seconds",
+        [
+            (run, consumer, committed, seen, 1, "", 0, "", "", 0.0, "", 0.0, 0.0)
+            for consumer, committed, seen in placed.consumers
+        ],
+    )
+    store.insert(
+        "deliveries",
+        "run, task, consumer, state, settled, step, place, reason",
+        [(run, *delivery) for delivery in placed.deliveries],
+    )
+    recount(store, run, [ordinal for ordinal, *_ in image.tasks])
+    recount_totals(store, run)
+    if not image.sealed:
+        unseal(store, by_id(store, run))
+
+
+def name(store: Store, runs: Sequence[tuple[Run, str]]) -> None:
+    for run, given in runs:
+        rename(store, run, given)

@@ -1,0 +1,103 @@
+"""What has to hold in a SQLite file: schema, pages, indexes, and the types of its columns."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+from holdfast.journal.damage.report import Finding, Report
+from holdfast.journal.damage.tables import FILE, ROWS
+from holdfast.journal.sql.store import Store
+from holdfast.journal.sqlite.schema import SALVAGE, VERSION, prepare
+from holdfast.journal.sqlite.store import SqliteStore
+
+_SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
+_HEADS = "repair the journal: it is taken away, nothing is cut"
+STRAY_HEADS = """SELECT h.trajectory FROM heads h
+    LEFT JOIN trajectories t ON t.id = h.trajectory LEFT JOIN records r ON r.position = h.position
+    WHERE t.id IS NULL AND r.trajectory IS NOT h.trajectory"""
+INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
+"""Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
+delivery, the index may know better than the row."""
+DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
+"""Tables that say nothing that records and trajectories do not say."""
+_TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
+
+
+def _schema(store: Store, report: Report) -> None:
+    report.findings += schema(_connection(store))
+
+
+def _indexes(store: Store, report: Report) -> None:
+    report.findings += indexes(_connection(store), report.anew, report.salvage)
+
+
+def _pages(store: Store, report: Report) -> None:
+    """Of all tables; what an index alone explains is reported already, with its remedy."""
+    known = {"ok", *(finding.what for finding in report.findings)}
+    for (line,) in _connection(store).execute("PRAGMA quick_check"):
+        if line not in known:
+            report.add("file", line, SALVAGE)
+
+
+def _connection(store: Store) -> sqlite3.Connection:
+    assert isinstance(store, SqliteStore), "only a file has pages"
+    return store.connection
+
+
+def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Whether every table and index is what a new journal has."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        return
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as new:
+        prepare(new, ":memory:")
+        expected = new.execute(_SCHEMA).fetchall()
+    there = set(connection.execute(_SCHEMA).fetchall())
+    for name, _ in (each for each in expected if each not in there):
+        yield Finding(f"{FILE}schema", f"{name} is not what it was made as", SALVAGE)
+
+
+def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -> Iterator[Finding]:
+    """Table by table: one that cannot be read does not hide what is wrong with the others.
+
+    The table of the records, the large one, has no index, and is not read here.
+    """
+    tables = connection.execute(
+        "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
+        "OR tbl_name IN ('heads', 'links', 'task_groups', 'totals') ORDER BY 1"
+    ).fetchall()
+    for (table,) in tables:
+        remedy = anew if table in INDEXED | DERIVED else salvage
+        try:
+            for (line,) in connection.execute(f"PRAGMA integrity_check('{table}')"):
+                if line != "ok":
+                    yield Finding(f"{FILE}{table}", line, remedy)
+        except sqlite3.Error as error:
+            yield Finding(f"{FILE}{table}", f"its indexes cannot be read: {error}", remedy)
+
+
+def _types(store: Store, report: Report) -> None:
+    """A damaged page can turn a number into text, and any text is larger than any number."""
+    connection = _connection(store)
+    for table in _TYPED:
+        for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
+            if "int" not in kind:
+                continue
+            (wrong,) = connection.execute(
+                f"SELECT count(*) FROM {table} NOT INDEXED "  # noqa: S608 - ours
+                f"WHERE typeof({column}) NOT IN ('integer', 'null')"
+            ).fetchone()
+            if wrong:
+                what = f"its column {column} has {wrong} values that are no numbers"
+                report.add(f"{FILE}{table}", what, report.anew if table in DERIVED else ROWS)
+
+
+def _heads(store: Store, report: Report) -> None:
+    """A trajectory that is planned one day would be given a stray head for its own."""
+    for (trajectory,) in _connection(store).execute(STRAY_HEADS):
+        what = f"is the head of trajectory {trajectory}, which is not there"
+        report.add(f"{FILE}heads", what, _HEADS)
+
+
+PARTS = (_schema, _indexes, _pages, _types, _heads)
+"""What is looked at before the tables."""

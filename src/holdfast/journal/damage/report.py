@@ -1,0 +1,47 @@
+"""What a check found: each thing with its place and with what to do about it."""
+
+from msgspec import Struct, field
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is not as it has to be."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.remedy})"
+
+
+class Report(Struct):
+    """What a journal holds, and what is wrong with it."""
+
+    path: str
+    salvage: str
+    """What to do about damage that nothing here can mend."""
+    runs: int = 0
+    tasks: int = 0
+    trajectories: int = 0
+    records: int = 0
+    blobs: int = 0
+    cuts: int = 0
+    deliveries: int = 0
+    bytes: int = 0
+    """Of a file and its write-ahead log, or of the tables of a server."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def anew(self) -> str:
+        """What to do about what follows from other rows."""
+        return (
+            "repair the journal: what follows from the rows is made anew; if that does not help, "
+            f"{self.salvage}"
+        )
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings
+
+    def add(self, where: str, what: str, remedy: str) -> None:
+        self.findings.append(Finding(where, what, remedy))

@@ -1,0 +1,262 @@
+"""PostgreSQL as a store: its dialect, and how records lie on a server."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from holdfast.journal.entries import AppendEntry, BadRecord
+from holdfast.journal.lease_clock import Instant
+from holdfast.journal.postgres.connection import ServerConnection
+from holdfast.journal.sql.appends import Head, place
+from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.records.errors import JournalError, UsageError
+
+CHANNEL = "holdfast"
+INSERT_VALUES = 10_000
+"""Values that one statement inserts: their number has a limit."""
+_TABLES = (
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|consumers|"
+    "deliveries|counters|records|heads"
+)
+_TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
+# The server finds its way itself.
+_HINT = re.compile(r"\s+(?:NOT INDEXED|INDEXED BY \w+)")
+_EACH = re.compile(r"\bEACH\(:(\w+)\)")
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+NOW = """extract(epoch FROM clock_timestamp())::double precision,
+    extract(epoch FROM pg_postmaster_start_time())::double precision"""
+"""For `PostgresStore.moment`."""
+_NOTIFY = "SELECT pg_notify(%s, message) FROM unnest(%s::text[]) message; COMMIT"
+_LOGS = """SELECT t.id, t.length, r.seq, r.epoch, r.crc, r.body FROM holdfast.trajectories t
+    LEFT JOIN holdfast.records r ON r.trajectory = t.id
+    WHERE t.id = ANY(%b::bigint[]) ORDER BY t.id, r.seq"""
+_LAST = """SELECT t.id, t.length - 1, r.seq, r.epoch, r.crc, r.body
+    FROM holdfast.trajectories t
+    JOIN holdfast.records r ON r.trajectory = t.id AND r.seq = t.length - 1
+    WHERE t.run = %b AND t.settled IS NOT NULL"""
+_CUT = """WITH cut AS (DELETE FROM holdfast.records WHERE trajectory = %b AND seq >= %b
+        RETURNING trajectory, seq, epoch, crc, body)
+    INSERT INTO holdfast.cuts(trajectory, seq, epoch, crc, body, reason)
+    SELECT trajectory, seq, epoch, crc, body, %b FROM cut ORDER BY seq"""
+_APPEND = (
+    "SELECT holdfast.append(%b::text, %b::bigint, %b::bigint[], %b::bigint[], %b::integer[], "
+    "%b::integer[], %b::smallint[], %b::bigint[], %b::integer[], %b::bigint[], %b::bigint[], "
+    "%b::bytea[])"
+)
+_OF_RUN = "trajectory {} (SELECT id FROM holdfast.trajectories WHERE run = %b)"
+
+
+@lru_cache(maxsize=512)
+def dialect(statement: str) -> str:
+    """The statement as the driver takes it, with our schema before each table: no search path
+    decides what is meant."""
+    statement = _HINT.sub("", statement).replace("%", "%%")
+    statement = _EACH.sub(
+        r"unnest(:\1::bigint[]) WITH ORDINALITY AS each(value, number)", statement
+    )
+    statement = _TABLE.sub(r"\1\2holdfast.\3", statement)
+    return _PARAMETER.sub(r"%(\1)s", statement)
+
+
+class PostgresStore:
+    """See `Store`. One for each transaction."""
+
+    def __init__(self, connection: ServerConnection):
+        self.connection = connection
+        self.batch: tuple[str, int] | None = None
+        """The writer and the number that its next append moves it to, if nobody else does."""
+        self.moment: Row | None = None
+        """When the transaction first asked."""
+        self._messages: list[str] = []
+
+    def _execute(self, statement: str, values: dict[str, object]) -> Any:
+        _check(values.values())
+        query = dialect(statement)
+        if any(isinstance(value, bytes) for value in values.values()):
+            return self.connection.send(query, values)
+        return self.connection.execute(query, values)
+
+    def row(self, statement: str, **values: object) -> Row | None:
+        row: Row | None = self._execute(statement, values).fetchone()
+        return row
+
+    def rows(self, statement: str, **values: object) -> list[Row]:
+        rows: list[Row] = self._execute(statement, values).fetchall()
+        return rows
+
+    def stream(self, statement: str, **values: object) -> Iterator[Row]:
+        if not self.connection.is_in_transaction:
+            yield from self.rows(statement, **values)
+            return
+        with self.connection.stream(dialect(statement), values) as rows:
+            yield from rows
+
+    def run(self, statement: str, **values: object) -> int:
+        count: int = self._execute(statement, values).rowcount
+        return count
+
+    def together(self, *statements: str, **values: object) -> list[list[Row]]:
+        _check(values.values())
+        return self.connection.results(dialect("; ".join(statements)), values)
+
+    def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None:
+        if values:
+            self.connection.send_many(dialect(statement), values)
+
+    def insert(
+        self, table: str, columns: str, rows: Collection[Row], *, conflict: str = ""
+    ) -> None:
+        width, on_conflict = columns.count(",") + 1, f" ON CONFLICT{conflict}" if conflict else ""
+        places, all_rows = f"({', '.join(['%s'] * width)})", list(rows)
+        some = INSERT_VALUES // width
+        for at in range(0, len(all_rows), some):
+            chunk = all_rows[at : at + some]
+            values = [value for row in chunk for value in row]
+            _check(values)
+            self.connection.send(
+                f"INSERT INTO holdfast.{table}({columns}) VALUES "  # noqa: S608 - ours
+                f"{', '.join([places] * len(chunk))}{on_conflict}",
+                values,
+            )
+
+    def now(self) -> Instant:
+        if self.moment is None:
+            self.moment = self.connection.execute(f"SELECT {NOW}").fetchone()
+        wall, since = self.moment or (0.0, 0.0)
+        return Instant("", 0.0, wall, since)
+
+    def notify(self, run: int, *what: str) -> None:
+        """They hear it when the transaction is committed, and not before."""
+        self._messages += [f"{run} {each}" for each in what]
+
+    def commit(self) -> None:
+        if self._messages:
+            self.connection.execute(_NOTIFY, (CHANNEL, self._messages))
+        else:
+            self.connection.execute("COMMIT")
+
+    # --- records
+
+    def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
+        """In one statement. It moves the heads of all trajectories and writes all rows, if the
+        heads are where the leases have them; else it writes nothing and says where they are, and
+        what is left then is sent again."""
+        left, ends = list(appends), _ends(appends)
+
+        def refuse_for_good(number: int, error: JournalError) -> None:
+            left[number] = ()
+            refuse(number, error)
+
+        while True:
+            heads = {each: Head(each, *end) for each, end in ends.items()}
+            rows, touched = place(left, heads, refuse_for_good)
+            moves = [
+                (each, *ends[each], heads[each].length - ends[each][1], status)
+                for each, status in touched.items()
+            ]
+            fenced = self._send(moves, rows)
+            if not fenced:
+                return
+            for trajectory, epoch, length in fenced:
+                ends[trajectory] = (epoch, length)
+                if epoch < 0:
+                    del ends[trajectory]
+
+    def _send(self, moves: list[Row], rows: Sequence[Row]) -> list[tuple[int, int, int]]:
+        """Nothing, when it is written; else the trajectory, the epoch and the length of each that
+        is somewhere else. The epoch is -1 where the trajectory is gone."""
+        if not moves and self.batch is None:
+            return []
+        *columns, statuses = zip(*moves, strict=True) if moves else ((),) * 5
+        *numbers, bodies = zip(*rows, strict=True) if rows else ((),) * 5
+        arguments = (
+            *map(_array, columns),
+            _array("NULL" if status is None else int(status) for status in statuses),
+            *map(_array, numbers),
+            list(bodies),
+        )
+        values = (*(self.batch or (None, None)), *arguments)
+        row = self.connection.send(_APPEND, values).fetchone()
+        parts = (row[0] or "").split() if row else []
+        return [tuple(map(int, part.split(":"))) for part in parts]  # type: ignore[misc]
+
+    def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
+        for trajectory, (length, rows) in self._logs(trajectories).items():
+            yield trajectory, _whole(trajectory, length, rows)
+
+    def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
+        for trajectory, (_, rows) in self._logs(trajectories).items():
+            yield trajectory, rows
+
+    def _logs(self, trajectories: Sequence[int]) -> dict[int, tuple[int | None, list[LogRow]]]:
+        """Of each, the length by its head, and its rows, as one statement sees them."""
+        logs: dict[int, tuple[int | None, list[LogRow]]] = {
+            each: (None, []) for each in trajectories
+        }
+        for trajectory, length, *row in self.connection.send(_LOGS, (list(trajectories),)):
+            rows = logs[trajectory][1]
+            logs[trajectory] = (length, rows)
+            if row[0] is not None:
+                rows.append((row[0], *row))
+        return logs
+
+    def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
+        row = self.row("SELECT length FROM trajectories WHERE id = :id", id=trajectory)
+        return (row[0] if row else 0), True
+
+    def last_rows(self, run: int) -> Iterator[tuple[int, int, LogRow]]:
+        for trajectory, expected, *row in self.connection.send(_LAST, (run,)):
+            yield trajectory, expected, (row[0], *row)
+
+    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
+        return {}  # A head is part of the trajectory's row: it is not lost alone.
+
+    def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
+        count = self.connection.send(_CUT, (trajectory, seq, reason)).rowcount
+        self.run("UPDATE trajectories SET length = :seq WHERE id = :id", seq=seq, id=trajectory)
+        return count
+
+    def delete_records(self, run: int) -> int:
+        where = _OF_RUN.format("IN")
+        return self.connection.send(f"DELETE FROM holdfast.records WHERE {where}", (run,)).rowcount  # noqa: S608 - ours
+
+    def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
+        where = _OF_RUN.format("NOT IN" if of_others else "IN")
+        query = f"SELECT body FROM holdfast.records WHERE {where}"  # noqa: S608 - ours
+        with self.connection.stream(query, (run,)) as rows:
+            for (body,) in rows:
+                yield body
+
+
+def _whole(trajectory: int, length: int | None, rows: list[LogRow]) -> Iterator[LogRow]:
+    """The rows; a head that counts others ends in a `BadRecord`."""
+    yield from rows
+    if length is not None and length != len(rows):
+        reason = f"is where the log ends, but its head counts {length} records"
+        raise BadRecord(trajectory, min(len(rows), length), len(rows), reason)
+
+
+def _ends(appends: Sequence[Sequence[AppendEntry]]) -> dict[int, tuple[int, int]]:
+    """Epoch and length of each log, by the newest lease of it: older ones are stale in any case."""
+    ends: dict[int, tuple[int, int]] = {}
+    for entries in appends:
+        for entry in entries:
+            lease = entry.lease
+            if lease.id not in ends or ends[lease.id][0] < lease.epoch:
+                ends[lease.id] = (lease.epoch, entry.first)
+    return ends
+
+
+def _array(numbers: Iterable[object]) -> str:
+    """As the server reads it: the driver would take longer for its own way to write it."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _check(values: Iterable[object]) -> None:
+    """PostgreSQL keeps any text but one with NUL in it."""
+    for value in values:
+        if isinstance(value, str) and "\0" in value:
+            raise UsageError(
+                f"the text {value!r:.100} has a NUL in it, which PostgreSQL cannot keep"
+            )

@@ -1,0 +1,453 @@
+"""The ledger of a run's groups: reserved, committed with a checkpoint, given back.
+
+A group becomes ready when its last member is settled, and has a place in that order. A consumer
+looks at each ready group once, in that order: `seen` is how far it came. What it has looked at is a
+row of `deliveries` with one state; the primary key (run, task, consumer) leaves no room for a
+second. So a group is trained at most once (I6), and a step costs what its groups cost.
+
+Every operation renews the consumer's lease first, under its epoch (I7). That holds the consumer's
+row, so that two operations of one consumer come one after the other; and the run's row is held
+against amending and reopening.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from holdfast.journal.journal import Batch, Consumer, LedgerEntry, TrajectoryRow, WorkerIdentity
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT
+from holdfast.journal.ledger import (
+    UNKNOWN,
+    DeliveryState,
+    KnownGroup,
+    end_of,
+    fresh_tasks,
+    later_than,
+)
+from holdfast.journal.process import is_gone
+from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
+from holdfast.journal.sql.runs import (
+    OUTCOMES,
+    lock,
+    policy_of,
+    progress,
+    text_of,
+    trajectories,
+)
+from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.records.errors import UsageError
+from holdfast.records.group import Dismissal
+from holdfast.records.run import MAX_TRAJECTORIES, Run
+
+LOOK_AHEAD = 256
+"""Groups that are looked at with one statement."""
+
+
+# --- the lease
+
+_LEASE = """lease_until = :wall + :lease, clock = :clock, clock_until = :ticks + :lease,
+    lease_seconds = :lease"""
+_SUBSCRIBE = f"""INSERT INTO consumers(run, consumer, committed, seen, epoch, host, pid, born,
+        namespace, lease_until, clock, clock_until, lease_seconds)
+    VALUES (:run, :name, NULL, 0, 1, :host, :pid, :born, :namespace, :wall + :lease, :clock,
+        :ticks + :lease, :lease)
+    ON CONFLICT(run, consumer) DO UPDATE SET epoch = consumers.epoch + 1, host = :host, pid = :pid,
+        born = :born, namespace = :namespace, {_LEASE}
+    RETURNING epoch, committed"""  # noqa: S608 - ours
+_HOLDER = f"""SELECT host, pid, born, namespace, {SECONDS_LEFT}
+    FROM consumers w WHERE run = :run AND consumer = :name AND {IS_LEASED}"""  # noqa: S608 - ours
+_RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name AND epoch = :epoch
+    RETURNING committed, seen"""  # noqa: S608 - ours
+
+
+def subscribe(
+    store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
+) -> Consumer:
+    lock(store, run)
+    now = store.now().parameters
+    holder = store.row(_HOLDER, run=run.id, name=name, **now)
+    if holder is not None and not is_gone(who := WorkerIdentity(*holder[:4])):
+        raise consumer_held(run, name, holder=str(who), seconds=holder[4])
+    [(epoch, committed)] = store.rows(
+        _SUBSCRIBE,
+        run=run.id,
+        name=name,
+        lease=float(lease_seconds),
+        **structs.asdict(identity),
+        **now,
+    )
+    return Consumer(run, name, epoch, identity, lease_seconds, committed)
+
+
+def renew(store: Store, consumer: Consumer) -> int | None:
+    """Who acts is alive; `LeaseLost` when the lease is another's. The last committed step."""
+    row = store.row(
+        _RENEW, lease=float(consumer.lease_seconds), **_named(consumer), **store.now().parameters
+    )
+    if row is None:
+        raise lease_lost(consumer)
+    committed: int | None = row[0]
+    return committed
+
+
+def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
+    """Holds the run and the consumer, in the order in which everyone does; `renew`."""
+    try:
+        lock(store, consumer.run, how)
+    except UsageError as error:
+        raise lease_lost(consumer) from error
+    return renew(store, consumer)
+
+
+def unsubscribe(store: Store, consumer: Consumer) -> None:
+    store.run(
+        "UPDATE consumers SET epoch = epoch + 1, lease_until = 0, clock_until = 0, "
+        "lease_seconds = 0 WHERE run = :run AND consumer = :name AND epoch = :epoch",
+        **_named(consumer),
+    )
+
+
+def _named(consumer: Consumer) -> dict[str, object]:
+    return {"run": consumer.run.id, "name": consumer.name, "epoch": consumer.epoch}
+
+
+# --- taking
+
+_UNSEEN = """SELECT g.task, g.settled FROM task_groups g
+    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
+    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL
+    ORDER BY g.settled LIMIT :limit"""
+_READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
+    ORDER BY settled LIMIT :limit"""
+# The plus: by the index of what is ready. The primary key would lead through all that was ever
+# trained.
+_OLDEST = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
+    AND +task < :before ORDER BY +task LIMIT :limit"""
+_UNSEEN_BEFORE = """SELECT g.task FROM task_groups g
+    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
+    WHERE g.run = :run AND g.settled > :seen AND g.current AND d.task IS NULL AND +g.task < :before
+    LIMIT :limit"""
+# The index wants its own condition word for word.
+_IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
+    AND state IN (1, 2) AND state = 1 ORDER BY place"""
+
+
+def take(
+    store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
+) -> Batch:
+    """The groups of that step, whole; None: for a step that is named later."""
+    committed = begin(store, consumer)
+    reserved, missing = _reserved(store, consumer, step, groups, committed)
+    if missing > 0:
+        more, short_of = _take(store, consumer, missing, step, before)
+        if short_of:
+            return Batch(consumer.name, step, (), missing=short_of)
+        reserved += more
+    members = _members(store, consumer.run, reserved)
+    ended = progress(store, consumer.run).is_over and not _ready(store, consumer, 1)
+    return Batch(consumer.name, step, members, ended)
+
+
+def _reserved(
+    store: Store, consumer: Consumer, step: int | None, groups: int, committed: int | None
+) -> tuple[list[int], int]:
+    """What the step has, and how many more it takes."""
+    if step is None:
+        return [], groups
+    reserved = _tasks_in(store, consumer, step)
+    is_later = later_than(step, committed)
+    if not reserved and not (is_later and _has_step(store, consumer, step)):
+        last = _last_step(store, consumer, committed)
+        if last is not None and step <= last:
+            raise step_passed(consumer.name, step=step, last=last)
+    # What a checkpoint holds gets nothing new.
+    return reserved, groups - len(reserved) if is_later else 0
+
+
+def _take(
+    store: Store, consumer: Consumer, groups: int, step: int | None, before: int | None
+) -> tuple[list[int], int]:
+    """As many groups as asked for, or what is left of a run that is over; how many are missing."""
+    # Whether it is over is read first: what is settled after that is only looked at next time.
+    is_over = progress(store, consumer.run).is_over
+    if before is None:
+        ready = _ready(store, consumer, groups)
+    else:
+        first = MAX_TRAJECTORIES if is_over else min(before, MAX_TRAJECTORIES)
+        ready = _oldest(store, consumer, groups, first)
+    if len(ready) < groups and not is_over:
+        return [], groups - len(ready)
+    _put_in_step(store, consumer, step, ready)
+    return ready, 0
+
+
+_PUT_IN_STEP = """UPDATE deliveries SET state = 1, step = :step, place = :first + each.number - 1
+    FROM EACH(:tasks) WHERE run = :run AND task = each.value AND task = ANY(:tasks)
+        AND consumer = :name"""
+
+
+def _put_in_step(store: Store, consumer: Consumer, step: int | None, tasks: list[int]) -> None:
+    first = None
+    if step is not None:
+        [(first,)] = store.rows(
+            "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
+            "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
+            step=step,
+            **_named(consumer),
+        )
+    store.run(_PUT_IN_STEP, tasks=tasks, step=step, first=first, **_named(consumer))
+
+
+def _ready(store: Store, consumer: Consumer, limit: int) -> list[int]:
+    """The first groups that can be taken, after a look at new ones if there are too few."""
+    while True:
+        rows = store.rows(_READY, limit=limit, **_named(consumer))
+        if len(rows) >= limit or not _look(store, consumer, limit - len(rows)):
+            return values_of(rows)
+
+
+def _oldest(store: Store, consumer: Consumer, limit: int, before: int) -> list[int]:
+    """The first of the tasks below `before` whose groups can be taken."""
+    while _look(store, consumer, LOOK_AHEAD):
+        pass
+    return values_of(store.rows(_OLDEST, limit=limit, before=before, **_named(consumer)))
+
+
+def _look(store: Store, consumer: Consumer, limit: int) -> bool:
+    """Looks at up to `limit` groups that became ready; False when there are none."""
+    [(seen,)] = store.rows(
+        "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", **_named(consumer)
+    )
+    new = store.rows(_UNSEEN, seen=seen, limit=limit, **_named(consumer))
+    if not new:
+        return False
+    kept = _kept(store, consumer.run, values_of(new))
+    store.insert(
+        "deliveries",
+        "run, task, consumer, state, settled, reason",
+        [_entry(consumer, task, place, is_kept=task in kept) for task, place in new],
+    )
+    store.run(
+        "UPDATE consumers SET seen = :seen WHERE run = :run AND consumer = :name",
+        seen=new[-1][1],
+        **_named(consumer),
+    )
+    return True
+
+
+def _entry(consumer: Consumer, task: int, place: int, *, is_kept: bool) -> Row:
+    state = DeliveryState.READY if is_kept else DeliveryState.SHORT
+    reason = "" if is_kept else str(Dismissal.TOO_FEW_VALID)
+    return (consumer.run.id, task, consumer.name, int(state), place, reason)
+
+
+def _kept(store: Store, run: Run, tasks: list[int]) -> set[int]:
+    """Those of the groups that the run's policy keeps."""
+    policy = policy_of(store, run)
+    rows = store.rows(
+        "SELECT task, count(*), count(*) FILTER (WHERE status = ANY(:outcomes)) FROM trajectories "
+        "WHERE run = :run AND task = ANY(:tasks) GROUP BY task",
+        run=run.id,
+        tasks=tasks,
+        outcomes=OUTCOMES,
+    )
+    return {task for task, members, valid in rows if valid > 0 and policy.keeps(valid, of=members)}
+
+
+def may_take(
+    store: Store, consumer: Consumer, step: int | None, groups: int, before: int | None = None
+) -> bool:
+    """Whether asking for as many is worth a write. Reads no more than it asks for."""
+    named = _named(consumer)
+    if step is not None:
+        groups -= len(_tasks_in(store, consumer, step))
+    row = store.row(
+        "SELECT seen, epoch FROM consumers WHERE run = :run AND consumer = :name", **named
+    )
+    if row is None or row[1] != consumer.epoch or progress(store, consumer.run).is_over:
+        return True
+    limit = max(groups, 0)
+    if before is None:
+        ready = len(store.rows(_READY, limit=limit, **named))
+        unseen = store.rows(_UNSEEN, seen=row[0], limit=limit - ready, **named)
+    else:
+        ready = len(store.rows(_OLDEST, limit=limit, before=before, **named))
+        left = {"seen": row[0], "limit": limit - ready, "before": before}
+        unseen = store.rows(_UNSEEN_BEFORE, **left, **named)
+    return ready + len(unseen) >= groups
+
+
+def _tasks_in(store: Store, consumer: Consumer, step: int) -> list[int]:
+    return values_of(store.rows(_IN_STEP, step=step, **_named(consumer)))
+
+
+def _has_step(store: Store, consumer: Consumer, step: int) -> bool:
+    """Also when all its groups were dismissed."""
+    row = store.row(
+        "SELECT 1 FROM deliveries WHERE run = :run AND consumer = :name AND step = :step "
+        "AND state IN (1, 2) LIMIT 1",
+        step=step,
+        **_named(consumer),
+    )
+    return row is not None
+
+
+def _last_step(store: Store, consumer: Consumer, committed: int | None) -> int | None:
+    """The last step that has groups or that a checkpoint holds."""
+    [(last,)] = store.rows(
+        "SELECT max(step) FROM deliveries "
+        "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
+        **_named(consumer),
+    )
+    return max((step for step in (last, committed) if step is not None), default=None)
+
+
+def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[TrajectoryRow, ...], ...]:
+    members: dict[int, list[TrajectoryRow]] = {task: [] for task in tasks}
+    for row in trajectories(store, run, ordinals=tasks) if tasks else []:
+        members[row.ordinal].append(row)
+    return tuple(tuple(members[task]) for task in tasks)
+
+
+# --- what becomes of the groups
+
+
+def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+    committed = begin(store, consumer)
+    known = _known(store, consumer, groups)
+    tasks: list[int] = []
+    wrong: list[str] = []
+    for name in groups:
+        task, state, step, before = known[name]
+        if state == DeliveryState.DISMISSED and before == reason:
+            continue
+        if state != DeliveryState.TAKEN or not later_than(step, committed):
+            wrong.append(name)
+        tasks.append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    store.run(
+        "UPDATE deliveries SET state = 2, reason = :reason "
+        "WHERE run = :run AND consumer = :name AND task = ANY(:tasks)",
+        reason=reason,
+        tasks=tasks,
+        **_named(consumer),
+    )
+
+
+def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, KnownGroup]:
+    """What the consumer has of each group that it names."""
+    rows = store.rows(
+        "SELECT k.id, d.task, d.state, d.step, d.reason FROM tasks k "
+        "JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name "
+        "WHERE k.run = :run AND k.id = ANY(:names)",
+        names=list(set(names)),
+        **_named(consumer),
+    )
+    known: dict[str, KnownGroup] = {row[0]: (row[1], row[2], row[3], row[4]) for row in rows}
+    return {name: known.get(name, UNKNOWN) for name in names}
+
+
+def commit(store: Store, consumer: Consumer, step: int, groups: Sequence[str]) -> None:
+    committed = begin(store, consumer)
+    if groups:
+        known = _known(store, consumer, groups)
+        fresh = fresh_tasks(consumer, step, known, committed=committed)
+        _put_in_step(store, consumer, step, fresh)
+    # What was dismissed since the last commit is part of this one.
+    store.run(
+        "UPDATE deliveries SET step = :step "
+        "WHERE run = :run AND consumer = :name AND step IS NULL AND state IN (1, 2) AND state = 2",
+        step=step,
+        **_named(consumer),
+    )
+    store.run(
+        "UPDATE consumers SET committed = :step "
+        "WHERE run = :run AND consumer = :name AND (committed IS NULL OR committed < :step)",
+        step=step,
+        **_named(consumer),
+    )
+
+
+def rewind(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int]) -> int:
+    committed = begin(store, consumer)
+    _hold(store, consumer, step, trained)
+    # They are looked at again, as if nobody had, and with them what waits behind them: so the order
+    # stays, and a group that was opened again meanwhile is not given.
+    returned = store.rows(
+        "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
+        "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
+        step=step,
+        **_named(consumer),
+    )
+    waiting = store.rows(
+        "DELETE FROM deliveries WHERE run = :run AND consumer = :name AND state = 0 "
+        "RETURNING settled",
+        **_named(consumer),
+    )
+    # The restored checkpoint is the truth, also when a later one had been committed, or it was not.
+    holds = bool(step or trained) or committed is not None
+    store.run(
+        "UPDATE consumers SET committed = :committed WHERE run = :run AND consumer = :name",
+        committed=step if holds else None,
+        **_named(consumer),
+    )
+    if places := values_of(returned + waiting):
+        store.run(
+            "UPDATE consumers SET seen = :seen "
+            "WHERE run = :run AND consumer = :name AND seen > :seen",
+            seen=min(places) - 1,
+            **_named(consumer),
+        )
+    return len(returned)
+
+
+def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int]) -> None:
+    """Groups that the checkpoint of `step` holds are in their steps, also those of no commit."""
+    known = _known(store, consumer, list(trained)) if trained else {}
+    steps: dict[int, list[int]] = {}
+    wrong: list[str] = []
+    for name, at in trained.items():
+        task, state, before, _ = known[name]
+        if state != DeliveryState.TAKEN:
+            wrong.append(name)
+        elif later_than(before, step):
+            steps.setdefault(at, []).append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    for at, tasks in steps.items():
+        _put_in_step(store, consumer, at, tasks)
+
+
+# --- the ledger
+
+_LEDGER = """SELECT k.id, k.ordinal, d.state, d.step, d.reason, g.settled
+    FROM tasks k JOIN task_groups g ON g.run = k.run AND g.task = k.ordinal
+    LEFT JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name
+    WHERE k.run = :run AND k.ordinal >= :since AND (g.current OR d.state IN (1, 2))
+    ORDER BY k.ordinal"""
+
+
+def ledger(store: Store, run: Run, consumer: str, since: int = 0) -> list[LedgerEntry]:
+    row = store.row(
+        "SELECT committed FROM consumers WHERE run = :run AND consumer = :name",
+        run=run.id,
+        name=consumer,
+    )
+    committed = None if row is None else row[0]
+    rows = store.rows(_LEDGER, run=run.id, name=consumer, since=min(since, MAX_TRAJECTORIES))
+    return [
+        LedgerEntry(
+            text_of(name, of=f"the name of task {ordinal}"),
+            ordinal,
+            *end_of(state, step, reason, committed=committed, settled=settled is not None),
+        )
+        for name, ordinal, state, step, reason, settled in rows
+    ]
+
+
+def consumers(store: Store, run: Run) -> list[str]:
+    rows = store.rows(
+        "SELECT consumer FROM consumers WHERE run = :run ORDER BY consumer", run=run.id
+    )
+    return [text_of(name, of="the name of a consumer") for (name,) in rows]

@@ -1,0 +1,117 @@
+"""What follows from a group's trajectories, kept so that nothing has to be counted.
+
+A group is settled when its last member is; its place in the order of settling is that member's.
+`task_groups` has one row for each task, `totals` one for each run. Whoever changes whether a
+trajectory is settled, held or failed calls `recount` in the same transaction: there is no other
+place where these numbers come from.
+"""
+
+from collections.abc import Collection
+
+from holdfast.journal.sql.store import Row, Store, values_of
+
+COUNTED = """SELECT run, task, count(*) AS members, count(*) - count(settled) AS open,
+        count(*) FILTER (WHERE settled IS NULL AND owner IS NOT NULL) AS held,
+        count(*) FILTER (WHERE settled IS NOT NULL AND status = 4) AS failed,
+        CASE WHEN count(*) = count(settled) THEN max(settled) END AS settled
+    FROM trajectories"""
+"""What `task_groups` says, by the trajectories themselves; `WHERE` and `GROUP BY` follow."""
+AT_ONCE = 1000
+_RECOUNT = f"""UPDATE task_groups SET members = f.members, open = f.open, held = f.held,
+        failed = f.failed, settled = f.settled
+    FROM ({COUNTED} WHERE run = :run AND task = ANY(:tasks) GROUP BY run, task) f
+    WHERE task_groups.run = :run AND task_groups.task = f.task
+        AND task_groups.task = ANY(:tasks)
+    RETURNING task_groups.task, task_groups.current, task_groups.members, task_groups.open,
+        task_groups.failed, task_groups.settled"""  # noqa: S608 - ours
+_BEFORE = """SELECT task, current, members, open, failed, settled FROM task_groups
+    WHERE run = :run AND task = ANY(:tasks) ORDER BY task FOR UPDATE"""
+
+# Whoever settles holds this row until it commits, so that places become visible in their order and
+# no consumer passes one by.
+_TAKE_PLACES = "UPDATE counters SET value = value + :more WHERE name = 'settled'"
+_GIVE_PLACES = """UPDATE trajectories SET settled = c.value - :more + each.number, owner = NULL
+    FROM EACH(:ids) JOIN counters c ON c.name = 'settled' WHERE trajectories.id = each.value
+    RETURNING run, task"""
+
+
+def recount(store: Store, run: int, tasks: Collection[int]) -> None:
+    """Counts these groups anew, under their locks: whoever counts last sees what others did."""
+    ordinals = sorted(set(tasks))
+    # In pieces: a server that knows nothing of the tables yet may compare each group with each.
+    for at in range(0, len(ordinals), AT_ONCE):
+        _recount(store, run, ordinals[at : at + AT_ONCE])
+
+
+def _recount(store: Store, run: int, ordinals: list[int]) -> None:
+    rows, after = store.together(_BEFORE, _RECOUNT, run=run, tasks=ordinals)
+    before = {row[0]: row for row in rows}
+    changes = [_change(before[row[0]], row) for row in after if row[1]]
+    planned, settled, failed = (sum(column) for column in zip((0, 0, 0), *changes, strict=True))
+    is_over = (planned or settled or failed) and _add(store, run, planned, settled, failed)
+    if any(row[5] is not None and row[5] != before[row[0]][5] for row in after):
+        store.notify(run, *(("ready", "work") if is_over else ("ready",)))
+
+
+def _change(before: Row, after: Row) -> tuple[int, int, int]:
+    """By how much the run has more trajectories, settled ones and failed ones."""
+    _, _, members, still_open, failed, _ = after
+    _, _, had_members, had_open, had_failed, _ = before
+    return (
+        members - had_members,
+        (members - still_open) - (had_members - had_open),
+        failed - had_failed,
+    )
+
+
+def _add(store: Store, run: int, planned: int, settled: int, failed: int) -> bool:
+    """Whether all that is planned is settled now."""
+    row = store.row(
+        "UPDATE totals SET planned = planned + :planned, settled = settled + :settled, "
+        "failed = failed + :failed WHERE run = :run RETURNING settled >= planned",
+        run=run,
+        planned=planned,
+        settled=settled,
+        failed=failed,
+    )
+    return row is not None and bool(row[0])
+
+
+def recount_totals(store: Store, run: int) -> None:
+    """After a change of which tasks are the run's."""
+    store.run(
+        "UPDATE totals SET (planned, settled, failed) = (SELECT coalesce(sum(members), 0), "
+        "coalesce(sum(members - open), 0), coalesce(sum(failed), 0) "
+        "FROM task_groups WHERE run = :run AND current) WHERE run = :run",
+        run=run,
+    )
+
+
+def settle(store: Store, trajectories: Collection[int], *, restated: Collection[int] = ()) -> None:
+    """Settles these, in this order: each gets the next place in the order of settling.
+
+    `restated`: those that were settled before, and have another status now.
+    """
+    touched: list[Row] = []
+    if trajectories:
+        ids = list(trajectories)
+        _, touched = store.together(_TAKE_PLACES, _GIVE_PLACES, ids=ids, more=len(ids))
+    if restated:
+        touched += store.rows(
+            "SELECT run, task FROM trajectories WHERE id = ANY(:ids)", ids=list(restated)
+        )
+    for run in sorted(set(values_of(touched))):
+        recount(store, run, [task for of_run, task in touched if of_run == run])
+
+
+def reopen(store: Store, run: int, tasks: Collection[int]) -> None:
+    """These groups have open members again: a consumer that saw them ready looks again later."""
+    ordinals = sorted(set(tasks))
+    if not ordinals:
+        return
+    store.run(
+        "DELETE FROM deliveries WHERE run = :run AND task = ANY(:tasks) AND state IN (0, 3)",
+        run=run,
+        tasks=ordinals,
+    )
+    recount(store, run, ordinals)

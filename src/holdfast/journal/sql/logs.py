@@ -1,0 +1,164 @@
+"""Reading logs with their checksums, cutting them where they are torn, opening them again.
+
+A bad record is never skipped: everything from it on is set aside (table `cuts`), the position is
+reported, and the trajectory goes on from the last good record.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from holdfast.journal.entries import AppendEntry, BadRecord, lost
+from holdfast.journal.journal import Cut, Lease
+from holdfast.journal.rows import contradictions
+from holdfast.journal.sql import groups
+from holdfast.journal.sql.runs import lock
+from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
+from holdfast.records.encoding.codec import checksum, decode, encode
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.step import Record, Reopened
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+def read(store: Store, trajectories: Sequence[int]) -> dict[int, list[Record] | JournalCorrupt]:
+    """The records of each; of a log with a bad one, the error."""
+    return {trajectory: _records(trajectory, rows) for trajectory, rows in store.logs(trajectories)}
+
+
+def _records(trajectory: int, rows: Iterable[LogRow]) -> list[Record] | JournalCorrupt:
+    try:
+        return list(checked(trajectory, rows))
+    except JournalCorrupt as error:
+        return error
+
+
+def checked(trajectory: int, rows: Iterable[LogRow]) -> Iterator[Record]:
+    """The good records in order; at the first bad one it raises `BadRecord`."""
+    for expected, row in enumerate(rows):
+        yield check_row(trajectory, expected, row)
+
+
+def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
+    position, seq, epoch, crc, body = row
+    if not isinstance(seq, int) or seq != expected:
+        raise BadRecord(trajectory, expected, position, f"is missing (found {seq} instead)")
+    # A damaged page can turn a column into one of another type.
+    if (
+        not isinstance(body, bytes)
+        or not isinstance(epoch, int)
+        or crc != checksum(body, trajectory=trajectory, seq=seq, epoch=epoch)
+    ):
+        raise BadRecord(trajectory, expected, position, "fails its checksum")
+    try:
+        return decode(body)
+    except JournalCorrupt as error:
+        raise BadRecord(trajectory, seq, position, str(error)) from error
+
+
+def last_records(store: Store, run: Run) -> dict[int, Record]:
+    records: dict[int, Record] = {}
+    for trajectory, expected, row in store.last_rows(run.id):
+        with suppress(BadRecord):  # Reading the whole log says what is wrong with it.
+            records[trajectory] = check_row(trajectory, expected, row)
+    return records
+
+
+def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
+    row = store.row("SELECT epoch FROM trajectories WHERE id = :id FOR UPDATE", id=lease.id)
+    epoch = None if row is None else row[0]
+    if epoch != lease.epoch:
+        raise lost(lease, epoch)
+    for _, rows in store.logs([lease.id]):
+        return _cut_if_torn(store, lease.id, rows, name=str(lease.key), history=History())
+    return None
+
+
+def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) -> Cut | None:
+    """Cuts the log if it is torn; else its row says what follows from it. Who still believes to
+    hold the trajectory is fenced. The caller holds its row."""
+    history = History()
+    cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
+    [(status, is_settled)] = store.rows(
+        "SELECT status, settled IS NOT NULL FROM trajectories WHERE id = :id", id=trajectory
+    )
+    if cut is not None or any(contradictions(history, status, settled=bool(is_settled))):
+        _rewrite_row(store, trajectory, history)
+    return cut
+
+
+def _rewrite_row(store: Store, trajectory: int, history: History) -> None:
+    unsettled = "" if history.finished is not None else "settled = NULL, "
+    [(run, task)] = store.rows(
+        f"UPDATE trajectories SET {unsettled}status = :status, owner = NULL, epoch = epoch + 1 "  # noqa: S608 - ours
+        "WHERE id = :id RETURNING run, task",
+        status=int(history.status),
+        id=trajectory,
+    )
+    groups.reopen(store, run, [task])
+
+
+def _cut_if_torn(
+    store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str, history: History
+) -> Cut | None:
+    """`history`: one to fold the records into."""
+    try:
+        for record in checked(trajectory, rows):
+            history.take(record)
+    except BadRecord as bad:
+        return _cut_at(store, trajectory, bad, name=name, status=history.status)
+    return None
+
+
+def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status: Status) -> Cut:
+    """Sets the bad record and all after it aside; the trajectory is open again."""
+    count = store.cut_log(trajectory, bad.seq, reason=bad.reason)
+    row = store.row(
+        "UPDATE trajectories SET settled = NULL, status = :status WHERE id = :id "
+        "RETURNING run, task",
+        status=int(status),
+        id=trajectory,
+    )
+    if row is not None:
+        groups.reopen(store, row[0], [row[1]])
+    return Cut(name, trajectory, bad.seq, bad.position, count, bad.reason, status)
+
+
+def reopen_failed(store: Store, run: Run, reason: str) -> int:
+    """Groups that a consumer has are left alone: its batches stay what they were."""
+    lock(store, run)
+    failed = store.rows(
+        "SELECT t.id, t.task, t.epoch + 1, coalesce(h.length, 0), k.id, t.sample "
+        "FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task "
+        "LEFT JOIN heads h ON h.trajectory = t.id "
+        "WHERE t.run = :run AND t.status = 4 AND t.settled IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task "
+        "AND d.state IN (1, 2)) ORDER BY t.id",
+        run=run.id,
+    )
+    if not failed:
+        return 0
+    _refuse_headless(store, [row[0] for row in failed if not row[3]])
+    store.run(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE id = ANY(:ids)",
+        ids=[row[0] for row in failed],
+    )
+    body = encode(Reopened(reason, store.now().wall))
+    store.append([[_reopening(run, row, body)] for row in failed], refuse_none)
+    groups.reopen(store, run.id, [row[1] for row in failed])
+    store.notify(run.id, "work")
+    return len(failed)
+
+
+def _reopening(run: Run, failed: Row, body: bytes) -> AppendEntry:
+    trajectory, ordinal, epoch, length, task, sample = failed
+    key = TrajectoryKey(run.spec.name, task, sample)
+    lease = Lease(key, trajectory, ordinal, epoch, Status.FAILED, False, length)
+    row = (trajectory, length, epoch, checksum(body, trajectory, length, epoch), body)
+    return AppendEntry(lease, length, [row], len(body), Status.RUNNING, None)
+
+
+def _refuse_headless(store: Store, trajectories: Sequence[int]) -> None:
+    """What is written behind a head that is lost would take the places of what is there."""
+    for trajectory, length in store.lengths_without_heads(trajectories).items():
+        raise BadRecord(trajectory, length, 0, "is where the log ends, but its head is lost")

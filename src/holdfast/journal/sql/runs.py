@@ -1,0 +1,471 @@
+"""Runs, their tasks and trajectories, streams and weight versions.
+
+Whatever changes a run as a whole holds the run's row meanwhile, so that two such changes, and a
+change and a delivery, come one after the other.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec import structs
+
+from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal.lease_clock import IS_LEASED
+from holdfast.journal.process import is_gone
+from holdfast.journal.rows import task_body, task_of
+from holdfast.journal.rules import (
+    amended_spec,
+    check_size,
+    check_tags,
+    distinct,
+    known_version,
+    name_taken,
+    other_task,
+    run_sealed,
+    tasks_scored_anew,
+)
+from holdfast.journal.sql.groups import recount, recount_totals, reopen
+from holdfast.journal.sql.store import Row, Store, values_of
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
+from holdfast.records.samples.version import WeightVersion
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+OUTCOMES = [int(Status.COMPLETED), int(Status.TRUNCATED)]
+_RUN = "SELECT name, id, spec, changes, created FROM runs"
+_encode = msgspec.msgpack.encode
+
+
+def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool) -> Run:
+    if find(store, spec.name) is not None:
+        raise name_taken(spec.name)
+    store.run(
+        "INSERT INTO runs(name, spec, changes, created) VALUES (:name, :spec, :changes, :created) "
+        "ON CONFLICT(name) DO NOTHING",
+        name=spec.name,
+        spec=_encode(spec),
+        changes=_encode(()),
+        created=store.now().wall,
+    )
+    run = find(store, spec.name)
+    if run is None or _has_tasks(store, run):  # Another process was faster.
+        raise name_taken(spec.name)
+    store.run("INSERT INTO totals(run) VALUES (:run)", run=run.id)
+    if not sealed:
+        unseal(store, run)
+    _plan(store, run.id, spec.samples, list(enumerate(tasks)))
+    return run
+
+
+def _has_tasks(store: Store, run: Run) -> bool:
+    return store.row("SELECT 1 FROM totals WHERE run = :run", run=run.id) is not None
+
+
+def find(store: Store, name: str) -> Run | None:
+    row = store.row(f"{_RUN} WHERE name = :name", name=name)
+    return None if row is None else run_of(row)
+
+
+def by_id(store: Store, number: int) -> Run:
+    """A run that somebody holds, so that it is there."""
+    [row] = store.rows(f"{_RUN} WHERE id = :run", run=number)
+    return run_of(row)
+
+
+def run_of(row: Row) -> Run:
+    name, identity, spec, changes, created = row
+    text_of(name, of="the name of a run")
+    try:
+        run = Run(
+            id=identity,
+            spec=msgspec.msgpack.decode(spec, type=RunSpec),
+            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
+            created=float(created),
+        )
+    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
+        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
+    if run.spec.name != name:
+        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
+    return run
+
+
+def lock(store: Store, run: Run, how: str = "UPDATE") -> Run:
+    """As it is recorded now, and stays until the transaction ends; `UsageError` when it is gone."""
+    row = store.row(f"{_RUN} WHERE id = :run FOR {how}", run=run.id)
+    if row is None:
+        raise UsageError(f"run {run.spec.name!r} is no longer in the journal: it was deleted")
+    return run_of(row)
+
+
+def policy_of(store: Store, run: Run) -> GroupPolicy:
+    """As it is now: it may have been amended."""
+    return lock(store, run, "SHARE").spec.group
+
+
+def amend(
+    store: Store, run: Run, spec: RunSpec, now: Sequence[Task], differences: Sequence[str]
+) -> Run:
+    """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
+    recorded = lock(store, run).spec
+    before = {task.id: task for task in tasks(store, run)}
+    known = {name: ordinal for ordinal, name in enumerate(before)}
+    anew = tasks_scored_anew(recorded, spec, before, now, held=held_groups(store, run))
+    spec = amended_spec(recorded, spec)
+    changes = (*run.changes, RunChange(tuple(differences), store.now().wall))
+    store.run(
+        "UPDATE runs SET spec = :spec, changes = :changes WHERE id = :run",
+        run=run.id,
+        spec=_encode(spec),
+        changes=_encode(changes),
+    )
+    for table in ("tasks", "task_groups"):
+        store.run(f"UPDATE {table} SET current = false WHERE run = :run", run=run.id)  # noqa: S608 - ours
+    fresh = [task for task in now if task.id not in known]
+    planned = [(known[task.id], task) for task in now if task.id in known]
+    planned += list(enumerate(fresh, max(known.values(), default=-1) + 1))
+    _plan(store, run.id, spec.samples, planned)
+    _unsettle_outcomes(store, run.id, [known[name] for name in anew])
+    # Another policy may keep groups that were dismissed, and groups may have grown.
+    store.run("DELETE FROM deliveries WHERE run = :run AND state IN (0, 3)", run=run.id)
+    store.run("UPDATE consumers SET seen = 0 WHERE run = :run", run=run.id)
+    recount_totals(store, run.id)
+    store.notify(run.id, "work")
+    return Run(id=run.id, spec=spec, changes=changes, created=run.created)
+
+
+def annotate(
+    store: Store,
+    run: Run,
+    tags: Sequence[str] | None,
+    command: RecordedCommand | None,
+    training: str | None,
+) -> Run:
+    recorded = lock(store, run)
+    spec = structs.replace(
+        recorded.spec,
+        tags=recorded.spec.tags if tags is None else check_tags(tags),
+        command=command or recorded.spec.command,
+        training=training or recorded.spec.training,
+    )
+    store.run("UPDATE runs SET spec = :spec WHERE id = :run", run=run.id, spec=_encode(spec))
+    return structs.replace(recorded, spec=spec)
+
+
+def rename(store: Store, run: Run, name: str) -> Run:
+    """Nothing but the run's own row has its name."""
+    recorded = lock(store, run)
+    spec = structs.replace(recorded.spec, name=name)
+    spec.check(tasks=0)
+    renamed = store.run(
+        "UPDATE runs SET name = :name, spec = :spec WHERE id = :run "
+        "AND NOT EXISTS (SELECT 1 FROM runs WHERE name = :name AND id <> :run)",
+        run=run.id,
+        name=name,
+        spec=_encode(spec),
+    )
+    if not renamed:
+        raise name_taken(name)
+    return structs.replace(recorded, spec=spec)
+
+
+def held_groups(store: Store, run: Run) -> dict[str, list[str]]:
+    held: dict[str, list[str]] = {}
+    for consumer, ordinal, task in store.rows(
+        "SELECT d.consumer, d.task, k.id FROM deliveries d "
+        "JOIN tasks k ON k.run = d.run AND k.ordinal = d.task "
+        "WHERE d.run = :run AND d.state IN (1, 2) ORDER BY d.consumer, d.task",
+        run=run.id,
+    ):
+        name = text_of(consumer, of="the name of a consumer")
+        held.setdefault(name, []).append(text_of(task, of=f"the name of task {ordinal}"))
+    return held
+
+
+# --- scoring anew
+
+
+def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
+    """They are finished and only scored again. No consumer has any of them."""
+    rows = store.rows(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
+        "AND task = ANY(:tasks) AND status = ANY(:outcomes) AND settled IS NOT NULL RETURNING task",
+        run=run,
+        tasks=list(tasks),
+        outcomes=OUTCOMES,
+    )
+    reopen(store, run, values_of(rows))
+
+
+def rescore(store: Store, run: Run, trajectories: Collection[int]) -> int:
+    """Groups that a consumer has are left alone: its batches stay what they were."""
+    lock(store, run)
+    rows = store.rows(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
+        "AND id = ANY(:ids) AND status = ANY(:outcomes) AND settled IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM deliveries d WHERE d.run = :run AND d.task = trajectories.task "
+        "AND d.state IN (1, 2)) RETURNING task",
+        run=run.id,
+        ids=list(trajectories),
+        outcomes=OUTCOMES,
+    )
+    reopen(store, run.id, values_of(rows))
+    if rows:
+        store.notify(run.id, "work")
+    return len(rows)
+
+
+# --- planning
+
+
+def _plan(store: Store, run: int, samples: int, tasks: Sequence[tuple[int, Task]]) -> None:
+    store.insert(
+        "tasks",
+        "run, ordinal, id, body, crc",
+        [(run, ordinal, task.id, *task_body(task, ordinal)) for ordinal, task in tasks],
+        conflict="(run, ordinal) DO UPDATE SET body = excluded.body, crc = excluded.crc, "
+        "current = true",
+    )
+    store.insert(
+        "task_groups",
+        "run, task",
+        [(run, ordinal) for ordinal, _ in tasks],
+        conflict="(run, task) DO UPDATE SET current = true",
+    )
+    # A group that a consumer has gets no more members: its batch stays what it was.
+    planned = [ordinal for ordinal, _ in tasks]
+    held = store.rows(
+        "SELECT task FROM deliveries WHERE run = :run AND task = ANY(:tasks) AND state IN (1, 2)",
+        run=run,
+        tasks=planned,
+    )
+    growing = set(planned) - set(values_of(held))
+    there = store.rows(
+        "SELECT task, sample FROM trajectories WHERE run = :run AND task = ANY(:tasks)",
+        run=run,
+        tasks=planned,
+    )
+    wanted = [(ordinal, sample) for ordinal in planned for sample in range(samples)]
+    known = set(there)
+    new = [each for each in wanted if each[0] in growing and each not in known]
+    store.insert("trajectories", "run, task, sample", [(run, *each) for each in new])
+    recount(store, run, growing)
+
+
+def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
+    lock(store, run)
+    known = _known(store, run, tasks)
+    for task in tasks:
+        if task.id in known and known[task.id] != _encode(task):
+            raise other_task(run, task.id)
+    fresh = distinct(run, [task for task in tasks if task.id not in known])
+    if not fresh:
+        return 0
+    now = progress(store, run)
+    if now.sealed:
+        raise run_sealed(run, fresh[0].id)
+    check_size(run, planned=now.planned, more=len(fresh))
+    query = "SELECT coalesce(max(ordinal), -1) FROM tasks WHERE run = :run"
+    [(last,)] = store.rows(query, run=run.id)
+    _plan(store, run.id, run.spec.samples, list(enumerate(fresh, last + 1)))
+    store.notify(run.id, "work")
+    return len(fresh)
+
+
+def _known(store: Store, run: Run, tasks: Sequence[Task]) -> dict[str, bytes]:
+    rows = store.rows(
+        "SELECT id, body FROM tasks WHERE run = :run AND id = ANY(:names)",
+        run=run.id,
+        names=list({task.id for task in tasks}),
+    )
+    return dict(rows)
+
+
+def seal(store: Store, run: Run) -> None:
+    lock(store, run)
+    store.run("DELETE FROM streams WHERE run = :run", run=run.id)
+    store.notify(run.id, "work", "ready")
+
+
+def unseal(store: Store, run: Run) -> None:
+    store.run("INSERT INTO streams VALUES (:run) ON CONFLICT(run) DO NOTHING", run=run.id)
+
+
+def progress(store: Store, run: Run) -> RunProgress:
+    row = store.row(
+        "SELECT planned, settled, failed, NOT EXISTS (SELECT 1 FROM streams WHERE run = :run) "
+        "FROM totals WHERE run = :run",
+        run=run.id,
+    )
+    planned, settled, failed, sealed = row or (0, 0, 0, True)
+    return RunProgress(planned, settled, failed, sealed=bool(sealed))
+
+
+# --- weight versions
+
+
+def publish_version(store: Store, run: Run, name: str, *, step: int, digest: str) -> int:
+    lock(store, run)
+    row = store.row(
+        "SELECT ordinal, digest FROM versions WHERE run = :run AND name = :name",
+        run=run.id,
+        name=name,
+    )
+    if row is not None:
+        return known_version(run, name, digest, known=(row[0], row[1]))
+    query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
+    [(last,)] = store.rows(query, run=run.id)
+    ordinal: int = last + 1
+    columns = "run, ordinal, name, step, digest"
+    store.insert("versions", columns, [(run.id, ordinal, name, step, digest)])
+    return ordinal
+
+
+def versions(store: Store, run: Run, name: str | None) -> list[WeightVersion]:
+    where = "" if name is None else " AND name = :name"
+    rows = store.rows(
+        f"SELECT ordinal, name, step, digest FROM versions WHERE run = :run{where} "  # noqa: S608 - ours
+        "ORDER BY ordinal",
+        run=run.id,
+        name=name,
+    )
+    return [WeightVersion(*row) for row in rows]
+
+
+# --- tasks
+
+
+def text_of(value: object, *, of: str) -> str:
+    """Text as it was read; `JournalCorrupt` where damage made something else of it."""
+    if not isinstance(value, str):
+        raise JournalCorrupt(f"{of} is no text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise JournalCorrupt(f"{of} is no text: {error}") from error
+    return value
+
+
+SOME_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordinal = ANY(:tasks)"
+
+
+def some_tasks(store: Store, run: Run, ordinals: Sequence[int]) -> list[Task]:
+    """In the order of `ordinals`, without reading any other."""
+    rows = store.rows(SOME_TASKS, run=run.id, tasks=_possible(ordinals))
+    by_ordinal = {row[0]: row for row in rows}
+    for ordinal in ordinals:
+        if ordinal not in by_ordinal:
+            raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
+    return [task_of(*by_ordinal[ordinal]) for ordinal in ordinals]
+
+
+def tasks(store: Store, run: Run) -> list[Task]:
+    rows = store.rows(
+        "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run ORDER BY ordinal", run=run.id
+    )
+    return [task_of(*row) for row in rows]
+
+
+def _possible(ordinals: Collection[int]) -> list[int]:
+    """Without what is no number of a database's."""
+    return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
+
+
+# --- trajectories
+
+_TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
+        coalesce(h.length, 0), coalesce('process ' || w.pid || ' on ' || w.host, ''), g.current
+    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
+    JOIN task_groups g ON g.run = t.run AND g.task = t.task
+    LEFT JOIN heads h ON h.trajectory = t.id LEFT JOIN workers w ON w.id = t.owner
+    WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
+_ALL = _TRAJECTORY.format(where="")
+SOME_TRAJECTORIES = _TRAJECTORY.format(where=" AND t.task = ANY(:tasks)")
+
+
+def trajectories(
+    store: Store, run: Run, *, ordinals: Collection[int] | None = None
+) -> list[TrajectoryRow]:
+    """Of all tasks, or of these, without reading any other."""
+    if ordinals is None:
+        rows = store.rows(_ALL, run=run.id)
+    else:
+        rows = store.rows(SOME_TRAJECTORIES, run=run.id, tasks=_possible(ordinals))
+    return trajectory_rows(store, run.spec.name, rows)
+
+
+def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
+    """Of the run with that name."""
+    headless = [row[2] for row in rows if row[4] and not row[7]]
+    lengths = store.lengths_without_heads(headless) if headless else {}
+    return [_trajectory_row(run, row, lengths.get(row[2], row[7])) for row in rows]
+
+
+def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
+    name, sample, identity, ordinal, status, settled, epoch, _, owner, is_current = row
+    key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
+    # A damaged page can turn a column into one of another type. A log whose head counts no number
+    # can still be cut: reading it says so.
+    if not all(isinstance(number, int) for number in (sample, ordinal, epoch)):
+        raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
+    return TrajectoryRow(
+        key=key,
+        id=identity,
+        ordinal=ordinal,
+        status=status_of(status, of=str(key)),
+        settled=bool(settled),
+        epoch=epoch,
+        records=records if isinstance(records, int) else -1,
+        owner=owner,
+        resting=not is_current,
+    )
+
+
+def status_of(value: object, *, of: str) -> Status:
+    try:
+        return Status(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
+
+
+# --- the list of runs
+
+
+def listing(store: Store) -> list[RunRow]:
+    return [_run_row(store, run_of(row)) for row in store.rows(f"{_RUN} ORDER BY id")]
+
+
+def _run_row(store: Store, run: Run) -> RunRow:
+    by_status = store.rows(
+        "SELECT t.status, count(*), count(t.settled) FROM trajectories t JOIN task_groups g "
+        "ON g.run = t.run AND g.task = t.task AND g.current WHERE t.run = :run "
+        "GROUP BY t.status ORDER BY t.status",
+        run=run.id,
+    )
+    row = store.row(
+        "SELECT count(*), NOT EXISTS (SELECT 1 FROM streams WHERE run = :run) "
+        "FROM task_groups WHERE run = :run AND current",
+        run=run.id,
+    )
+    assert row is not None, "an aggregate has one row"
+    workers = store.rows(
+        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
+        f"WHERE run = :run AND {IS_LEASED} ORDER BY id",
+        run=run.id,
+        **store.now().parameters,
+    )
+    identities = [WorkerIdentity(*worker) for worker in workers]
+    return RunRow(
+        name=run.spec.name,
+        created=run.created,
+        tasks=row[0],
+        samples=run.spec.samples,
+        by_status={
+            status_of(status, of=f"a trajectory of run {run.spec.name!r}").name: total
+            for status, total, _ in by_status
+        },
+        settled=sum(settled for _, _, settled in by_status),
+        sealed=bool(row[1]),
+        live_workers=tuple(str(worker) for worker in identities if not is_gone(worker)),
+    )

@@ -1,0 +1,72 @@
+"""The tables that every journal has. Types that databases name differently stand in braces.
+
+`id`: a number that is never used again, also after its row is deleted: whoever slept through the
+deletion must not hold somebody else's trajectory under its own number and epoch. `name`: text that
+is compared byte by byte.
+"""
+
+TABLES = (
+    """CREATE TABLE runs(
+        id {id}, name {name} NOT NULL UNIQUE, spec {bytes} NOT NULL, changes {bytes} NOT NULL,
+        created double precision NOT NULL)""",
+    # A run is in this table while it takes more tasks.
+    """CREATE TABLE streams(run bigint PRIMARY KEY)""",
+    """CREATE TABLE totals(
+        run bigint PRIMARY KEY, planned bigint NOT NULL DEFAULT 0,
+        settled bigint NOT NULL DEFAULT 0, failed bigint NOT NULL DEFAULT 0){half}""",
+    """CREATE TABLE tasks(
+        run bigint NOT NULL, ordinal integer NOT NULL, id {name} NOT NULL, body {bytes} NOT NULL,
+        crc bigint NOT NULL, current boolean NOT NULL DEFAULT true,
+        UNIQUE(run, ordinal), UNIQUE(run, id))""",
+    # What follows from a group's trajectories: see `groups`.
+    """CREATE TABLE task_groups(
+        run bigint NOT NULL, task integer NOT NULL, current boolean NOT NULL DEFAULT true,
+        members integer NOT NULL DEFAULT 0, open integer NOT NULL DEFAULT 0,
+        held integer NOT NULL DEFAULT 0, failed integer NOT NULL DEFAULT 0, settled bigint,
+        PRIMARY KEY(run, task)){most}""",
+    """CREATE INDEX task_groups_claimable ON {in}task_groups(run, task)
+        WHERE open > 0 AND held = 0 AND current""",
+    """CREATE INDEX task_groups_settled ON {in}task_groups(run, settled)
+        WHERE settled IS NOT NULL""",
+    """CREATE TABLE workers(
+        id {id}, run bigint NOT NULL, host text NOT NULL, pid bigint NOT NULL, born text NOT NULL,
+        namespace text NOT NULL, lease_until double precision NOT NULL, clock text NOT NULL,
+        clock_until double precision NOT NULL, lease_seconds double precision NOT NULL)""",
+    """CREATE INDEX workers_run ON {in}workers(run)""",
+    """CREATE TABLE trajectories(
+        id {id}, run bigint NOT NULL, task integer NOT NULL, sample integer NOT NULL,
+        status smallint NOT NULL DEFAULT 0, epoch bigint NOT NULL DEFAULT 0, owner bigint,
+        settled bigint{length}, UNIQUE(run, task, sample)){half}""",
+    """CREATE INDEX trajectories_owner ON {in}trajectories(owner) WHERE owner IS NOT NULL""",
+    """CREATE TABLE cuts(
+        position {id}, trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,
+        crc bigint NOT NULL, body {bytes} NOT NULL, reason text NOT NULL)""",
+    """CREATE TABLE blobs(digest {bytes} PRIMARY KEY, body {bytes} NOT NULL)""",
+    """CREATE TABLE versions(
+        run bigint NOT NULL, ordinal integer NOT NULL, name {name} NOT NULL, step bigint NOT NULL,
+        digest text NOT NULL, PRIMARY KEY(run, ordinal), UNIQUE(run, name))""",
+    """CREATE TABLE consumers(
+        run bigint NOT NULL, consumer {name} NOT NULL, committed bigint,
+        seen bigint NOT NULL DEFAULT 0, epoch bigint NOT NULL, host text NOT NULL,
+        pid bigint NOT NULL, born text NOT NULL, namespace text NOT NULL,
+        lease_until double precision NOT NULL, clock text NOT NULL,
+        clock_until double precision NOT NULL, lease_seconds double precision NOT NULL,
+        PRIMARY KEY(run, consumer))""",
+    # `settled` is the group's place in the order of settling, `place` its own in the batch.
+    """CREATE TABLE deliveries(
+        run bigint NOT NULL, task integer NOT NULL, consumer {name} NOT NULL,
+        state smallint NOT NULL, settled bigint NOT NULL, step bigint, place integer,
+        reason text NOT NULL, PRIMARY KEY(run, task, consumer))""",
+    """CREATE INDEX deliveries_ready ON {in}deliveries(run, consumer, settled)
+        WHERE state = 0""",
+    """CREATE INDEX deliveries_step ON {in}deliveries(run, consumer, step)
+        WHERE state IN (1, 2)""",
+    """CREATE TABLE counters(name text PRIMARY KEY, value bigint NOT NULL){half}""",
+    """INSERT INTO counters VALUES ('settled', 0)""",
+)
+
+OF_RUN = (
+    "deliveries", "consumers", "versions", "streams", "task_groups", "totals", "workers",
+    "trajectories", "tasks",
+)  # fmt: skip
+"""Those whose rows belong to one run."""

@@ -1,0 +1,295 @@
+"""One batch, one transaction of SQLite, and an outcome that is known.
+
+After an I/O error the outcome of the transaction is unknown: the connection is closed and never
+used again, since pages that failed to reach the disk look clean to it. A new one reads the number
+of the writer's last commit, under the write lock, and only then is it known whether the batch is in
+the journal. If it is not, it is tried once more; if that fails too, its callers get the error, and
+an outcome that could not be read remains unknown to them.
+
+A commit whose fsync failed is not in the journal, but it is in the log's file, and where no other
+connection is open, the next one reads the log from there: it would find the commit, and take for
+durable what is in memory only. So a second connection stays open beside the first. It does nothing
+but remember, as all connections to a file do together, where the log ends.
+"""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast import crashpoint
+from holdfast.journal.files.witness import Witness, witness_of
+from holdfast.journal.sql.writer import Append, Operation, WriteCall, write_appends
+from holdfast.journal.sqlite.checkpoint import Checkpointer
+from holdfast.journal.sqlite.schema import explain, identity_of
+from holdfast.journal.sqlite.store import SqliteStore
+from holdfast.records.errors import JournalError
+
+BUSY_SECONDS = 30.0
+# Of so many writers the last number is kept. A writer needs its own right after an error.
+KEPT = 64
+_NUMBERED = """INSERT INTO batches SELECT ?, coalesce(max(batch), 0) + 1 FROM batches WHERE true
+    ON CONFLICT DO UPDATE SET batch = excluded.batch RETURNING batch"""
+_OLD = """DELETE FROM batches WHERE name NOT IN
+    (SELECT name FROM batches ORDER BY batch DESC LIMIT ?)"""
+Wake = Callable[[], None]
+Connect = Callable[[], sqlite3.Connection]
+
+
+class SqliteCommitter:
+    """See `Committer`. Its connections are opened when they are first needed, and the one that
+    writes again after it was given up."""
+
+    mixes_calls = True
+
+    def __init__(
+        self, path: Path, *, connect: Connect, keep: Connect, wrap: Callable[..., SqliteStore]
+    ):
+        """`keep`: makes the connection that is opened once; `wrap`: the store of a connection."""
+        self._path = path
+        self._file = path.absolute()
+        self._connect = connect
+        self._keep = keep
+        self._wrap = wrap
+        self._store: SqliteStore | None = None
+        self._keeper: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._name = ""
+        self._witness: Witness | None = None
+        self._number = 0
+        """Of the commit that is being tried; 0 before it has one."""
+        self._untidied: int | None = None
+        self.checkpointer = Checkpointer(self._file.parent, connect, self.sync)
+        self.seconds = 0.0
+
+    def commit(self, batch: list[Operation], wake: Wake) -> None:
+        self._number = 0
+        failure: JournalError | None = None
+        for again in (False, True):
+            try:
+                self._transaction(batch, wake, again=again)
+            except (sqlite3.Error, JournalError) as error:
+                self.drop()
+                failure = failure or _journal_error(error, self._path)
+            except Exception:
+                self.drop()
+                raise
+            else:
+                return self._explain_refusals(batch)
+        if failure is not None and not self._is_durable():
+            for operation in batch:
+                operation.error = failure
+            return None
+        return self._explain_refusals(batch)
+
+    def _transaction(self, batch: list[Operation], wake: Wake, *, again: bool) -> None:
+        store = self._open()
+        connection = store.connection
+        self._begin(connection, wake)
+        if again and self._last_number(connection) == self._number:
+            connection.execute("ROLLBACK")
+            return
+        if again:
+            for operation in batch:
+                operation.result = operation.error = None
+        run_batch(store, batch)
+        self._number = self._next_number(connection)
+        rows = sum([operation.rows for operation in batch])
+        self._check_place()
+        wake()
+        crashpoint.reach("journal.before_commit", rows)
+        began = time.monotonic()
+        connection.execute("COMMIT")
+        self.seconds += (time.monotonic() - began - self.seconds) / 4
+        crashpoint.reach("journal.after_commit", rows)
+        if self._witness is not None:  # Before the callers wake.
+            self._witness.note(self._number)
+        crashpoint.reach("journal.witnessed", rows)
+        self._untidied = sum([operation.size for operation in batch])
+
+    def _begin(self, connection: sqlite3.Connection, wake: Wake) -> None:
+        """Waits for the write lock, but lets no caller wait for that who is only to be woken."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            wake()
+            connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("PRAGMA busy_timeout=0")
+
+    def tidy(self, wake: Wake) -> None:
+        """Looks after the log, if something was written to it. No caller waits for that."""
+        size, self._untidied = self._untidied, None
+        if size is None or not self.checkpointer.after_commit(size):
+            return
+        wake()
+        try:
+            self.checkpointer.copy_rest(self._open().connection)
+        except (
+            sqlite3.Error,
+            JournalError,
+        ):  # The batch is durable; no more is known.
+            self.drop()
+
+    def give_up(self) -> None: ...
+
+    def sync(self) -> None:
+        """What is in the file is in the witness, too."""
+        if self._witness is not None:
+            self._witness.sync()
+
+    def close(self) -> None:
+        """The last connection that is closed moves the log into the file."""
+        self.drop()
+        if self._keeper is not None:
+            with suppress(sqlite3.Error):  # What cannot be moved stays in the log.
+                self._keeper.close()
+            self._keeper = None
+        if self._witness is not None:
+            self._witness.close()
+            self._witness = None
+
+    def _is_durable(self) -> bool:
+        """Whether the batch that just failed is in the journal after all."""
+        try:
+            return self._last_number(self._open().connection) == self._number
+        except (sqlite3.Error, JournalError):
+            self.drop()
+            return False
+
+    def _explain_refusals(self, batch: list[Operation]) -> None:
+        for operation in batch:
+            if isinstance(operation.error, sqlite3.Error):
+                operation.error = explain(operation.error, self._path)
+
+    # --- the connection
+
+    def _open(self) -> SqliteStore:
+        if self._store is None:
+            self._check_place()
+            store = self._wrap(self._connect())
+            try:
+                store.connection.execute("PRAGMA busy_timeout=0")  # It waits in its own way.
+            except BaseException:
+                store.connection.close()
+                raise
+            self._store, self._inode = store, _inode_of(self._file)
+        if self._keeper is None:
+            self._keeper = self._keep()
+        return self._store
+
+    def _check_place(self) -> None:
+        """SQLite would go on writing to a file that nobody finds any more."""
+        if self._inode is not None and _inode_of(self._file) != self._inode:
+            raise JournalError(
+                f"journal {self._file} was deleted, moved or replaced while it was in use; put it "
+                "back and run the same command again, or begin another journal"
+            )
+
+    def drop(self) -> None:
+        """The connection that writes is closed; another one is made when it is needed."""
+        store, self._store = self._store, None
+        if store is not None:
+            with suppress(sqlite3.Error):  # The next connection rolls back what it held.
+                store.connection.close()
+
+    # --- the numbers of this writer's commits
+
+    def _next_number(self, connection: sqlite3.Connection) -> int:
+        """For the transaction that is open: written in it, and higher than any before."""
+        if self._witness is None:
+            self._introduce(connection)
+        (number,) = connection.execute(_NUMBERED, (self._name,)).fetchone()
+        return int(number)
+
+    def _introduce(self, connection: sqlite3.Connection) -> None:
+        identity = identity_of(connection) or 0
+        self._name = f"{identity:016x}-{secrets.token_hex(8)}"
+        try:
+            self._witness = Witness(witness_of(self._file), identity, like=self._file)
+        except OSError as error:
+            raise JournalError(
+                f"journal {self._file} cannot be written: no witness of its commits can be kept "
+                f"beside it ({error.strerror}); {_remedy(error, self._file)}"
+            ) from error
+        connection.execute(_OLD, (KEPT,))
+
+    def _last_number(self, connection: sqlite3.Connection) -> int | None:
+        """Of this writer's commits in the journal."""
+        row = connection.execute(
+            "SELECT batch FROM batches WHERE name = ?", (self._name,)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+
+def _inode_of(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _remedy(error: OSError, journal: Path) -> str:
+    witness = witness_of(journal)
+    if isinstance(error, PermissionError) and witness.exists():
+        return f"it belongs to somebody else: chown {witness} to the journal's owner, or remove it"
+    return "check the folder"
+
+
+def commit_in_memory(store: SqliteStore, batch: list[Operation]) -> None:
+    """The same for a database in memory, which nothing can fail and nobody else sees."""
+    execute = store.connection.execute
+    execute("BEGIN")
+    try:
+        run_batch(store, batch)
+    except BaseException:
+        store.log_ends.forget()
+        execute("ROLLBACK")
+        raise
+    execute("COMMIT")
+
+
+def run_batch(store: SqliteStore, batch: list[Operation]) -> None:
+    """Runs operations in their order: appends in bulk, everything else one by one in between.
+
+    Within a transaction. One that does not become durable ends its connection, and what is
+    remembered of the logs ends with that.
+    """
+    store.log_ends.look()
+    appends: list[Append] = []
+    for operation in batch:
+        if isinstance(operation, Append):
+            appends.append(operation)
+            continue
+        assert isinstance(operation, WriteCall), "there are no others"
+        if appends:
+            write_appends(store, appends)
+        appends = []
+        store.log_ends.forget()  # It may change whatever it likes.
+        _run_alone(store, operation)
+        store.log_ends.forget()
+    if appends:
+        write_appends(store, appends)
+
+
+def _run_alone(store: SqliteStore, call: WriteCall) -> None:
+    """Isolated by a savepoint: a call that is refused fails itself only."""
+    execute = store.connection.execute
+    execute("SAVEPOINT call")
+    try:
+        call.result = call.function(store)
+    except sqlite3.OperationalError:
+        raise
+    except Exception as error:
+        execute("ROLLBACK TO call")
+        call.error = error
+    execute("RELEASE call")
+
+
+def _journal_error(error: sqlite3.Error | JournalError, path: Path) -> JournalError:
+    return error if isinstance(error, JournalError) else explain(error, path)

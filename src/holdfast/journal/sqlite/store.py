@@ -1,0 +1,222 @@
+"""SQLite as a store: its dialect, and how records lie in its file."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+
+from msgspec import json
+
+from holdfast.journal.entries import AppendEntry
+from holdfast.journal.journal import Cut
+from holdfast.journal.lease_clock import Instant
+from holdfast.journal.sql import logs
+from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.journal.sqlite import chain
+
+_LIST = re.compile(r"= ANY\(:(\w+)\)")
+_EACH = re.compile(r"\bEACH\(:(\w+)\)")
+# One process writes at a time, and it has locked everything.
+_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?\s*$")
+_LAST = f"""SELECT t.id, h.length - 1, {chain.COLUMNS} FROM trajectories t
+    JOIN heads h ON h.trajectory = t.id JOIN records r ON r.position = h.position
+    WHERE t.run = ? AND t.settled IS NOT NULL"""  # noqa: S608 - ours
+# The positions of the run's records, found by their links.
+_LINKED = """INSERT INTO temp.doomed
+    WITH RECURSIVE log(position, trajectory) AS (
+        SELECT h.position, h.trajectory FROM heads h JOIN trajectories t ON t.id = h.trajectory
+            WHERE t.run = :run
+        UNION ALL SELECT l.previous, c.trajectory FROM log c JOIN links l ON l.position = c.position
+            WHERE l.previous < c.position AND l.previous > 0)
+    SELECT r.position FROM log c JOIN records r ON r.position = c.position
+        AND r.trajectory = c.trajectory"""
+# Whether links and heads lead to everything: a log that was begun has a head.
+_COUNTED = """SELECT coalesce(sum(h.length), 0), sum(t.status != 0 AND h.trajectory IS NULL)
+    FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id WHERE t.run = :run"""
+_SCANNED = """INSERT OR IGNORE INTO temp.doomed SELECT position FROM records
+    WHERE trajectory IN (SELECT id FROM trajectories WHERE run = :run)"""
+_BODIES = "SELECT CAST(body AS BLOB) FROM records WHERE position {} (SELECT position FROM doomed)"
+
+
+_SORTED = (
+    """CREATE TEMP TABLE sorted AS SELECT trajectory, position,
+        CASE WHEN seq >= 0 THEN seq ELSE 'none' END seq FROM records ORDER BY 1, 3, 2""",
+    """CREATE INDEX temp.sorted_log ON sorted(trajectory, seq, position)""",
+)
+_LOG = f"""SELECT {chain.COLUMNS} FROM sorted f CROSS JOIN records r ON r.position = f.position
+    WHERE f.trajectory = ? ORDER BY f.seq, f.position"""  # noqa: S608 - ours
+
+
+@lru_cache(maxsize=512)
+def dialect(statement: str) -> tuple[str, tuple[str, ...]]:
+    """The statement as SQLite takes it, and which of its parameters are lists."""
+    lists = tuple(set(_LIST.findall(statement) + _EACH.findall(statement)))
+    # One parameter, however long the list is: the number of parameters has a limit.
+    statement = _LIST.sub(r"IN (SELECT value FROM json_each(:\1))", statement)
+    statement = _EACH.sub(r"(SELECT value, key + 1 AS number FROM json_each(:\1)) each", statement)
+    return _LOCK.sub("", statement), lists
+
+
+def _text(raw: bytes) -> str:
+    """Damage can make anything of a text; what is no UTF-8 is noticed by who uses it."""
+    return raw.decode(errors="surrogateescape")
+
+
+class SqliteStore:
+    """See `Store`."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], Instant]):
+        connection.text_factory = _text
+        self.connection = connection
+        self.now = clock
+        self.log_ends = chain.LogEnds(connection)
+
+    def _execute(self, statement: str, values: dict[str, object]) -> sqlite3.Cursor:
+        sql, lists = dialect(statement)
+        for name in lists:
+            values[name] = json.encode(values[name]).decode()
+        return self.connection.execute(sql, values)
+
+    def row(self, statement: str, **values: object) -> Row | None:
+        with closing(self._execute(statement, values)) as cursor:
+            row: Row | None = cursor.fetchone()
+            return row
+
+    def rows(self, statement: str, **values: object) -> list[Row]:
+        with closing(self._execute(statement, values)) as cursor:
+            return cursor.fetchall()
+
+    def stream(self, statement: str, **values: object) -> Iterator[Row]:
+        with closing(self._execute(statement, values)) as cursor:
+            yield from cursor
+
+    def run(self, statement: str, **values: object) -> int:
+        return self._execute(statement, values).rowcount
+
+    def together(self, *statements: str, **values: object) -> list[list[Row]]:
+        return [self.rows(statement, **values) for statement in statements]
+
+    def run_many(self, statement: str, values: Sequence[dict[str, object]]) -> None:
+        self.connection.executemany(dialect(statement)[0], values)
+
+    def insert(
+        self, table: str, columns: str, rows: Collection[Row], *, conflict: str = ""
+    ) -> None:
+        places = ", ".join("?" * (columns.count(",") + 1))
+        on_conflict = f" ON CONFLICT{conflict}" if conflict else ""
+        self.connection.executemany(
+            f"INSERT INTO {table}({columns}) VALUES ({places}){on_conflict}",  # noqa: S608 - ours
+            rows,
+        )
+
+    def notify(self, run: int, *what: str) -> None:
+        """Other processes look again after a while: SQLite cannot wake them."""
+
+    # --- records
+
+    def append(self, appends: Sequence[Sequence[AppendEntry]], refuse: Refuse) -> None:
+        self.log_ends.write(appends, refuse)
+
+    def logs(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
+        for trajectory in trajectories:
+            with closing(chain.rows(self.connection, trajectory)) as rows:
+                yield trajectory, rows
+
+    def index_records(self) -> None:
+        """For `logs_to_check`. Before anything else is read: after an error elsewhere SQLite makes
+        no more tables."""
+        for statement in _SORTED:
+            self.connection.execute(statement)
+
+    def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
+        """Found without links: these are held against the records, not the records against them."""
+        is_indexed = self.row("SELECT 1 FROM sqlite_temp_schema WHERE name = 'sorted'")
+        for trajectory in trajectories:
+            rows = (
+                self.connection.execute(_LOG, (trajectory,))
+                if is_indexed
+                else chain.rows(self.connection, trajectory)
+            )
+            with closing(rows):
+                yield trajectory, rows
+
+    def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
+        linked = chain.positions(self.connection, trajectory)
+        return chain.length(self.connection, trajectory), linked == list(positions)
+
+    def last_rows(self, run: int) -> Iterator[tuple[int, int, LogRow]]:
+        with closing(self.connection.execute(_LAST, (run,))) as rows:
+            for trajectory, seq, *row in rows:
+                yield trajectory, seq, (*row,)
+
+    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
+        return chain.lengths_without_heads(self.connection, trajectories)
+
+    def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
+        cut = chain.found(self.connection, trajectory)[seq:]
+        self.connection.executemany(
+            # Damage can also make nothing of a column.
+            "INSERT INTO cuts(trajectory, seq, epoch, crc, body, reason) "
+            "SELECT trajectory, coalesce(seq, -1), coalesce(epoch, -1), coalesce(crc, -1), "
+            "coalesce(body, x''), ? FROM records WHERE position = ?",
+            [(reason, position) for position in cut],
+        )
+        for table in ("links", "records"):
+            self.connection.executemany(
+                f"DELETE FROM {table} WHERE position = ?",  # noqa: S608 - ours
+                [(position,) for position in cut],
+            )
+        chain.relink(self.connection, trajectory)
+        return len(cut)
+
+    def mend_log(self, trajectory: int, *, name: str) -> Cut | None:
+        """Cuts the log if it is torn, and else makes its links and status anew if they are wrong.
+
+        A head that is lost, or counts too few, is made anew first: more records than it knows of
+        are there, so none is lost. Reads without links: needs an index of the records if it is to
+        be done for many.
+        """
+        positions = chain.found(self.connection, trajectory)
+        if chain.length(self.connection, trajectory) < len(positions):
+            chain.relink(self.connection, trajectory)
+        rows = chain.rows_without_links(self.connection, trajectory)
+        cut = logs.mend(self, trajectory, rows, name=name)
+        if cut is None:
+            chain.relink(self.connection, trajectory)
+        return cut
+
+    def delete_records(self, run: int) -> int:
+        count = self._doom(run)
+        for table in ("records", "links"):
+            self.connection.execute(
+                f"DELETE FROM {table} WHERE position IN (SELECT position FROM doomed)"  # noqa: S608 - ours
+            )
+        self.connection.execute("DROP TABLE temp.doomed")
+        self.connection.execute(
+            "DELETE FROM heads WHERE trajectory IN (SELECT id FROM trajectories WHERE run = ?)",
+            (run,),
+        )
+        return count
+
+    def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
+        self._doom(run)
+        with closing(
+            self.connection.execute(_BODIES.format("NOT IN" if of_others else "IN"))
+        ) as rows:
+            for (body,) in rows:
+                yield body
+
+    def _doom(self, run: int) -> int:
+        """Collects the positions of the run's records; how many there are. Takes time in proportion
+        to the run, unless links are damaged."""
+        execute = self.connection.execute
+        execute("DROP TABLE IF EXISTS temp.doomed")
+        execute("CREATE TEMP TABLE doomed(position INTEGER PRIMARY KEY)")
+        count = execute(_LINKED, {"run": run}).rowcount
+        counted, headless = execute(_COUNTED, {"run": run}).fetchone()
+        if counted != count or headless:
+            count += execute(_SCANNED, {"run": run}).rowcount
+            # Links that lead nowhere would lead to what is written there one day.
+            execute("DELETE FROM links WHERE position NOT IN (SELECT position FROM records)")
+        return count
