@@ -21,7 +21,6 @@ from holdfast.delivery.background import BackgroundTask
 from holdfast.delivery.settled_groups import SettledGroups
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.open_run import RunChanged
 from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.stop import Stop
@@ -38,6 +37,7 @@ from holdfast.journal.process import this_process
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
+from holdfast.records.summary import last_failure
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.training.run.batches import load_group

@@ -24,7 +24,7 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Claim, Cut, Journal, Lease, TrajectoryRow, Worker
+from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
@@ -33,6 +33,7 @@ from holdfast.records.failure import as_exception
 from holdfast.records.history import History
 from holdfast.records.run import RecordedCommand, Run
 from holdfast.records.step import Record
+from holdfast.records.summary import summarize
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
@@ -214,8 +215,8 @@ class Engine:
 
     async def _work(self, worker: Worker) -> None:
         others = self._spending.watch(self._journal, self._run)
-        before = self._read_rewards(await self._settled_before())
-        helpers = (self._beat(worker), self._watch_deadline(), others, before)
+        await self._read_rewards()
+        helpers = (self._beat(worker), self._watch_deadline(), others)
         try:
             async with in_background(*helpers, name="heartbeat and deadline"):
                 await set_up(self._processor, self.stop)
@@ -396,6 +397,7 @@ class Engine:
         if self._scoring is None:
             if self._settles and not member.lease.settled:
                 # It was finished under a scorer that the run no longer has.
+                member.lease.summary = summarize(member.history)
                 await self._journal.append(member.lease, (), settled=True)
             return self._note([member])
         if not self._scoring.scorer.is_group:
@@ -442,20 +444,11 @@ class Engine:
 
     # --- in the background
 
-    async def _settled_before(self) -> list[TrajectoryRow]:
-        """Trajectories that others settled, if their rewards are shown."""
-        if not self._progress.done_before or not self._progress.shows_rewards:
-            return []
-        listed = await self._journal.trajectories(self._run)
-        return [row for row in listed if row.settled and not row.resting]
-
-    async def _read_rewards(self, rows: Sequence[TrajectoryRow]) -> None:
-        """Those of trajectories that were settled before, for whoever looks at the mean."""
-        for row in rows:
-            # What cannot be read is reported by whoever needs it.
-            with contextlib.suppress(JournalError):
-                history = History(await self._journal.history(row.id))
-                self._progress.rewarded(row.key.task, history.reward)
+    async def _read_rewards(self) -> None:
+        """Those of trajectories that were settled before, if somebody looks at the mean."""
+        if self._progress.done_before and self._progress.shows_rewards:
+            for task, reward in await self._journal.rewards(self._run):
+                self._progress.rewarded(task, reward)
 
     async def _beat(self, worker: Worker) -> None:
         while True:

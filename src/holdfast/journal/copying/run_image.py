@@ -5,6 +5,7 @@ from bisect import bisect_right
 from msgspec import Struct, msgpack, structs
 
 from holdfast.records.run import RunSpec
+from holdfast.records.summary import Summary
 
 
 class PlacedTrajectory(Struct, frozen=True):
@@ -17,6 +18,7 @@ class PlacedTrajectory(Struct, frozen=True):
     epoch: int
     settled: int | None
     """Its place in the order of settling, over all runs of that journal."""
+    summary: Summary | None
 
 
 class LogRow(Struct, frozen=True):

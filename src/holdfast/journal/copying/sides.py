@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
 from holdfast.journal.entries import AppendEntry
 from holdfast.journal.journal import Lease
-from holdfast.journal.rows import task_checksum
+from holdfast.journal.rows import kept_summary, summary_body, task_checksum
 from holdfast.journal.sql.groups import recount, recount_totals
 from holdfast.journal.sql.runs import by_id, rename, unseal
 from holdfast.journal.sql.store import Row, Store, refuse_none
@@ -21,7 +21,8 @@ def read_image(store: Store, run: Run) -> RunImage:
 
     described = store.row("SELECT spec, changes, created FROM runs WHERE id = :run", run=run.id)
     assert described is not None, "it was just listed"
-    members = rows("id, task, sample, status, epoch, settled", "trajectories", "task, sample")
+    columns = "id, task, sample, status, epoch, settled, summary"
+    members = rows(columns, "trajectories", "task, sample")
     spec, changes, created = described
     return RunImage(
         spec,
@@ -34,7 +35,7 @@ def read_image(store: Store, run: Run) -> RunImage:
                 "ordinal, id, body, current", "tasks", "ordinal"
             )
         ],
-        [PlacedTrajectory(*row) for row in members],
+        [PlacedTrajectory(*row, kept_summary(body, row[0])) for *row, body in members],
         rows("task, open, settled", "task_groups", "task"),
         rows("ordinal, name, step, digest", "versions", "ordinal"),
         rows("consumer, committed, seen", "consumers", "consumer"),
@@ -111,9 +112,13 @@ def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> 
     assert row is not None, "the journal was created with it"
     placed = image.placed_from(row[0] - places)
     store.run_many(
-        "UPDATE trajectories SET settled = :place WHERE id = :id",
+        "UPDATE trajectories SET settled = :place, summary = :summary WHERE id = :id",
         [
-            {"place": member.settled, "id": numbers[member.id]}
+            {
+                "place": member.settled,
+                "summary": member.summary and summary_body(member.summary, numbers[member.id]),
+                "id": numbers[member.id],
+            }
             for member in placed.trajectories
             if member.settled is not None
         ],

@@ -21,6 +21,7 @@ from holdfast.records.step import (
     ToolIntent,
     ancestors,
 )
+from holdfast.records.summary import summarize
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.attempt_state import AttemptState
@@ -98,6 +99,8 @@ class StepLog:
             status = Status.RUNNING if status is None else status
         elif not records:
             return
+        if settled:
+            self._lease.summary = summarize(self.history.after(records))
         try:
             await self._context.journal.append(self._lease, records, status=status, settled=settled)
         except asyncio.CancelledError:
