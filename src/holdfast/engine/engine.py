@@ -34,7 +34,6 @@ from holdfast.records.history import History
 from holdfast.records.run import RecordedCommand, Run
 from holdfast.records.step import Record
 from holdfast.records.summary import summarize
-from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.replay.current_code import enter_trajectory
@@ -92,7 +91,6 @@ class Engine:
         reopen_failed: bool = False,
         lost_versions: Collection[str] = (),
         command: RecordedCommand | None = None,
-        on_settled: "Callable[[TrajectoryKey, History], None] | None" = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
     ):
         """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
@@ -109,7 +107,6 @@ class Engine:
         self._progress.seconds_down = lambda: policy.seconds_down
         self._reopen_failed = reopen_failed
         self._command = command
-        self._on_settled = on_settled
         self._on_joined = on_joined
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
@@ -425,9 +422,6 @@ class Engine:
             self.stop.request(
                 f"{progress.failed} failed for good: max_failures ({most}) is reached"
             )
-        if self._on_settled is not None and self._settles:
-            for member in members:
-                self._on_settled(member.lease.key, member.history)
 
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""

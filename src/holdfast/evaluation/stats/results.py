@@ -14,8 +14,8 @@ from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.summary import FailureSummary, Summary, summarize
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.summary import FailureSummary, Summary
+from holdfast.records.trajectory import Status
 from holdfast.records.usage import UsageByModel, add_usages
 
 
@@ -141,24 +141,6 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return runs
 
 
-class SettledRows:
-    """Rows settled in this process, which need not be read again from the journal."""
-
-    def __init__(self) -> None:
-        self._rows: dict[TrajectoryKey, tuple[int, RowResult]] = {}
-
-    def note(self, key: TrajectoryKey, history: History) -> None:
-        """Keeps a trajectory without failures. Its last record has to be durable."""
-        if not (history.failures or history.scoring_failures):
-            listed = TrajectoryRow(key, 0, 0, history.status, True, 0, history.records, "")
-            self._rows[key] = (history.records, _row(listed, summarize(history)))
-
-    def row(self, listed: TrajectoryRow) -> RowResult | None:
-        """None if the journal has another number of records, or another process settled it."""
-        records, row = self._rows.get(listed.key, (-1, None))
-        return row if listed.settled and listed.records == records else None
-
-
 class Collector:
     """Collects results from trajectories, and keeps nothing else of them."""
 
@@ -174,7 +156,7 @@ class Collector:
         self._examples: dict[tuple[str, str], int] = {}
 
     def take(self, listed: TrajectoryRow, summary: Summary) -> None:
-        self.take_row(_row(listed, summary))
+        self._rows.append(_row(listed, summary))
         for failure in summary.failures:
             if not failure.closing:
                 self._add_root(listed, failure)
@@ -208,10 +190,6 @@ class Collector:
             shown = alike[-1 if root.permanent else 0]
             root.message, root.traceback = shown.line, shown.traceback
 
-    def take_row(self, row: RowResult) -> None:
-        """The row of a trajectory without failures."""
-        self._rows.append(row)
-
     def results(self) -> Results:
         spec = self._run.spec
         return Results(
@@ -235,22 +213,13 @@ async def results_of(
     *,
     num_runs: int = 1,
     source: str = "",
-    settled: SettledRows | None = None,
     prices: Prices | None = None,
 ) -> Results:
     """Reads the run once. Raises `JournalCorrupt`, with the trajectory's name, for a bad record.
 
-    `source` is the journal's path, as a user would type it. If `settled` has all rows, no record is
-    read.
+    `source` is the journal's path, as a user would type it.
     """
     collector = Collector(run, num_runs=num_runs, source=source, prices=prices)
-    if settled is not None:
-        listing = [row for row in await journal.trajectories(run) if not row.resting]
-        known = [row for row in map(settled.row, listing) if row is not None]
-        if len(known) == len(listing):
-            for row in known:
-                collector.take_row(row)
-            return collector.results()
     async for listed, summary in journal.summaries(run):
         if isinstance(summary, JournalCorrupt):
             raise JournalCorrupt(f"{listed.key} is corrupt: {summary}") from summary
