@@ -90,7 +90,7 @@ class Claim(Struct):
     settled: list["TrajectoryRow"]
 
 
-class TrajectoryRow(Struct, frozen=True):
+class TrajectoryRow(Struct, frozen=True, gc=False):
     """One trajectory as the journal lists it."""
 
     key: TrajectoryKey

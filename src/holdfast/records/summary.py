@@ -32,7 +32,7 @@ class FailureSummary(Struct, frozen=True, array_like=True, gc=False):
     """An environment could not be closed. What was done in it stands."""
 
 
-class Summary(Struct, frozen=True, array_like=True):
+class Summary(Struct, frozen=True, array_like=True, gc=False):
     """One trajectory in numbers."""
 
     records: int = 0

@@ -97,7 +97,7 @@ def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
         summary: Summary | JournalCorrupt | None = kept_summary(body, number)
         if summary is None or (summary.records, summary.status) != (records, status):
             key = TrajectoryKey(run.spec.name, task, sample)
-            state = runs.status_of(status, of=str(key))
+            state = runs.status_of(status, of=key)
             row = TrajectoryRow(key, number, ordinal, state, True, 0, records, "")
             summary = _summary_of_log(store, row)
         if isinstance(summary, Summary) and summary.reward is not None:

@@ -424,13 +424,13 @@ def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
     key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
     # A damaged page can turn a column into one of another type. A log whose head counts no number
     # can still be cut: reading it says so.
-    if not all(isinstance(number, int) for number in (sample, ordinal, epoch)):
+    if not (isinstance(sample, int) and isinstance(ordinal, int) and isinstance(epoch, int)):
         raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
     return TrajectoryRow(
         key=key,
         id=identity,
         ordinal=ordinal,
-        status=status_of(status, of=str(key)),
+        status=status_of(status, of=key),
         settled=bool(settled),
         epoch=epoch,
         records=records if isinstance(records, int) else -1,
@@ -439,7 +439,7 @@ def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
     )
 
 
-def status_of(value: object, *, of: str) -> Status:
+def status_of(value: object, *, of: object) -> Status:
     try:
         return Status(value)  # type: ignore[arg-type]
     except ValueError as error:
