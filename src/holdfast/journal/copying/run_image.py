@@ -21,15 +21,6 @@ class PlacedTrajectory(Struct, frozen=True):
     summary: Summary | None
 
 
-class LogRow(Struct, frozen=True):
-    """One record as it lies in a log."""
-
-    trajectory: int
-    seq: int
-    epoch: int
-    body: bytes
-
-
 class RunImage(Struct, frozen=True):
     spec: bytes
     changes: bytes
@@ -38,9 +29,6 @@ class RunImage(Struct, frozen=True):
     tasks: list[tuple[int, str, bytes, bool]]
     """Ordinal, id, body, whether it is one of the run's current ones."""
     trajectories: list[PlacedTrajectory]
-    groups: list[tuple[int, int, int | None]]
-    """Task, how many members are open, its place in the order of settling. It is compared, not
-    written: a journal counts this itself."""
     versions: list[tuple[int, str, int, str]]
     consumers: list[tuple[str, int | None, int]]
     """Name, last committed step, how far in the order of settling it has looked."""
@@ -68,7 +56,6 @@ class RunImage(Struct, frozen=True):
                 structs.replace(row, settled=None if row.settled is None else new[row.settled])
                 for row in self.trajectories
             ],
-            groups=[(task, is_open, new.get(place or 0)) for task, is_open, place in self.groups],
             consumers=[
                 (name, committed, base + passed if (passed := bisect_right(places, seen)) else 0)
                 for name, committed, seen in self.consumers
