@@ -94,8 +94,9 @@ def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
     """Also in the order of tasks; decodes no more of each row than it has to."""
     found: list[tuple[str, float]] = []
     for task, number, ordinal, sample, status, records, body in store.rows(_REWARDED, run=run.id):
-        summary: Summary | JournalCorrupt | None = kept_summary(body, number)
-        if summary is None or (summary.records, summary.status) != (records, status):
+        kept = kept_summary(body, number)
+        summary: Summary | JournalCorrupt | None = kept
+        if kept is None or (kept.records, kept.status) != (records, status):
             key = TrajectoryKey(run.spec.name, task, sample)
             state = runs.status_of(status, of=key)
             row = TrajectoryRow(key, number, ordinal, state, True, 0, records, "")
