@@ -6,8 +6,8 @@ from holdfast.journal.journal import Journal, Lease, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
 from support.records import finished, joined, make_tasks, scored, spec, started, value

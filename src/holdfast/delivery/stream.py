@@ -37,7 +37,7 @@ from holdfast.journal.process import this_process
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
-from holdfast.records.summary import last_failure
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.training.run.batches import load_group

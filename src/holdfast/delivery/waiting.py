@@ -14,7 +14,7 @@ from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import DeliveryTimeout
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
-from holdfast.records.summary import last_failure
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status
 
 ASK_SECONDS = 5.0

@@ -32,8 +32,8 @@ from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.failure import as_exception
 from holdfast.records.history import History
 from holdfast.records.run import RecordedCommand, Run
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import Record
-from holdfast.records.summary import summarize
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.replay.current_code import enter_trajectory

@@ -18,7 +18,7 @@ from holdfast.records.failure import fold_traceback, shortened
 from holdfast.records.group import valid_members
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.summary import RETURNED_NONE, FailureSummary, Summary
+from holdfast.records.samples.summary import RETURNED_NONE, FailureSummary, Summary
 from holdfast.records.trajectory import Status
 from holdfast.records.usage import NOTHING, UsageByModel
 

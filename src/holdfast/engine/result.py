@@ -19,7 +19,7 @@ from holdfast.extras import needed_by
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.samples.sample import Sample
-from holdfast.records.summary import last_failure
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.threads.blocking import run_blocking
 

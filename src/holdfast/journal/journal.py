@@ -23,9 +23,9 @@ from msgspec import Struct
 from holdfast.journal.changes import Changes
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 

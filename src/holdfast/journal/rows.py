@@ -16,8 +16,8 @@ import msgspec
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 

@@ -17,8 +17,8 @@ from holdfast.journal.journal import Entries, Journal, Lease, TrajectoryRow
 from holdfast.journal.sqlite.committer import BUSY_SECONDS
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary
 from holdfast.records.trajectory import Status
 
 if TYPE_CHECKING:

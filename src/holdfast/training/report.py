@@ -14,9 +14,9 @@ from holdfast.engine.report import many
 from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion, newest_of, staleness
 from holdfast.records.step import VersionSpan
-from holdfast.records.summary import Summary
 
 HELD_OUT = ".held-out."
 """Between the name of a training and the version of its evaluation, in that run's name."""

@@ -14,8 +14,8 @@ from holdfast.journal.rows import kept_summary, summary_body
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.trajectory import Status
 from holdfast.testing.faulty_journal import FaultyConnections, When
 from support.engine.yard import Yard, turn

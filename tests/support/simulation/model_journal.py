@@ -39,9 +39,9 @@ from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.group import valid_members
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record, Reopened
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.trajectory import Status
 from support.simulation.model_ledger import ConsumerLedger, ReadyGroup
 from support.simulation.model_runs import ModelRuns, ModelTrajectory

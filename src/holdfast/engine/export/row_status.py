@@ -6,7 +6,7 @@ A failure is a status with its root error, never a score (I5).
 from collections.abc import Mapping
 
 from holdfast.engine.export.row_tokens import Fields
-from holdfast.records.summary import last_failure
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status, Truncation
 from holdfast.records.view import TrajectoryView
 

@@ -31,8 +31,8 @@ from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
 from holdfast.records.run import RunSpec
 from holdfast.records.samples.sample import has_tokens
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.step import Generated
-from holdfast.records.summary import last_failure
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.usage import NOTHING, Usage

@@ -7,7 +7,7 @@ it cannot judge (null), or a scorer that returns None, has answered.
 
 from holdfast.journal.journal import Journal
 from holdfast.records.run import Run
-from holdfast.records.summary import Summary
+from holdfast.records.samples.summary import Summary
 
 
 async def unread_verdicts(journal: Journal, run: Run) -> list[int]:

@@ -25,8 +25,8 @@ from holdfast.records.errors import (
 )
 from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.history import History
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
-from holdfast.records.summary import summarize
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.usage import judge_usage

@@ -15,7 +15,7 @@ from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.summary import Summary
+from holdfast.records.samples.summary import Summary
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 

@@ -37,7 +37,7 @@ from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.summary import summarize
+from holdfast.records.samples.summary import summarize
 from holdfast.records.view import TrajectoryView
 from holdfast.training.report import ConsumerReport, open_collector
 

@@ -13,8 +13,8 @@ from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.summary import FailureSummary, Summary
 from holdfast.records.sampling import Sampling
-from holdfast.records.summary import FailureSummary, Summary
 from holdfast.records.trajectory import Status
 from holdfast.records.usage import UsageByModel, add_usages
 

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from msgspec import Struct, msgpack, structs
 
 from holdfast.records.run import RunSpec
-from holdfast.records.summary import Summary
+from holdfast.records.samples.summary import Summary
 
 
 class PlacedTrajectory(Struct, frozen=True):

@@ -21,8 +21,8 @@ from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record, Reopened
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.trajectory import Status, TrajectoryKey
 
 

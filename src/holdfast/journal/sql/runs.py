@@ -29,8 +29,8 @@ from holdfast.journal.sql.store import Row, Store, values_of
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
-from holdfast.records.summary import Summary
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 

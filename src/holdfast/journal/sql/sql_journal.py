@@ -40,9 +40,9 @@ from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
-from holdfast.records.summary import Summary
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 

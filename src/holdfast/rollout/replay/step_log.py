@@ -11,6 +11,7 @@ from functools import cached_property
 from holdfast.journal.journal import Lease
 from holdfast.records.errors import Diverged, JournalError, Rewound
 from holdfast.records.history import WEIGHTS_LOST, History
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import (
     AttemptStarted,
     Contract,
@@ -21,7 +22,6 @@ from holdfast.records.step import (
     ToolIntent,
     ancestors,
 )
-from holdfast.records.summary import summarize
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.attempt_state import AttemptState

@@ -18,7 +18,7 @@ from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import samples_of
-from holdfast.records.summary import last_failure
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
 from holdfast.training.batch import (

@@ -22,7 +22,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RunSpec
-from holdfast.records.summary import Summary
+from holdfast.records.samples.summary import Summary
 from holdfast.training.report import as_lines, open_collector
 
 MAX_LISTED = 40

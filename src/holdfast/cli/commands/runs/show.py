@@ -21,8 +21,8 @@ from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import Failure, fold_traceback, shortened
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.step import AttemptStarted
-from holdfast.records.summary import last_failure
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 from holdfast.training.report import as_lines, open_collector
@@ -46,7 +46,7 @@ async def show(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     training = await open_collector(journal, run)
     limit = None if args.all or args.json else MAX_LISTED
-    listing = show_table.Listing(status=args.status, limit=limit)
+    listing = show_table.RunListing(status=args.status, limit=limit)
     prices = chosen_prices(args.price)
     report = await build(journal, run, also=training.take, every=listing.take, prices=prices)
     if args.json:
@@ -77,7 +77,7 @@ def _changes(run: Run) -> list[str]:
     return lines
 
 
-async def _lines_of(listing: show_table.Listing, journal: Journal, run: Run) -> list[str]:
+async def _lines_of(listing: show_table.RunListing, journal: Journal, run: Run) -> list[str]:
     if listing.status and not listing.rows:
         return [f"no trajectory is {listing.status}"]
     lines = await show_table.lines(journal, run, listing.rows)

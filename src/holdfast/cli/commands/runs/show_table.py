@@ -12,7 +12,7 @@ from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import shortened
 from holdfast.records.run import Run
-from holdfast.records.summary import Summary
+from holdfast.records.samples.summary import Summary
 from holdfast.records.trajectory import Status
 
 MAX_NAME_WIDTH = 40
@@ -30,7 +30,7 @@ class Listed(Struct, frozen=True):
     """Why it was truncated or failed, or cannot be read; "" otherwise."""
 
 
-class Listing:
+class RunListing:
     """Takes each trajectory of a run, counts those with a status, and keeps the first of them."""
 
     def __init__(self, *, status: str | None, limit: int | None):

@@ -5,8 +5,8 @@ from msgspec import structs
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.history import History
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import AttemptFailed, Record, ScoringFailed
-from holdfast.records.summary import Summary, summarize
 from holdfast.records.trajectory import Status
 from support.records import finished, generated, scored, started
 
