@@ -7,7 +7,7 @@ import pytest
 from holdfast.journal.journal import Deletion, Journal
 from holdfast.records.errors import ConsumerHeld, JournalCorrupt, LeaseLost, RunHeld, UsageError
 from holdfast.records.run import RecordedCommand, Run
-from holdfast.records.step import Scored, Snapshotted
+from holdfast.records.step import Snapshotted
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
 from support.records import (
@@ -257,23 +257,5 @@ def test_a_run_that_is_gone_gets_no_notes(check: Check) -> None:
         for refused in (journal.annotate_run(run, tags=["x"]), journal.rename_run(run, "x")):
             with pytest.raises(UsageError, match="deleted"):
                 await refused
-
-    check(body)
-
-
-# --- last records
-
-
-def test_the_last_records_are_those_of_settled_trajectories(check: Check) -> None:
-    async def body(journal: Journal) -> None:
-        run = await settled_run(journal)
-        run = await journal.amend_run(run, spec(), make_tasks("a", "b", "c"), differences=[])
-        worker = await joined(journal, run)
-        (claim,) = await journal.claim(worker, groups=1)
-        await journal.append(claim.open[0], [started()])
-        found = await journal.last_records(run)
-        rows = await journal.trajectories(run)
-        assert set(found) == {row.id for row in rows if row.settled}
-        assert all(isinstance(record, Scored) for record in found.values())
 
     check(body)

@@ -14,7 +14,6 @@ import pytest
 from msgspec import structs
 
 import holdfast
-from holdfast.cli.commands.runs.list_runs import read_rewards
 from holdfast.engine.open_run import TRAINED_MODEL, TRAINER, is_training, open_run
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Consumer, LedgerEntry
@@ -504,7 +503,7 @@ def test_a_run_that_a_loop_takes_from_is_no_training_and_lists_the_rewards_of_it
             more = structs.replace(run.spec, samples=3)
             assert not await is_training(opened, run)
             assert (await open_run(opened, more, tasks, accept_changes=True)).spec.samples == 3
-            return await read_rewards(opened, run)
+            return [reward for _, reward in await opened.rewards(run)]
         finally:
             await opened.close()
 

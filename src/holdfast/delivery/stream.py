@@ -21,7 +21,6 @@ from holdfast.delivery.settled_groups import SettledGroups
 from holdfast.delivery.thread import BackgroundTask
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.open_run import RunChanged
 from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
@@ -41,6 +40,7 @@ from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run
 from holdfast.records.samples.sample import Sample, placeholder
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status

@@ -9,12 +9,12 @@ import shlex
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.export.export import history_of
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import many
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.records.errors import DeliveryTimeout
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status
 
 ASK_SECONDS = 5.0

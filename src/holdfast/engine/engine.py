@@ -24,7 +24,7 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal.journal import Claim, Cut, Journal, Lease, TrajectoryRow, Worker
+from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
@@ -32,8 +32,8 @@ from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.failure import as_exception
 from holdfast.records.history import History
 from holdfast.records.run import RecordedCommand, Run
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import Record
-from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.replay.current_code import enter_trajectory
@@ -91,7 +91,6 @@ class Engine:
         reopen_failed: bool = False,
         lost_versions: Collection[str] = (),
         command: RecordedCommand | None = None,
-        on_settled: "Callable[[TrajectoryKey, History], None] | None" = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
     ):
         """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
@@ -108,7 +107,6 @@ class Engine:
         self._progress.seconds_down = lambda: policy.seconds_down
         self._reopen_failed = reopen_failed
         self._command = command
-        self._on_settled = on_settled
         self._on_joined = on_joined
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
@@ -214,8 +212,8 @@ class Engine:
 
     async def _work(self, worker: Worker) -> None:
         others = self._spending.watch(self._journal, self._run)
-        before = self._read_rewards(await self._settled_before())
-        helpers = (self._beat(worker), self._watch_deadline(), others, before)
+        await self._read_rewards()
+        helpers = (self._beat(worker), self._watch_deadline(), others)
         try:
             async with in_background(*helpers, name="heartbeat and deadline"):
                 await set_up(self._processor, self.stop)
@@ -396,6 +394,7 @@ class Engine:
         if self._scoring is None:
             if self._settles and not member.lease.settled:
                 # It was finished under a scorer that the run no longer has.
+                member.lease.summary = summarize(member.history)
                 await self._journal.append(member.lease, (), settled=True)
             return self._note([member])
         if not self._scoring.scorer.is_group:
@@ -423,9 +422,6 @@ class Engine:
             self.stop.request(
                 f"{progress.failed} failed for good: max_failures ({most}) is reached"
             )
-        if self._on_settled is not None and self._settles:
-            for member in members:
-                self._on_settled(member.lease.key, member.history)
 
     async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""
@@ -442,20 +438,11 @@ class Engine:
 
     # --- in the background
 
-    async def _settled_before(self) -> list[TrajectoryRow]:
-        """Trajectories that others settled, if their rewards are shown."""
-        if not self._progress.done_before or not self._progress.shows_rewards:
-            return []
-        listed = await self._journal.trajectories(self._run)
-        return [row for row in listed if row.settled and not row.resting]
-
-    async def _read_rewards(self, rows: Sequence[TrajectoryRow]) -> None:
-        """Those of trajectories that were settled before, for whoever looks at the mean."""
-        for row in rows:
-            # What cannot be read is reported by whoever needs it.
-            with contextlib.suppress(JournalError):
-                history = History(await self._journal.history(row.id))
-                self._progress.rewarded(row.key.task, history.reward)
+    async def _read_rewards(self) -> None:
+        """Those of trajectories that were settled before, if somebody looks at the mean."""
+        if self._progress.done_before and self._progress.shows_rewards:
+            for task, reward in await self._journal.rewards(self._run):
+                self._progress.rewarded(task, reward)
 
     async def _beat(self, worker: Worker) -> None:
         while True:

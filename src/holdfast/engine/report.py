@@ -10,19 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.journal.rows import history_of_row
 from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
-from holdfast.records.failure import Failure, fold_traceback, shortened
+from holdfast.records.failure import fold_traceback, shortened
 from holdfast.records.group import valid_members
-from holdfast.records.history import CAME_BACK_DIFFERENT, WEIGHTS_LOST, History
+from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.step import Scored
+from holdfast.records.samples.summary import RETURNED_NONE, FailureSummary, Summary
 from holdfast.records.trajectory import Status
-from holdfast.records.usage import UsageByModel, add_usages
+from holdfast.records.usage import NOTHING, UsageByModel
 
 MAX_TRACEBACK_LINE = 1_000
 AGAIN = (
@@ -33,7 +31,6 @@ AGAIN = (
 MAX_CAUSES = 20
 """With a traceback each. Errors that name what they were given have as many roots as trajectories.
 """
-_NONE = "returned None"
 _REASONS_SHOWN = 3
 
 
@@ -140,128 +137,150 @@ class RunReport(Struct):
         )
 
 
-Look = Callable[[TrajectoryRow, History], None]
+Look = Callable[[TrajectoryRow, Summary], None]
 
 
 async def build(
-    journal: Journal, run: Run, *, also: Look | None = None, prices: Prices | None = None
+    journal: Journal,
+    run: Run,
+    *,
+    also: Look | None = None,
+    every: Callable[[TrajectoryRow, Summary | JournalCorrupt], None] | None = None,
+    prices: Prices | None = None,
 ) -> RunReport:
-    """Reads the run once, one trajectory at a time, which `also` gets, too."""
-    report = RunReport(run.spec.name)
-    statuses: dict[int, list[Status]] = {}
-    open_groups: set[int] = set()
-    causes: dict[tuple[str, str], RootCause] = {}
-    by_status: Counter[Status] = Counter()
-    failed: Counter[str] = Counter()
-    used: UsageByModel = {}
-    for row in await journal.trajectories(run):
+    """Reads the summaries of the run once. `also` gets those of current tasks that have begun and
+    can be read, `every` gets all of them."""
+    counts = _Counts(run)
+    async for row, summary in journal.summaries(run):
+        if every is not None:
+            every(row, summary)
+        if counts.take(row, summary) and also is not None and isinstance(summary, Summary):
+            also(row, summary)
+    return await counts.report(journal, prices)
+
+
+class _Counts:
+    """What a report counts on its way through a run."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._report = RunReport(run.spec.name)
+        self._statuses: dict[int, list[Status]] = {}
+        self._open_groups: set[int] = set()
+        self._causes: dict[tuple[str, str], RootCause] = {}
+        self._examples: dict[tuple[str, str], int] = {}
+        self._by_status: Counter[Status] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._used: UsageByModel = {}
+
+    def take(self, row: TrajectoryRow, summary: Summary | JournalCorrupt) -> bool:
+        """Whether it has begun, can be read, and is part of the run."""
         if row.resting:
-            if row.records and (spent := await _used_by(journal, row)):
-                used = add_usages(used, spent)
-                report.removed += 1
-            continue
-        by_status[row.status] += 1
-        statuses.setdefault(row.ordinal, []).append(row.status)
-        failed[row.key.task] += row.status is Status.FAILED
+            self._take_resting(summary)
+            return False
+        self._by_status[row.status] += 1
+        self._statuses.setdefault(row.ordinal, []).append(row.status)
+        self._failed[row.key.task] += row.status is Status.FAILED
         if not row.settled:
-            report.unsettled += 1
-            open_groups.add(row.ordinal)
-        if row.records:
-            try:
-                history = history_of_row(row, await journal.history(row.id))
-            except JournalCorrupt as error:
-                report.corrupt.append(f"{row.key}: {error}")
-                continue
-            _add(report, causes, str(row.key), history)
-            used = add_usages(used, history.used)
-            if also is not None:
-                also(row, history)
-    report.trajectories = by_status.total()
-    report.by_status = {status.name: by_status[status] for status in sorted(by_status)}
-    report.causes = sorted(causes.values(), key=lambda cause: (-cause.permanent, -cause.failures))
-    report.usage = {model: usage.as_fields() for model, usage in sorted(used.items())}
-    report.cost = prices.cost_of(used) if prices is not None else None
-    _count_groups(report, run, statuses, open_groups)
-    if report.permanent_failures:
-        held = await journal.held_groups(run)
-        counts = {name: sum(failed[task] for task in tasks) for name, tasks in held.items()}
-        report.held_failures = {name: count for name, count in counts.items() if count}
-    return report
+            self._report.unsettled += 1
+            self._open_groups.add(row.ordinal)
+        if isinstance(summary, JournalCorrupt):
+            self._report.corrupt.append(f"{row.key}: {summary}")
+            return False
+        _add(self._report, summary)
+        _use(self._used, summary)
+        for failure in summary.failures:
+            self._examples.setdefault((failure.phase, failure.root), row.id)
+            _add_cause(self._causes, failure, str(row.key), summary)
+        return row.records > 0
+
+    def _take_resting(self, summary: Summary | JournalCorrupt) -> None:
+        """It was sampled all the same. What cannot be read counts when its task is there again."""
+        if isinstance(summary, Summary) and summary.used:
+            _use(self._used, summary)
+            self._report.removed += 1
+
+    async def report(self, journal: Journal, prices: Prices | None) -> RunReport:
+        report, causes, used = self._report, self._causes, self._used
+        report.trajectories = self._by_status.total()
+        report.by_status = {
+            status.name: self._by_status[status] for status in sorted(self._by_status)
+        }
+        report.causes = sorted(causes.values(), key=lambda each: (-each.permanent, -each.failures))
+        for key, cause in causes.items():
+            cause.traceback = await _read_traceback(journal, self._examples[key], cause)
+        report.usage = {model: usage.as_fields() for model, usage in sorted(used.items())}
+        report.cost = prices.cost_of(used) if prices is not None else None
+        _count_groups(report, self._run, self._statuses, self._open_groups)
+        if report.permanent_failures:
+            held = await journal.held_groups(self._run)
+            failed = {
+                name: sum(self._failed[task] for task in tasks) for name, tasks in held.items()
+            }
+            report.held_failures = {name: count for name, count in failed.items() if count}
+        return report
 
 
-async def _used_by(journal: Journal, row: TrajectoryRow) -> UsageByModel:
-    """Of a trajectory whose task was removed: it is no part of the run any more, and was sampled
-    all the same. What cannot be read counts when its task is there again."""
+def _use(used: UsageByModel, summary: Summary) -> None:
+    for model, usage in summary.used.items():
+        used[model] = used.get(model, NOTHING) + usage
+
+
+async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -> str:
+    """Of the trajectory's first failure like this. Only its log has it."""
     try:
-        return History(await journal.history(row.id)).used
+        history = History(await journal.history(trajectory))
     except JournalCorrupt:
-        return {}
+        return ""
+    failures = (*history.failures, *history.close_failures, *history.scoring_failures)
+    alike = (each for each in failures if (each.phase, each.root) == (cause.phase, cause.root))
+    return next((failure.traceback for failure in alike), "")
 
 
-def _add(
-    report: RunReport, causes: dict[tuple[str, str], RootCause], name: str, history: History
-) -> None:
-    generations = history.generations
-    report.turns += len(generations)
-    report.sampled_tokens += history.sampled_tokens
-    report.uncounted_turns += history.uncounted_turns
-    report.call_retries += sum(step.tries - 1 for step in generations)
-    report.refills += history.life
-    report.forks += len(history.forks)
-    report.prefix_breaks += history.prefix_breaks
-    report.seams += history.seams
-    report.interrupted_calls += len(history.interrupted_calls)
-    report.worlds_changed += sum(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
-    report.weights_lost += sum(fork.reason == WEIGHTS_LOST for fork in history.forks)
-    report.closes_failed += len(history.close_failures)
-    report.refused_calls += len(history.refusals)
-    report.unanswered_calls += len(history.unanswered_calls)
-    failed = history.status is Status.FAILED
-    # Not what failed before it was opened again.
-    scored_away = failed and last_failure(history) in history.scoring_failures
-    retried = len(history.failures) - (1 if failed and not scored_away else 0)
-    report.retried_attempts += max(0, retried)
-    healed = history.status.is_outcome and not history.interrupted_calls
-    for failure in history.failures:
-        last = failed and not scored_away and failure is history.failures[-1]
-        _add_cause(causes, failure, name, permanent=last, healed=healed)
-    for failure in history.close_failures:
-        _add_cause(causes, failure, name, permanent=False, healed=healed)
-    for failure in history.scoring_failures:
-        last = scored_away and failure is history.scoring_failures[-1]
-        _add_cause(causes, failure, name, permanent=last, healed=healed)
-    if history.status is Status.TRUNCATED and history.finished is not None:
-        reason = history.finished.reason
+def _add(report: RunReport, summary: Summary) -> None:
+    report.turns += summary.turns
+    report.sampled_tokens += summary.sampled_tokens
+    report.uncounted_turns += summary.uncounted_turns
+    report.call_retries += summary.call_retries
+    report.retried_attempts += summary.retried_attempts
+    report.refills += summary.refills
+    report.forks += summary.forks
+    report.prefix_breaks += summary.prefix_breaks
+    report.seams += summary.seams
+    report.interrupted_calls += summary.interrupted_calls
+    report.worlds_changed += summary.environments_changed
+    report.weights_lost += summary.weights_lost
+    report.closes_failed += sum(failure.closing for failure in summary.failures)
+    report.refused_calls += summary.refused_calls
+    report.unanswered_calls += summary.unanswered_calls
+    if summary.status is Status.TRUNCATED:
+        reason = summary.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
-    if history.scored is not None and history.reward is None and not failed:
+    if summary.unscored is not None:
         report.without_score += 1
-        _add_unscored(report.unscored, history.scored)
-    if (reward := history.reward) is not None:
-        (report.disturbed if _is_disturbed(history) else report.clean).add(reward)
+        _add_unscored(report.unscored, summary.unscored)
+    if summary.reward is not None:
+        (report.disturbed if _is_disturbed(summary) else report.clean).add(summary.reward)
 
 
-def _add_unscored(unscored: dict[str, int], scored: Scored) -> None:
-    why = "; ".join(scored.reasons.values()) or f"scorer {scored.scorer} {_NONE}"
-    reason = shortened(why.partition("\n")[0])
+def _add_unscored(unscored: dict[str, int], reason: str) -> None:
     if reason not in unscored and len(unscored) >= MAX_CAUSES:
         reason = "for other reasons"
     unscored[reason] = unscored.get(reason, 0) + 1
 
 
-def _is_disturbed(history: History) -> bool:
+def _is_disturbed(summary: Summary) -> bool:
     """Whether something that the policy did not do may have shaped it."""
-    changed = any(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
-    unsettled = history.interrupted_calls or history.unanswered_calls
-    return bool(history.failures or unsettled or changed)
+    return bool(
+        summary.retried_attempts
+        or summary.interrupted_calls
+        or summary.unanswered_calls
+        or summary.environments_changed
+    )
 
 
 def _add_cause(
-    causes: dict[tuple[str, str], RootCause],
-    failure: Failure,
-    name: str,
-    *,
-    permanent: bool,
-    healed: bool,
+    causes: dict[tuple[str, str], RootCause], failure: FailureSummary, name: str, summary: Summary
 ) -> None:
     cause = causes.get((failure.phase, failure.root))
     if cause is None:
@@ -274,11 +293,11 @@ def _add_cause(
             healed=0,
             example=name,
             message=failure.line,
-            traceback=failure.traceback,
+            traceback="",
         )
     cause.failures += 1
-    cause.permanent += permanent
-    cause.healed += healed
+    cause.permanent += failure.permanent
+    cause.healed += summary.status.is_outcome and not summary.interrupted_calls
 
 
 def _count_groups(
@@ -428,7 +447,7 @@ def _rewards(report: RunReport) -> list[str]:
 def _why_none_is_scored(unscored: Mapping[str, int]) -> list[str]:
     """A scorer that forgets to return looks like one that declares all of them invalid."""
     reasons = Counter(unscored).most_common()
-    if [reason.endswith(_NONE) for reason, _ in reasons] == [True]:
+    if [reason.endswith(RETURNED_NONE) for reason, _ in reasons] == [True]:
         return [f"  {reasons[0][0]} each time; is a return missing?"]
     rest = len(reasons) - _REASONS_SHOWN
     lines = [f"    {total} × {reason}" for reason, total in reasons[:_REASONS_SHOWN]]

@@ -14,12 +14,12 @@ import msgspec
 from holdfast.engine.engine import Ending
 from holdfast.engine.export.nested import nested_message
 from holdfast.engine.export.read import samples, trajectories
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import RunReport, as_text
 from holdfast.extras import needed_by
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.samples.sample import Sample
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.threads.blocking import run_blocking
 

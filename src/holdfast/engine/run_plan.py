@@ -26,11 +26,9 @@ from holdfast.journal.journal import Journal, Worker
 from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.history import History
 from holdfast.records.run import Code, Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
-from holdfast.records.trajectory import TrajectoryKey
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.processors.training import samples_for
 
@@ -113,7 +111,6 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         settles: bool = True,
         reopen_failed: bool = False,
         lost_versions: Collection[str] = (),
-        on_settled: Callable[[TrajectoryKey, History], None] | None = None,
         on_joined: Callable[[Worker], Awaitable[None]] | None = None,
     ) -> Engine:
         """The engine that works on the opened run."""
@@ -131,7 +128,6 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             reopen_failed=reopen_failed,
             lost_versions=lost_versions,
             command=self.spec.command,
-            on_settled=on_settled,
             on_joined=on_joined,
         )
 

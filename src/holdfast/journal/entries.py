@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.journal.journal import Entries, Lease
+from holdfast.journal.rows import summary_body
 from holdfast.records.encoding.codec import checksum, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.step import Record
@@ -24,6 +25,8 @@ class AppendEntry(Struct):
     size: int
     status: Status | None
     settled: bool | None
+    summary: bytes | None = None
+    """Of a trajectory that it settles: what is kept of it."""
 
 
 class BadRecord(JournalCorrupt):
@@ -55,7 +58,10 @@ def entry_of(
         seq += 1
         total += len(body)
     lease.next_seq = seq
-    return AppendEntry(lease, first, rows, total, status, settled)
+    entry = AppendEntry(lease, first, rows, total, status, settled)
+    if settled and lease.summary is not None:
+        entry.summary = summary_body(lease.summary, trajectory)
+    return entry
 
 
 def entries_of(entries: Entries, settled: bool | None) -> list[AppendEntry]:

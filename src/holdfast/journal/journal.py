@@ -21,7 +21,9 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from holdfast.journal.changes import Changes
+from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
@@ -70,6 +72,9 @@ class Lease(Struct):
     settled: bool
     next_seq: int
     broken: BaseException | None = None
+    summary: Summary | None = None
+    """What the journal keeps of the trajectory when an append settles it. Whoever settles it sets
+    this first, with the records of that append counted in."""
 
 
 Entries = Sequence[tuple[Lease, Sequence[Record], Status | None]]
@@ -85,7 +90,7 @@ class Claim(Struct):
     settled: list["TrajectoryRow"]
 
 
-class TrajectoryRow(Struct, frozen=True):
+class TrajectoryRow(Struct, frozen=True, gc=False):
     """One trajectory as the journal lists it."""
 
     key: TrajectoryKey
@@ -341,10 +346,17 @@ class Journal(Protocol):
         """All records; the first bad one raises `JournalCorrupt` with its position."""
         ...
 
-    async def last_records(self, run: Run) -> dict[int, Record]:
-        """The last record of each settled trajectory, by its id: no more of their logs is read.
+    def summaries(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
+        """Every trajectory with its summary, in the order of `trajectories`, a few in memory at a
+        time. The log is read only where no summary is kept: of what is not settled. Where that
+        cannot be read, the error."""
+        ...
 
-        One that cannot be read is left out: `history` says what is the matter with it."""
+    async def rewards(self, run: Run) -> list[tuple[str, float]]:
+        """Task and reward of each settled trajectory that has one, in their order; without those
+        that rest, and those that cannot be read."""
         ...
 
     def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:

@@ -3,8 +3,8 @@
 A task's row has a checksum of its text and of its place among the run's tasks: its trajectories
 know the task by that place, so a task at another one is as wrong as a flipped bit.
 
-A trajectory's status follows from its log. Its row keeps it, so that a listing reads no log; where
-the two differ, the log is right.
+A trajectory's status and its summary follow from its log. Its row keeps them, so that a listing
+reads no log; where the two differ, the log is right.
 """
 
 import struct
@@ -16,11 +16,15 @@ import msgspec
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 _place = struct.Struct("<q")
+_crc = struct.Struct("<I")
+_CRC = 0xFFFFFFFF
+_summary = msgspec.msgpack.Decoder(Summary)
 _STATUSES = frozenset(int(status) for status in Status)
 
 
@@ -95,6 +99,43 @@ def contradictions(history: History, status: int, *, settled: bool) -> Iterator[
         yield f"is marked PENDING; its log says {history.status.name}"
     if settled and history.finished is None:
         yield "is settled, but its log does not end"
+
+
+def summary_body(summary: Summary, trajectory: int) -> bytes:
+    """As it is kept: behind its checksum."""
+    body = msgspec.msgpack.encode(summary)
+    return _crc.pack(zlib.crc32(body, trajectory & _CRC)) + body
+
+
+def kept_summary(body: object, trajectory: int) -> Summary | None:
+    """None where nothing is kept, or not as it was written."""
+    if not isinstance(body, bytes):
+        return None
+    content = body[_crc.size :]
+    if body[: _crc.size] != _crc.pack(zlib.crc32(content, trajectory & _CRC)):
+        return None
+    try:
+        return _summary.decode(content)
+    except ValueError:
+        return None
+
+
+def summary_of_row(row: TrajectoryRow, body: object) -> Summary | None:
+    """What is kept of a trajectory; None where that is not of its whole log."""
+    summary = kept_summary(body, row.id) if row.settled else None
+    if summary is None or (summary.records, summary.status) != (row.records, row.status):
+        return None
+    return summary
+
+
+def has_other_summary(history: History, body: object, trajectory: int) -> bool:
+    """Whether what is kept is not what follows from the log."""
+    if body is None:
+        return False
+    summary = kept_summary(body, trajectory)
+    if summary is not None and summary.records < history.records:
+        return False  # It was appended to since: nobody uses it.
+    return summary != summarize(history)
 
 
 def history_of_row(row: TrajectoryRow, records: list[Record]) -> History:

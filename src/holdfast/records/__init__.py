@@ -9,6 +9,6 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
 - `foreign`: Foreign exceptions, which are read without trust.
 - `failure`, `errors`, `outside`: What went wrong, classified once.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
-- `samples`: The training view, its logprobs, and weight versions.
+- `samples`: The training view, its logprobs, weight versions, and a trajectory in numbers.
 - `encoding`: How values are encoded, checked, and kept from showing secrets.
 """

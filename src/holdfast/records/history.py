@@ -8,6 +8,7 @@ many workers they were written.
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable
+from copy import copy
 
 from msgspec import Struct, structs
 
@@ -144,6 +145,16 @@ class History:
             self.furthest = max(self.furthest, len(self.steps))
         else:
             self._turn(record)
+
+    def after(self, records: Iterable[Record]) -> "History":
+        """What this becomes with these records. It stays as it is itself."""
+        later = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(later, name, value.copy())
+        for record in records:
+            later.take(record)
+        return later
 
     def _start(self, record: AttemptStarted) -> None:
         self.attempts.append(record)

@@ -44,7 +44,7 @@ class Truncation(StrEnum):
     ENVIRONMENT_LIMIT = "environment_limit"
 
 
-class TrajectoryKey(Struct, frozen=True, order=True):
+class TrajectoryKey(Struct, frozen=True, order=True, gc=False):
     """`run/task/sample`: stable for ever, across attempts, refills and machines."""
 
     run: str

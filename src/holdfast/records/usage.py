@@ -69,6 +69,17 @@ JUDGE = "judge"
 
 USED = "judge_usage"
 """Among a score's details: what judges used beside that, by their models."""
+UNREAD = "unread"
+"""Among what a judge says of itself in a score's details: its answers could not be read."""
+UNREAD_JUDGE = "judge_unread"
+"""Among a score's details, where a function asked the judge and made a None of its own of that."""
+
+
+def is_unread(details: Mapping[str, object]) -> bool:
+    """Whether a score with these details is missing because a judge could not be read."""
+    judge = details.get(JUDGE)
+    is_noted = judge.get(UNREAD) if isinstance(judge, Mapping) else False
+    return bool(is_noted or details.get(UNREAD_JUDGE))
 
 
 def judge_usage(details: Mapping[str, object]) -> UsageByModel:

@@ -13,9 +13,10 @@ from msgspec import Struct, field
 from holdfast.engine.report import many
 from holdfast.journal.journal import GroupEnd, Journal, LedgerEntry, TrajectoryRow
 from holdfast.records.group import Dismissal
-from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion, newest_of, staleness
+from holdfast.records.step import VersionSpan
 
 HELD_OUT = ".held-out."
 """Between the name of a training and the version of its evaluation, in that run's name."""
@@ -70,7 +71,7 @@ class TrainingCollector:
         self._rewards: dict[str, dict[int, list[float]]] = {name: {} for name in ledgers}
         self._staleness: dict[str, Counter[int]] = {name: Counter() for name in ledgers}
 
-    def take(self, row: TrajectoryRow, history: History) -> None:
+    def take(self, row: TrajectoryRow, summary: Summary) -> None:
         for name, entries in self._entries.items():
             entry = entries.get(row.ordinal)
             if entry is None or entry.step is None or not row.status.is_outcome:
@@ -78,15 +79,15 @@ class TrainingCollector:
             is_trained = entry.end is GroupEnd.TRAINED
             if is_trained or entry.reason == Dismissal.UNINFORMATIVE:
                 rewards = self._rewards[name].setdefault(entry.step, [])
-                rewards += [] if history.reward is None else [history.reward]
-            if is_trained:
-                self._add_staleness(name, entry.step, history)
+                rewards += [] if summary.reward is None else [summary.reward]
+            if is_trained and summary.versions is not None and entry.step - 1 in self._made:
+                self._add_staleness(name, entry.step, summary.versions)
 
-    def _add_staleness(self, name: str, step: int, history: History) -> None:
-        spans = [span for generated in history.generations for span in generated.versions]
-        named = {span.version: self._by_name.get(span.version) for span in spans}
-        known = [version for version in named.values() if version is not None]
-        behind = staleness(spans, known, now=step - 1) if step - 1 in self._made else None
+    def _add_staleness(self, name: str, step: int, versions: Sequence[str]) -> None:
+        known = [self._by_name[version] for version in versions if version in self._by_name]
+        behind = staleness(
+            [VersionSpan(version, 0, 1) for version in versions], known, now=step - 1
+        )
         if behind is not None:
             self._staleness[name][behind] += 1
 
@@ -137,9 +138,8 @@ async def _held_out(journal: Journal, run: Run, versions: Sequence[WeightVersion
         evaluation = await journal.find_run(name) if name in over else None
         if evaluation is None:
             continue
-        rewards = [History(records).reward async for _, records in journal.histories(evaluation)]
-        if valid := [reward for reward in rewards if reward is not None]:
-            found[version.step] = statistics.fmean(valid)
+        if rewards := [reward for _, reward in await journal.rewards(evaluation)]:
+            found[version.step] = statistics.fmean(rewards)
     return sorted(found.items())
 
 

@@ -8,15 +8,16 @@ a lost answer looks like, and the one that careless code handles wrongly.
 import functools
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.journal.changes import Changes
 from holdfast.journal.journal import Entries, Journal, Lease, TrajectoryRow
 from holdfast.journal.sqlite.committer import BUSY_SECONDS
-from holdfast.records.errors import JournalError
+from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 else:
     _Operations = object
 
+Row = TypeVar("Row")
 IO_ERROR = "disk I/O error"
 DISK_FULL = "database or disk is full"
 
@@ -100,7 +102,8 @@ class _FaultyConnection(sqlite3.Connection):
 class FaultyJournal(_Operations):  # type: ignore[misc]
     """A `Journal` around another one, with a k-th operation that fails (from 1; 0: none).
 
-    Operations are counted as they start. Iterating over `histories` is one operation.
+    Operations are counted as they start. Iterating over `histories` or `summaries` is one
+    operation.
     """
 
     def __init__(
@@ -154,10 +157,21 @@ class FaultyJournal(_Operations):  # type: ignore[misc]
             raise
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
-        hit = self._is_hit("histories")
+        async for row in self._iterate("histories", self.journal.histories(run)):
+            yield row
+
+    async def summaries(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
+        rows = self.journal.summaries(run, ordinals=ordinals)
+        async for row in self._iterate("summaries", rows):
+            yield row
+
+    async def _iterate(self, name: str, rows: AsyncIterator[Row]) -> AsyncIterator[Row]:
+        hit = self._is_hit(name)
         if hit and self.when is When.BEFORE:
             raise self._error()
-        async for row in self.journal.histories(run):
+        async for row in rows:
             yield row
         if hit:
             raise self._error()

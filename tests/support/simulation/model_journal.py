@@ -37,7 +37,9 @@ from holdfast.journal.rules import (
 from holdfast.records.encoding.codec import decode, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost
 from holdfast.records.group import valid_members
+from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
@@ -175,13 +177,20 @@ class ModelJournal(ModelRuns, ClosedByBlock):
     async def history(self, trajectory: int) -> list[Record]:
         return [decode(body) for body in self._trajectories[trajectory].records]
 
-    async def last_records(self, run: Run) -> dict[int, Record]:
-        members = self._of_run(run.id)
-        return {
-            member.id: decode(member.records[-1])
-            for member in members
-            if member.settled is not None and member.records
-        }
+    async def summaries(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
+        for row in await self.trajectories(run, ordinals=ordinals):
+            records = await self.history(row.id)
+            yield row, summarize(History(records, settled=row.settled))
+
+    async def rewards(self, run: Run) -> list[tuple[str, float]]:
+        return [
+            (row.key.task, summary.reward)
+            async for row, summary in self.summaries(run)
+            if row.settled and not row.resting
+            if isinstance(summary, Summary) and summary.reward is not None
+        ]
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
         for row in await self.trajectories(run):

@@ -6,8 +6,7 @@ A failure is a status with its root error, never a score (I5).
 from collections.abc import Mapping
 
 from holdfast.engine.export.row_tokens import Fields
-from holdfast.records.failure import Failure
-from holdfast.records.history import History
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status, Truncation
 from holdfast.records.view import TrajectoryView
 
@@ -46,13 +45,6 @@ def status_fields(view: TrajectoryView) -> Fields:
 def internal(message: str, info: Mapping[str, object]) -> Fields:
     details = [_detail("EXTRA_INFO", info)] if info else []
     return {"code": INTERNAL, "message": message, "details": details}
-
-
-def last_failure(history: History) -> Failure | None:
-    """What made it fail for good: its scoring, when it had come that far."""
-    scored_last = history.finished is not None and history.finished.reason == "scoring failed"
-    failures = history.scoring_failures if scored_last else history.failures
-    return failures[-1] if failures else None
 
 
 def _finished(details: list[Fields]) -> Fields:

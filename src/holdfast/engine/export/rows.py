@@ -17,7 +17,7 @@ from holdfast.engine.export.row_messages import (
     messages_of_task,
     returned_of,
 )
-from holdfast.engine.export.row_status import FINISHED, internal, last_failure, status_fields
+from holdfast.engine.export.row_status import FINISHED, internal, status_fields
 from holdfast.engine.export.row_tokens import (
     NAMES,
     Branch,
@@ -31,6 +31,7 @@ from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
 from holdfast.records.run import RunSpec
 from holdfast.records.samples.sample import has_tokens
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status

@@ -6,14 +6,12 @@ processes spent is read from the journal now and then.
 """
 
 import asyncio
-import contextlib
 
 from holdfast.engine.prices import money
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError, JournalCorrupt, UsageError
-from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.step import Drafted, Generated, Record, Scored
 from holdfast.records.usage import Usage, UsageByModel, add_usages, judge_usage, total_usage
@@ -55,12 +53,12 @@ class Spending:
         if not self.is_limited:
             return
         self._since = {}  # What is durable by now is in the journal.
-        for row in await journal.trajectories(run):
-            if row.records != self._read.get(row.id, (0, {}))[0]:
-                # A torn log is cut and counted when its trajectory goes on.
-                with contextlib.suppress(JournalCorrupt):
-                    used = History(await journal.history(row.id)).used
-                    self._read[row.id] = (row.records, used)
+        listed = await journal.trajectories(run)
+        grown = [row for row in listed if row.records != self._read.get(row.id, (0, {}))[0]]
+        async for row, summary in journal.summaries(run, ordinals={row.ordinal for row in grown}):
+            # A torn log is cut and counted when its trajectory goes on.
+            if not isinstance(summary, JournalCorrupt):
+                self._read[row.id] = (row.records, summary.used)
         self._recorded = {}
         for _, used in self._read.values():
             self._recorded = add_usages(self._recorded, used)

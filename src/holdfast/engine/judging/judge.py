@@ -45,7 +45,6 @@ from holdfast.engine.judging.verdict import JudgeVerdict, NoVerdict, read_verdic
 from holdfast.engine.open_policy import connected
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, engine_use
-from holdfast.engine.scoring.retry import UNREAD
 from holdfast.engine.scoring.scorer import GROUP_MARK, Score, shown
 from holdfast.policy.policy import Policy, Request
 from holdfast.records.encoding.bounds import check_whole
@@ -60,7 +59,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.message import Message, as_message, assistant
 from holdfast.records.sampling import Sampling
-from holdfast.records.usage import JUDGE, NOTHING, Usage
+from holdfast.records.usage import JUDGE, NOTHING, UNREAD, Usage
 from holdfast.records.view import TrajectoryView
 
 SAMPLING = Sampling(max_tokens=1024, temperature=0.0)

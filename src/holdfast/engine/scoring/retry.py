@@ -5,32 +5,17 @@ word: it is noted beside the score, so that the judge can be asked once more. A 
 it cannot judge (null), or a scorer that returns None, has answered.
 """
 
-from collections.abc import Mapping
-
 from holdfast.journal.journal import Journal
 from holdfast.records.run import Run
-from holdfast.records.step import Scored
-from holdfast.records.usage import JUDGE
-
-UNREAD = "unread"
-"""Among what a judge says of itself in a score's details: its answers could not be read."""
-UNREAD_JUDGE = "judge_unread"
-"""Among a score's details, where a function asked the judge and made a None of its own of that."""
-
-
-def is_unread(details: Mapping[str, object]) -> bool:
-    """Whether a score with these details is missing because a judge could not be read."""
-    judge = details.get(JUDGE)
-    told = judge.get(UNREAD) if isinstance(judge, Mapping) else False
-    return bool(told or details.get(UNREAD_JUDGE))
+from holdfast.records.samples.summary import Summary
 
 
 async def unread_verdicts(journal: Journal, run: Run) -> list[int]:
-    """The trajectories that have no score for that reason; their last records alone are read."""
+    """The settled trajectories that have no score for that reason."""
     return [
-        trajectory
-        for trajectory, last in (await journal.last_records(run)).items()
-        if isinstance(last, Scored) and last.reward is None and is_unread(last.details)
+        row.id
+        async for row, summary in journal.summaries(run)
+        if row.settled and isinstance(summary, Summary) and summary.unread
     ]
 
 

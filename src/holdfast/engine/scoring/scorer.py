@@ -12,13 +12,20 @@ from msgspec import Struct, structs
 
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
-from holdfast.engine.scoring.retry import UNREAD_JUDGE
 from holdfast.engine.scoring.signature import check_scorer, name_of
 from holdfast.records.encoding.declared import NamedFields
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
-from holdfast.records.usage import JUDGE, NOTHING, USED, UsageByModel, add_usages, judge_usage
+from holdfast.records.usage import (
+    JUDGE,
+    NOTHING,
+    UNREAD_JUDGE,
+    USED,
+    UsageByModel,
+    add_usages,
+    judge_usage,
+)
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.code.fingerprint import identified_in
 from holdfast.rollout.episodes.environment import as_number

@@ -25,6 +25,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.history import History
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
@@ -195,6 +196,8 @@ class Scoring:
     ) -> None:
         """All members of a group get theirs in one transaction, or none does."""
         pairs = list(zip(members, records, strict=True))
+        for member, record in pairs if settled else ():
+            member.lease.summary = summarize(member.history.after([record]))
         await self._journal.append_together(
             [(member.lease, [record], status) for member, record in pairs], settled=settled
         )

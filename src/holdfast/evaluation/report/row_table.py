@@ -12,8 +12,10 @@ from holdfast.evaluation.stats.summary import escape_text
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 
@@ -59,15 +61,28 @@ class RowCollector:
         self._limit = limit
         self._left = 0
         self._rewards: dict[str, list[float | None]] = {}
+        self._listed: list[TrajectoryRow] = []
         self.rows: list[ReportRow] = []
 
-    def take(self, row: TrajectoryRow, history: History) -> None:
-        task, reward = row.key.task, history.reward
-        self._rewards.setdefault(task, []).append(reward)
-        if self._limit is not None and len(self.rows) >= self._limit:
+    def take(self, row: TrajectoryRow, summary: Summary) -> None:
+        self._rewards.setdefault(row.key.task, []).append(summary.reward)
+        if self._limit is not None and len(self._listed) >= self._limit:
             self._left += 1
-            return
-        self.rows.append(_report_row(row, self._tasks[row.ordinal], history))
+        else:
+            self._listed.append(row)
+
+    async def read(self, journal: Journal) -> list[str]:
+        """Reads the logs of those that are listed, which alone have their texts. Returns which
+        cannot be read, and why."""
+        corrupt = []
+        for row in self._listed:
+            try:
+                history = history_of_row(row, await journal.history(row.id))
+            except JournalCorrupt as error:
+                corrupt.append(f"{row.key}: {error}")
+            else:
+                self.rows.append(_report_row(row, self._tasks[row.ordinal], history))
+        return corrupt
 
     def lines(self, *, more: str, paint: Paint | None = None) -> list[str]:
         """The table, as wide as the terminal. `more`: how to see what is left out."""

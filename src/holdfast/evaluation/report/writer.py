@@ -37,6 +37,7 @@ from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import fold_traceback
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import summarize
 from holdfast.records.view import TrajectoryView
 from holdfast.training.report import ConsumerReport, open_collector
 
@@ -121,14 +122,16 @@ class _Writer:
         training = await open_collector(journal, run)
         for position, row in enumerate(listed):
             history = await history_of(journal, row) if row.records else History()
-            collector.take(row, history)
-            training.take(row, history)
+            summary = summarize(history)
+            collector.take(row, summary)
+            training.take(row, summary)
             self._refills += history.life
             view = TrajectoryView(row.key, tasks[row.ordinal], history)
             self._previews.append(preview_of(view))
             tools = await _tools(journal, view)
             remaining = len(listed) - position - 1
             self._write_conversation(position, view, tools, remaining=remaining)
+        await collector.read_tracebacks(journal)
         self._training = training.reports()
         return collector.results()
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.engine import Ending, Engine
@@ -51,7 +51,7 @@ from holdfast.evaluation.running.scorer_row import RowMaker, eval_metadata_of
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
-from holdfast.evaluation.stats.results import Results, SettledRows, results_of
+from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
@@ -98,7 +98,6 @@ class _Work(Struct):
     settings: Settings
     stop: Stop
     notes: list[str] = []
-    settled: SettledRows = field(default_factory=SettledRows)
     decode: Decode | None = None
     """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
 
@@ -288,7 +287,6 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
         stop=work.stop,
         # Under another scorer, what failed to be scored is scored; the rest gets another chance.
         reopen_failed=options.retry_failed or opened.rescored,
-        on_settled=work.settled.note,
     )
     async with _report_progress(work, run, progress):
         ending = await _work_on(engine)
@@ -458,7 +456,6 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
             run,
             num_runs=num_runs,
             source=place,
-            settled=work.settled,
             prices=prices,
         )
         verdict = verdict_of(

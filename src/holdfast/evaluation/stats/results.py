@@ -4,22 +4,18 @@ Read from the journal with one trajectory in memory at a time. Only final scores
 failed for good, or is not settled yet, has none (I5).
 """
 
-import math
 from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.journal.rows import history_of_row
 from holdfast.records.errors import JournalCorrupt
-from holdfast.records.failure import Failure
-from holdfast.records.history import CAME_BACK_DIFFERENT, History
+from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.summary import FailureSummary, Summary
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import EnvironmentStepped, Generated, Record
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.trajectory import Status
 from holdfast.records.usage import UsageByModel, add_usages
 
 
@@ -145,24 +141,6 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return runs
 
 
-class SettledRows:
-    """Rows settled in this process, which need not be read again from the journal."""
-
-    def __init__(self) -> None:
-        self._rows: dict[TrajectoryKey, tuple[int, RowResult]] = {}
-
-    def note(self, key: TrajectoryKey, history: History) -> None:
-        """Keeps a trajectory without failures. Its last record has to be durable."""
-        if not (history.failures or history.scoring_failures):
-            listed = TrajectoryRow(key, 0, 0, history.status, True, 0, history.records, "")
-            self._rows[key] = (history.records, _row(listed, history))
-
-    def row(self, listed: TrajectoryRow) -> RowResult | None:
-        """None if the journal has another number of records, or another process settled it."""
-        records, row = self._rows.get(listed.key, (-1, None))
-        return row if listed.settled and listed.records == records else None
-
-
 class Collector:
     """Collects results from trajectories, and keeps nothing else of them."""
 
@@ -175,14 +153,42 @@ class Collector:
         self._source = source
         self._rows: list[RowResult] = []
         self._roots: dict[tuple[str, str], Root] = {}
+        self._examples: dict[tuple[str, str], int] = {}
 
-    def take(self, listed: TrajectoryRow, history: History) -> None:
-        self.take_row(_row(listed, history))
-        _add_roots(self._roots, listed, history)
+    def take(self, listed: TrajectoryRow, summary: Summary) -> None:
+        self._rows.append(_row(listed, summary))
+        for failure in summary.failures:
+            if not failure.closing:
+                self._add_root(listed, failure)
 
-    def take_row(self, row: RowResult) -> None:
-        """The row of a trajectory without failures."""
-        self._rows.append(row)
+    def _add_root(self, row: TrajectoryRow, failure: FailureSummary) -> None:
+        """Counts every failure of the trajectory, also those that a retry repaired."""
+        key = (failure.phase, failure.root)
+        root = self._roots.get(key)
+        if root is None or (failure.permanent and not root.permanent):
+            self._examples[key] = row.id
+            self._roots[key] = Root(
+                root=failure.root,
+                cause=failure.cause,
+                phase=failure.phase,
+                example=f"{row.key.task}/{row.key.sample}",
+                message=failure.line,
+                traceback="",
+                failures=root.failures if root else 0,
+                permanent=root.permanent if root else 0,
+            )
+        self._roots[key].failures += 1
+        self._roots[key].permanent += failure.permanent
+
+    async def read_tracebacks(self, journal: Journal) -> None:
+        """Those of the examples, which only their logs have."""
+        for key, root in self._roots.items():
+            history = History(await journal.history(self._examples[key]))
+            failures = (*history.failures, *history.scoring_failures)
+            alike = [each for each in failures if (each.phase, each.root) == key]
+            # What failed it for good is the last one.
+            shown = alike[-1 if root.permanent else 0]
+            root.message, root.traceback = shown.line, shown.traceback
 
     def results(self) -> Results:
         spec = self._run.spec
@@ -207,109 +213,51 @@ async def results_of(
     *,
     num_runs: int = 1,
     source: str = "",
-    settled: SettledRows | None = None,
     prices: Prices | None = None,
 ) -> Results:
     """Reads the run once. Raises `JournalCorrupt`, with the trajectory's name, for a bad record.
 
-    `source` is the journal's path, as a user would type it. If `settled` has all rows, no record is
-    read.
+    `source` is the journal's path, as a user would type it.
     """
     collector = Collector(run, num_runs=num_runs, source=source, prices=prices)
-    if settled is not None:
-        listing = [row for row in await journal.trajectories(run) if not row.resting]
-        known = [row for row in map(settled.row, listing) if row is not None]
-        if len(known) == len(listing):
-            for row in known:
-                collector.take_row(row)
-            return collector.results()
-    async for listed, records in journal.histories(run):
+    async for listed, summary in journal.summaries(run):
+        if isinstance(summary, JournalCorrupt):
+            raise JournalCorrupt(f"{listed.key} is corrupt: {summary}") from summary
         if not listed.resting:
-            collector.take(listed, _history_of(listed, records))
+            collector.take(listed, summary)
+    await collector.read_tracebacks(journal)
     return collector.results()
 
 
-def _history_of(listed: TrajectoryRow, records: list[Record]) -> History:
-    try:
-        return history_of_row(listed, records)
-    except JournalCorrupt as error:
-        raise JournalCorrupt(f"{listed.key} is corrupt: {error}") from error
-
-
-def _row(listed: TrajectoryRow, history: History) -> RowResult:
-    failure = last_failure(history) if listed.status is Status.FAILED else None
-    # Not `history.generations`, which sorts: here the order does not matter, and time does.
-    replies = [step for step in history.steps.values() if isinstance(step, Generated)]
+def _row(listed: TrajectoryRow, summary: Summary) -> RowResult:
+    final = next((failure for failure in summary.failures if failure.permanent), None)
     return RowResult(
         task=listed.key.task,
         sample=listed.key.sample,
         status=listed.status.name,
-        reason=_reason(listed, history, failure),
-        score=history.reward if listed.settled else None,
-        metrics=_metrics(listed, history),
-        cause=failure.cause.value if failure else "",
-        root=failure.root if failure else "",
-        disturbed=_is_disturbed(history, failure),
-        turns=len(replies),
-        sampled_tokens=sum(step.counted.completion_tokens for step in replies),
-        seconds=_seconds(history),
+        reason=summary.reason if listed.status in (Status.TRUNCATED, Status.FAILED) else "",
+        score=summary.reward if listed.settled else None,
+        metrics=summary.metrics if listed.settled else {},
+        cause=final.cause if final else "",
+        root=final.root if final else "",
+        disturbed=_is_disturbed(summary),
+        turns=summary.turns,
+        sampled_tokens=summary.sampled_tokens,
+        seconds=summary.seconds,
         settled=listed.settled,
-        used=history.used,
-        uncounted_turns=history.uncounted_turns,
+        used=summary.used,
+        uncounted_turns=summary.uncounted_turns,
     )
 
 
-def _metrics(listed: TrajectoryRow, history: History) -> dict[str, float]:
-    is_final = listed.settled and listed.status.is_outcome
-    return dict(history.scored.metrics) if history.scored and is_final else {}
-
-
-def _reason(listed: TrajectoryRow, history: History, failure: Failure | None) -> str:
-    """The failure's full message, if there is one: its root lacks the numbers."""
-    if failure is not None:
-        return failure.line
-    reason = history.finished.reason if history.finished else ""
-    return reason if listed.status in (Status.TRUNCATED, Status.FAILED) else ""
-
-
-def _is_disturbed(history: History, final: Failure | None) -> bool:
+def _is_disturbed(summary: Summary) -> bool:
     """The final failure does not count: nothing came after it."""
-    retried = any(failure is not final for failure in history.failures)
-    changed = any(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
-    return bool(retried or history.life or history.interrupted_calls or changed)
-
-
-def _seconds(history: History) -> float:
-    """The time of its steps, without the time between a kill and the resume."""
-    spent = [result.seconds for result in history.results.values()]
-    spent += [
-        step.seconds
-        for step in history.steps.values()
-        if isinstance(step, Generated | EnvironmentStepped)
-    ]
-    return round(math.fsum(spent), 6)
-
-
-def _add_roots(roots: dict[tuple[str, str], Root], row: TrajectoryRow, history: History) -> None:
-    """Counts every failure of the trajectory, also those that a retry repaired."""
-    final = last_failure(history) if row.status is Status.FAILED else None
-    name = f"{row.key.task}/{row.key.sample}"
-    for failure in (*history.failures, *history.scoring_failures):
-        key = (failure.phase, failure.root)
-        found = roots.get(key)
-        if found is None or (failure is final and not found.permanent):
-            roots[key] = Root(
-                root=failure.root,
-                cause=failure.cause.value,
-                phase=failure.phase,
-                example=name,
-                message=failure.line,
-                traceback=failure.traceback,
-                failures=found.failures if found else 0,
-                permanent=found.permanent if found else 0,
-            )
-        roots[key].failures += 1
-        roots[key].permanent += failure is final
+    return bool(
+        summary.retried_attempts
+        or summary.refills
+        or summary.interrupted_calls
+        or summary.environments_changed
+    )
 
 
 def _sort_roots(roots: Iterable[Root]) -> tuple[Root, ...]:

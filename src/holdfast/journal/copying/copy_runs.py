@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.journal import is_server, opened_journal, shown_address
 from holdfast.journal.copying import sides
@@ -117,13 +117,13 @@ async def _copy(left: SqlJournal, right: SqlJournal, run: Run) -> CopiedRun:
     records, blobs = 0, set[bytes]()
     old = [row.id for row in image.trajectories]
     for at in range(0, len(old), LOGS):
-        rows = await left.query(sides.read_logs, old[at : at + LOGS])
-        for row in rows:
-            await _copy_blobs(left, right, row.body, blobs)
-        moved = [structs.replace(row, trajectory=numbers[row.trajectory]) for row in rows]
+        logs = await left.query(sides.read_logs, old[at : at + LOGS])
+        for body in (row[4] for log in logs.values() for row in log):
+            await _copy_blobs(left, right, body, blobs)
+            records += 1
+        moved = {numbers[trajectory]: log for trajectory, log in logs.items() if log}
         if moved:
             await right.transact(sides.write_logs, moved)
-        records += len(rows)
     await right.transact(sides.finish, image, number, numbers)
     await _compare(left, right, run, image)
     return CopiedRun(run.spec.name, len(old), records, len(blobs))

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from msgspec import Struct, msgpack, structs
 
 from holdfast.records.run import RunSpec
+from holdfast.records.samples.summary import Summary
 
 
 class PlacedTrajectory(Struct, frozen=True):
@@ -17,15 +18,7 @@ class PlacedTrajectory(Struct, frozen=True):
     epoch: int
     settled: int | None
     """Its place in the order of settling, over all runs of that journal."""
-
-
-class LogRow(Struct, frozen=True):
-    """One record as it lies in a log."""
-
-    trajectory: int
-    seq: int
-    epoch: int
-    body: bytes
+    summary: Summary | None
 
 
 class RunImage(Struct, frozen=True):
@@ -36,9 +29,6 @@ class RunImage(Struct, frozen=True):
     tasks: list[tuple[int, str, bytes, bool]]
     """Ordinal, id, body, whether it is one of the run's current ones."""
     trajectories: list[PlacedTrajectory]
-    groups: list[tuple[int, int, int | None]]
-    """Task, how many members are open, its place in the order of settling. It is compared, not
-    written: a journal counts this itself."""
     versions: list[tuple[int, str, int, str]]
     consumers: list[tuple[str, int | None, int]]
     """Name, last committed step, how far in the order of settling it has looked."""
@@ -66,7 +56,6 @@ class RunImage(Struct, frozen=True):
                 structs.replace(row, settled=None if row.settled is None else new[row.settled])
                 for row in self.trajectories
             ],
-            groups=[(task, is_open, new.get(place or 0)) for task, is_open, place in self.groups],
             consumers=[
                 (name, committed, base + passed if (passed := bisect_right(places, seen)) else 0)
                 for name, committed, seen in self.consumers

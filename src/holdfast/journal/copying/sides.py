@@ -1,14 +1,14 @@
 """A run out of one journal and into another, as SQL: see `copy_runs`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from holdfast.journal.copying.run_image import LogRow, PlacedTrajectory, RunImage
+from holdfast.journal.copying.run_image import PlacedTrajectory, RunImage
 from holdfast.journal.entries import AppendEntry
 from holdfast.journal.journal import Lease
-from holdfast.journal.rows import task_checksum
+from holdfast.journal.rows import kept_summary, summary_body, task_checksum
 from holdfast.journal.sql.groups import recount, recount_totals
 from holdfast.journal.sql.runs import by_id, rename, unseal
-from holdfast.journal.sql.store import Row, Store, refuse_none
+from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
 from holdfast.records.encoding.codec import checksum
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status, TrajectoryKey
@@ -21,7 +21,8 @@ def read_image(store: Store, run: Run) -> RunImage:
 
     described = store.row("SELECT spec, changes, created FROM runs WHERE id = :run", run=run.id)
     assert described is not None, "it was just listed"
-    members = rows("id, task, sample, status, epoch, settled", "trajectories", "task, sample")
+    columns = "id, task, sample, status, epoch, settled, summary"
+    members = rows(columns, "trajectories", "task, sample")
     spec, changes, created = described
     return RunImage(
         spec,
@@ -34,20 +35,15 @@ def read_image(store: Store, run: Run) -> RunImage:
                 "ordinal, id, body, current", "tasks", "ordinal"
             )
         ],
-        [PlacedTrajectory(*row) for row in members],
-        rows("task, open, settled", "task_groups", "task"),
+        [PlacedTrajectory(*row[:6], summary=kept_summary(row[6], row[0])) for row in members],
         rows("ordinal, name, step, digest", "versions", "ordinal"),
         rows("consumer, committed, seen", "consumers", "consumer"),
         rows("task, consumer, state, settled, step, place, reason", "deliveries", "consumer, task"),
     )
 
 
-def read_logs(store: Store, trajectories: Sequence[int]) -> list[LogRow]:
-    return [
-        LogRow(trajectory, row[1], row[2], row[4])
-        for trajectory, rows in store.logs(trajectories)
-        for row in rows
-    ]
+def read_logs(store: Store, trajectories: Sequence[int]) -> dict[int, list[LogRow]]:
+    return {trajectory: list(rows) for trajectory, rows in store.logs(trajectories)}
 
 
 def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]]:
@@ -81,24 +77,21 @@ def begin(store: Store, image: RunImage, name: str) -> tuple[int, dict[int, int]
     return run, {row.id: numbers[row.task, row.sample] for row in image.trajectories}
 
 
-def write_logs(store: Store, rows: Sequence[LogRow]) -> None:
+def write_logs(store: Store, logs: Mapping[int, Sequence[LogRow]]) -> None:
     """Whole logs, by their new numbers, of trajectories that have none yet."""
-    epochs: dict[int, int] = dict(
-        store.rows(
-            "SELECT id, epoch FROM trajectories WHERE id = ANY(:ids)",
-            ids=sorted({row.trajectory for row in rows}),
-        )
-    )
-    store.append([[_entry(row, epochs[row.trajectory])] for row in rows], refuse_none)
+    query = "SELECT id, epoch FROM trajectories WHERE id = ANY(:ids)"
+    epochs: dict[int, int] = dict(store.rows(query, ids=list(logs)))
+    store.append([[_entry(each, epochs[each], logs[each])] for each in logs], refuse_none)
 
 
-def _entry(row: LogRow, epoch: int) -> AppendEntry:
-    """Under the trajectory's epoch; the record keeps its own."""
-    trajectory, seq = row.trajectory, row.seq
-    lease = Lease(TrajectoryKey("", "", 0), trajectory, 0, epoch, Status.PENDING, False, seq)
-    crc = checksum(row.body, trajectory, seq, row.epoch)
-    record = (trajectory, seq, row.epoch, crc, row.body)
-    return AppendEntry(lease, seq, [record], len(row.body), None, None)
+def _entry(trajectory: int, epoch: int, log: Sequence[LogRow]) -> AppendEntry:
+    """Under the trajectory's epoch; each record keeps its own."""
+    lease = Lease(TrajectoryKey("", "", 0), trajectory, 0, epoch, Status.PENDING, False, 0)
+    rows = [
+        (trajectory, seq, written, checksum(body, trajectory, seq, written), body)
+        for _, seq, written, _, body in log
+    ]
+    return AppendEntry(lease, 0, rows, sum(len(row[4]) for row in rows), None, None)
 
 
 def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> None:
@@ -111,9 +104,13 @@ def finish(store: Store, image: RunImage, run: int, numbers: dict[int, int]) -> 
     assert row is not None, "the journal was created with it"
     placed = image.placed_from(row[0] - places)
     store.run_many(
-        "UPDATE trajectories SET settled = :place WHERE id = :id",
+        "UPDATE trajectories SET settled = :place, summary = :summary WHERE id = :id",
         [
-            {"place": member.settled, "id": numbers[member.id]}
+            {
+                "place": member.settled,
+                "summary": member.summary and summary_body(member.summary, numbers[member.id]),
+                "id": numbers[member.id],
+            }
             for member in placed.trajectories
             if member.settled is not None
         ],

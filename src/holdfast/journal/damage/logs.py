@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.journal.damage.report import Finding
 from holdfast.journal.entries import BadRecord
-from holdfast.journal.rows import contradictions
+from holdfast.journal.rows import contradictions, has_other_summary
 from holdfast.journal.sql.logs import check_row
 from holdfast.journal.sql.store import LogRow
 from holdfast.records.encoding.tokens import count, unpack_logprobs
@@ -32,7 +32,7 @@ from holdfast.records.step import (
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
 _RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
 _DO_AGAIN = "nothing: the environment comes back from an earlier one, by doing more again"
-_STATE = "repair the journal: its status is taken from its log"
+_STATE = "repair the journal: its status and its summary are taken from its log"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
@@ -44,6 +44,8 @@ class TrajectoryState(Struct, frozen=True):
     status: int
     settled: bool
     epoch: int
+    summary: object
+    """What is kept of a settled one."""
 
 
 class LogCheck:
@@ -82,6 +84,8 @@ class LogCheck:
             state = self.state
             for what in contradictions(self._history, state.status, settled=state.settled):
                 yield self.finding("", what, _STATE)
+            if state.settled and has_other_summary(self._history, state.summary, state.id):
+                yield self.finding("", "has a summary that does not follow from its log", _STATE)
 
     def wrong_head(self, counted: int, *, is_linked: bool) -> Iterator[Finding]:
         """What the log's head says of it, if that is not so."""

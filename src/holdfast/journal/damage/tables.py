@@ -154,7 +154,7 @@ def wrong_counts(store: Store) -> Iterator[tuple[str, list[int]]]:
 # --- trajectories and their logs
 
 _TRAJECTORIES = """SELECT t.id, r.name, k.id, t.task, t.sample, t.status, t.settled IS NOT NULL,
-        t.epoch FROM trajectories t LEFT JOIN runs r ON r.id = t.run
+        t.epoch, t.summary FROM trajectories t LEFT JOIN runs r ON r.id = t.run
     LEFT JOIN tasks k ON k.run = t.run AND k.ordinal = t.task ORDER BY t.id"""
 
 
@@ -167,14 +167,15 @@ def named_trajectories(store: Store) -> Iterator[tuple[str, Row]]:
 
 def _trajectories(store: Store, report: Report) -> None:
     states = []
-    for name, (number, run, task, _, _, status, settled, epoch) in named_trajectories(store):
+    for name, row in named_trajectories(store):
+        number, run, task, _, _, status, settled, epoch, summary = row
         report.trajectories += 1
         if not isinstance(status, int) or not isinstance(epoch, int):
             report.add(name, "has a row that does not decode", report.salvage)
             continue
         if run is None or task is None:
             report.add(name, "belongs to no run or no task of the journal", _REPORT)
-        states.append(TrajectoryState(number, name, status, bool(settled), epoch))
+        states.append(TrajectoryState(number, name, status, bool(settled), epoch, summary))
     for at in range(0, len(states), READ_LOGS):
         some = {state.id: state for state in states[at : at + READ_LOGS]}
         for trajectory, rows in store.logs_to_check(list(some)):

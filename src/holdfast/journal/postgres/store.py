@@ -31,10 +31,6 @@ _NOTIFY = "SELECT pg_notify(%s, message) FROM unnest(%s::text[]) message; COMMIT
 _LOGS = """SELECT t.id, t.length, r.seq, r.epoch, r.crc, r.body FROM holdfast.trajectories t
     LEFT JOIN holdfast.records r ON r.trajectory = t.id
     WHERE t.id = ANY(%b::bigint[]) ORDER BY t.id, r.seq"""
-_LAST = """SELECT t.id, t.length - 1, r.seq, r.epoch, r.crc, r.body
-    FROM holdfast.trajectories t
-    JOIN holdfast.records r ON r.trajectory = t.id AND r.seq = t.length - 1
-    WHERE t.run = %b AND t.settled IS NOT NULL"""
 _CUT = """WITH cut AS (DELETE FROM holdfast.records WHERE trajectory = %b AND seq >= %b
         RETURNING trajectory, seq, epoch, crc, body)
     INSERT INTO holdfast.cuts(trajectory, seq, epoch, crc, body, reason)
@@ -204,10 +200,6 @@ class PostgresStore:
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
         row = self.row("SELECT length FROM trajectories WHERE id = :id", id=trajectory)
         return (row[0] if row else 0), True
-
-    def last_rows(self, run: int) -> Iterator[tuple[int, int, LogRow]]:
-        for trajectory, expected, *row in self.connection.send(_LAST, (run,)):
-            yield trajectory, expected, (row[0], *row)
 
     def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
         return {}  # A head is part of the trajectory's row: it is not lost alone.

@@ -6,7 +6,7 @@ trajectory is settled, held or failed calls `recount` in the same transaction: t
 place where these numbers come from.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from holdfast.journal.sql.store import Row, Store, values_of
 
@@ -87,8 +87,11 @@ def recount_totals(store: Store, run: int) -> None:
     )
 
 
-def settle(store: Store, trajectories: Collection[int], *, restated: Collection[int] = ()) -> None:
-    """Settles these, in this order: each gets the next place in the order of settling.
+def settle(
+    store: Store, trajectories: Mapping[int, bytes | None], *, restated: Collection[int] = ()
+) -> None:
+    """Settles these, in this order: each gets the next place in the order of settling, and keeps
+    its summary.
 
     `restated`: those that were settled before, and have another status now.
     """
@@ -96,6 +99,10 @@ def settle(store: Store, trajectories: Collection[int], *, restated: Collection[
     if trajectories:
         ids = list(trajectories)
         _, touched = store.together(_TAKE_PLACES, _GIVE_PLACES, ids=ids, more=len(ids))
+        store.run_many(
+            "UPDATE trajectories SET summary = :summary WHERE id = :id",
+            [{"id": each, "summary": body} for each, body in trajectories.items() if body],
+        )
     if restated:
         touched += store.rows(
             "SELECT run, task FROM trajectories WHERE id = ANY(:ids)", ids=list(restated)

@@ -4,19 +4,24 @@ A bad record is never skipped: everything from it on is set aside (table `cuts`)
 reported, and the trajectory goes on from the last good record.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdfast.journal.entries import AppendEntry, BadRecord, lost
-from holdfast.journal.journal import Cut, Lease
-from holdfast.journal.rows import contradictions
-from holdfast.journal.sql import groups
-from holdfast.journal.sql.runs import lock
+from holdfast.journal.journal import Cut, Lease, TrajectoryRow
+from holdfast.journal.rows import (
+    contradictions,
+    has_other_summary,
+    history_of_row,
+    kept_summary,
+    summary_body,
+)
+from holdfast.journal.sql import groups, runs
 from holdfast.journal.sql.store import LogRow, Row, Store, refuse_none
 from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status, TrajectoryKey
 
@@ -56,12 +61,52 @@ def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
         raise BadRecord(trajectory, seq, position, str(error)) from error
 
 
-def last_records(store: Store, run: Run) -> dict[int, Record]:
-    records: dict[int, Record] = {}
-    for trajectory, expected, row in store.last_rows(run.id):
-        with suppress(BadRecord):  # Reading the whole log says what is wrong with it.
-            records[trajectory] = check_row(trajectory, expected, row)
-    return records
+# --- what is kept of logs
+
+
+def summaries(
+    store: Store, run: Run, ordinals: Collection[int]
+) -> list[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
+    """Of these tasks. Where none is kept, the log says what it would be."""
+    return [
+        (row, kept or (_summary_of_log(store, row) if row.records else Summary()))
+        for row, kept in runs.summarized(store, run, ordinals)
+    ]
+
+
+def _summary_of_log(store: Store, row: TrajectoryRow) -> Summary | JournalCorrupt:
+    log = read(store, [row.id])[row.id]
+    if isinstance(log, JournalCorrupt):
+        return log
+    try:
+        return summarize(history_of_row(row, log))
+    except JournalCorrupt as error:
+        return error
+
+
+_REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, coalesce(h.length, 0), t.summary
+    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current
+    LEFT JOIN heads h ON h.trajectory = t.id
+    WHERE t.run = :run AND t.settled IS NOT NULL ORDER BY t.task, t.sample"""
+
+
+def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
+    """Also in the order of tasks; decodes no more of each row than it has to."""
+    found: list[tuple[str, float]] = []
+    for task, number, ordinal, sample, status, records, body in store.rows(_REWARDED, run=run.id):
+        kept = kept_summary(body, number)
+        summary: Summary | JournalCorrupt | None = kept
+        if kept is None or (kept.records, kept.status) != (records, status):
+            key = TrajectoryKey(run.spec.name, task, sample)
+            state = runs.status_of(status, of=key)
+            row = TrajectoryRow(key, number, ordinal, state, True, 0, records, "")
+            summary = _summary_of_log(store, row)
+        if isinstance(summary, Summary) and summary.reward is not None:
+            found.append((task, summary.reward))
+    return found
+
+
+# --- torn logs
 
 
 def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
@@ -79,11 +124,18 @@ def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) ->
     hold the trajectory is fenced. The caller holds its row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
-    [(status, is_settled)] = store.rows(
-        "SELECT status, settled IS NOT NULL FROM trajectories WHERE id = :id", id=trajectory
+    [(status, settled, summary)] = store.rows(
+        "SELECT status, settled IS NOT NULL, summary FROM trajectories WHERE id = :id",
+        id=trajectory,
     )
-    if cut is not None or any(contradictions(history, status, settled=bool(is_settled))):
+    if cut is not None or any(contradictions(history, status, settled=bool(settled))):
         _rewrite_row(store, trajectory, history)
+    elif settled and has_other_summary(history, summary, trajectory):
+        store.run(
+            "UPDATE trajectories SET summary = :summary WHERE id = :id",
+            summary=summary_body(summarize(history), trajectory),
+            id=trajectory,
+        )
     return cut
 
 
@@ -126,7 +178,7 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
 
 def reopen_failed(store: Store, run: Run, reason: str) -> int:
     """Groups that a consumer has are left alone: its batches stay what they were."""
-    lock(store, run)
+    runs.lock(store, run)
     failed = store.rows(
         "SELECT t.id, t.task, t.epoch + 1, coalesce(h.length, 0), k.id, t.sample "
         "FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task "

@@ -12,7 +12,7 @@ from msgspec import structs
 from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED
 from holdfast.journal.process import is_gone
-from holdfast.journal.rows import task_body, task_of
+from holdfast.journal.rows import summary_of_row, task_body, task_of
 from holdfast.journal.rules import (
     amended_spec,
     check_size,
@@ -29,6 +29,7 @@ from holdfast.journal.sql.store import Row, Store, values_of
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RecordedCommand, Run, RunChange, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
@@ -266,11 +267,16 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
     if now.sealed:
         raise run_sealed(run, fresh[0].id)
     check_size(run, planned=now.planned, more=len(fresh))
-    query = "SELECT coalesce(max(ordinal), -1) FROM tasks WHERE run = :run"
-    [(last,)] = store.rows(query, run=run.id)
-    _plan(store, run.id, run.spec.samples, list(enumerate(fresh, last + 1)))
+    _plan(store, run.id, run.spec.samples, list(enumerate(fresh, count_tasks(store, run))))
     store.notify(run.id, "work")
     return len(fresh)
+
+
+def count_tasks(store: Store, run: Run) -> int:
+    """Also those that rest: the number of the next one."""
+    query = "SELECT coalesce(max(ordinal), -1) + 1 FROM tasks WHERE run = :run"
+    [(number,)] = store.rows(query, run=run.id)
+    return int(number)
 
 
 def _known(store: Store, run: Run, tasks: Sequence[Task]) -> dict[str, bytes]:
@@ -375,13 +381,15 @@ def _possible(ordinals: Collection[int]) -> list[int]:
 # --- trajectories
 
 _TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
-        coalesce(h.length, 0), coalesce('process ' || w.pid || ' on ' || w.host, ''), g.current
+        coalesce(h.length, 0), coalesce('process ' || w.pid || ' on ' || w.host, ''),
+        g.current{more}
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
     JOIN task_groups g ON g.run = t.run AND g.task = t.task
     LEFT JOIN heads h ON h.trajectory = t.id LEFT JOIN workers w ON w.id = t.owner
     WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
-_ALL = _TRAJECTORY.format(where="")
-SOME_TRAJECTORIES = _TRAJECTORY.format(where=" AND t.task = ANY(:tasks)")
+_ALL = _TRAJECTORY.format(more="", where="")
+SOME_TRAJECTORIES = _TRAJECTORY.format(more="", where=" AND t.task = ANY(:tasks)")
+_SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:tasks)")
 
 
 def trajectories(
@@ -395,6 +403,15 @@ def trajectories(
     return trajectory_rows(store, run.spec.name, rows)
 
 
+def summarized(
+    store: Store, run: Run, ordinals: Collection[int]
+) -> list[tuple[TrajectoryRow, Summary | None]]:
+    """The same, each with the summary that is kept of its whole log."""
+    rows = store.rows(_SUMMARIZED, run=run.id, tasks=_possible(ordinals))
+    listed = trajectory_rows(store, run.spec.name, rows)
+    return [(each, summary_of_row(each, row[10])) for each, row in zip(listed, rows, strict=True)]
+
+
 def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
     """Of the run with that name."""
     headless = [row[2] for row in rows if row[4] and not row[7]]
@@ -403,17 +420,17 @@ def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryR
 
 
 def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
-    name, sample, identity, ordinal, status, settled, epoch, _, owner, is_current = row
+    name, sample, identity, ordinal, status, settled, epoch, _, owner, is_current, *_ = row
     key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
     # A damaged page can turn a column into one of another type. A log whose head counts no number
     # can still be cut: reading it says so.
-    if not all(isinstance(number, int) for number in (sample, ordinal, epoch)):
+    if not (isinstance(sample, int) and isinstance(ordinal, int) and isinstance(epoch, int)):
         raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
     return TrajectoryRow(
         key=key,
         id=identity,
         ordinal=ordinal,
-        status=status_of(status, of=str(key)),
+        status=status_of(status, of=key),
         settled=bool(settled),
         epoch=epoch,
         records=records if isinstance(records, int) else -1,
@@ -422,7 +439,7 @@ def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:
     )
 
 
-def status_of(value: object, *, of: str) -> Status:
+def status_of(value: object, *, of: object) -> Status:
     try:
         return Status(value)  # type: ignore[arg-type]
     except ValueError as error:

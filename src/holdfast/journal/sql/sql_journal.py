@@ -40,11 +40,14 @@ from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
+SUMMARIZED_TASKS = 512
+"""Tasks whose summaries are read at once."""
 READ_AHEAD = 16
 """Logs that are read at once: a hop to another thread costs as much as reading a short one."""
 Parameters = ParamSpec("Parameters")
@@ -247,9 +250,20 @@ class SqlJournal(ClosedByBlock):
             raise log
         return log
 
-    async def last_records(self, run: Run) -> dict[int, Record]:
+    async def summaries(
+        self, run: Run, *, ordinals: Collection[int] | None = None
+    ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
         await self._writer.drain()
-        return await self.query(logs.last_records, run)
+        every = range(await self.query(runs.count_tasks, run))
+        wanted = every if ordinals is None else sorted(set(ordinals))
+        for at in range(0, len(wanted), SUMMARIZED_TASKS):
+            some = wanted[at : at + SUMMARIZED_TASKS]
+            for each in await self.query(logs.summaries, run, some):
+                yield each
+
+    async def rewards(self, run: Run) -> list[tuple[str, float]]:
+        await self._writer.drain()
+        return await self.query(logs.rewards, run)
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
         await self._writer.drain()

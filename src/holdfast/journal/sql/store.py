@@ -70,10 +70,6 @@ class Store(Protocol):
         """How many records the log's head counts, and whether it leads to these."""
         ...
 
-    def last_rows(self, run: int) -> Iterator[tuple[int, int, LogRow]]:
-        """Of each settled trajectory: its id, the number of its last record, and that."""
-        ...
-
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         """Sets the record with that number and all after it aside; how many there were."""
         ...

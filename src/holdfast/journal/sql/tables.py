@@ -36,7 +36,7 @@ TABLES = (
     """CREATE TABLE trajectories(
         id {id}, run bigint NOT NULL, task integer NOT NULL, sample integer NOT NULL,
         status smallint NOT NULL DEFAULT 0, epoch bigint NOT NULL DEFAULT 0, owner bigint,
-        settled bigint{length}, UNIQUE(run, task, sample)){half}""",
+        settled bigint, summary {bytes}{length}, UNIQUE(run, task, sample)){half}""",
     """CREATE INDEX trajectories_owner ON {in}trajectories(owner) WHERE owner IS NOT NULL""",
     """CREATE TABLE cuts(
         position {id}, trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,

@@ -102,14 +102,14 @@ def write_appends(store: Store, appends: Sequence[Append]) -> None:
         appends[number].error = error
 
     store.append([append.entries for append in appends], refuse)
-    settled: list[int] = []
+    settled: dict[int, bytes | None] = {}
     restated: list[int] = []
     for append in appends:
         if append.error is not None:
             continue
         for entry in append.entries:
             if entry.settled:
-                settled.append(entry.lease.id)
+                settled[entry.lease.id] = entry.summary
             elif entry.status is not None and entry.lease.settled:
                 restated.append(entry.lease.id)
     if settled or restated:

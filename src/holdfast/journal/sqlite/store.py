@@ -19,9 +19,6 @@ _LIST = re.compile(r"= ANY\(:(\w+)\)")
 _EACH = re.compile(r"\bEACH\(:(\w+)\)")
 # One process writes at a time, and it has locked everything.
 _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?\s*$")
-_LAST = f"""SELECT t.id, h.length - 1, {chain.COLUMNS} FROM trajectories t
-    JOIN heads h ON h.trajectory = t.id JOIN records r ON r.position = h.position
-    WHERE t.run = ? AND t.settled IS NOT NULL"""  # noqa: S608 - ours
 # The positions of the run's records, found by their links.
 _LINKED = """INSERT INTO temp.doomed
     WITH RECURSIVE log(position, trajectory) AS (
@@ -144,11 +141,6 @@ class SqliteStore:
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
         linked = chain.positions(self.connection, trajectory)
         return chain.length(self.connection, trajectory), linked == list(positions)
-
-    def last_rows(self, run: int) -> Iterator[tuple[int, int, LogRow]]:
-        with closing(self.connection.execute(_LAST, (run,))) as rows:
-            for trajectory, seq, *row in rows:
-                yield trajectory, seq, (*row,)
 
     def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
         return chain.lengths_without_heads(self.connection, trajectories)

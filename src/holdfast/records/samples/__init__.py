@@ -1,7 +1,8 @@
-"""The training view of a trajectory.
+"""What a trajectory comes to: its training view, and its numbers.
 
 - `sample`: A trajectory, or one branch of it, as token ids, mask, logprobs and reward.
 - `logprobs`: The distribution that logprobs are of.
 - `experts`: The experts that tokens were routed to.
 - `version`: Weight versions, their order, and staleness.
+- `summary`: A trajectory in numbers, for lists and reports.
 """

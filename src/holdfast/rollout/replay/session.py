@@ -23,6 +23,7 @@ from holdfast.records.failure import classify
 from holdfast.records.history import WEIGHTS_LOST, History
 from holdfast.records.message import Message
 from holdfast.records.run import seed_for
+from holdfast.records.samples.summary import summarize
 from holdfast.records.step import (
     AttemptStarted,
     Contract,
@@ -301,6 +302,8 @@ class StepLog:
             status = Status.RUNNING if status is None else status
         elif not records:
             return
+        if settled:
+            self._lease.summary = summarize(self.history.after(records))
         try:
             await self._context.journal.append(self._lease, records, status=status, settled=settled)
         except asyncio.CancelledError:

@@ -13,13 +13,13 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from holdfast.engine.export.export import history_of
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.options import JOURNAL
 from holdfast.journal.journal import Batch, Consumer, Journal, TrajectoryRow
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.trajectory import Status
 from holdfast.training.advantages import is_informative
 from holdfast.training.batch import TrainingGroup, load_group

@@ -11,7 +11,6 @@ from holdfast.engine.run_plan import RunPlan
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
-from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
 from holdfast.training.report import HELD_OUT
@@ -95,6 +94,5 @@ class HeldOut(Struct, frozen=True):
 
 async def _mean_reward(journal: Journal, run: Run) -> float | None:
     """None where nothing has a reward."""
-    rewards = [History(records).reward async for _, records in journal.histories(run)]
-    valid = [reward for reward in rewards if reward is not None]
-    return sum(valid) / len(valid) if valid else None
+    rewards = [reward for _, reward in await journal.rewards(run)]
+    return sum(rewards) / len(rewards) if rewards else None

@@ -21,8 +21,8 @@ from holdfast.journal.journal import TrajectoryRow
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.history import History
 from holdfast.records.run import RunSpec
+from holdfast.records.samples.summary import Summary
 from holdfast.training.report import as_lines, open_collector
 
 MAX_LISTED = 40
@@ -66,6 +66,7 @@ async def _print_numbers(args: argparse.Namespace) -> Exit:
         limit = None if args.all or args.json else MAX_LISTED
         rows = RowCollector(await journal.tasks(run), limit=limit)
         found = await build(journal, run, also=_both(training.take, rows.take), prices=prices)
+        found.corrupt += await rows.read(journal)
     trained = training.reports()
     if args.json:
         fields = msgspec.to_builtins(found) | {"training": msgspec.to_builtins(trained)}
@@ -81,9 +82,9 @@ async def _print_numbers(args: argparse.Namespace) -> Exit:
 
 
 def _both(first: Look, second: Look) -> Look:
-    def take(row: TrajectoryRow, history: History) -> None:
-        first(row, history)
-        second(row, history)
+    def take(row: TrajectoryRow, summary: Summary) -> None:
+        first(row, summary)
+        second(row, summary)
 
     return take
 

@@ -1,7 +1,7 @@
 """`holdfast runs`: what is in a journal, and how to go on with it.
 
-Evaluations stand under the training that they are of. Of a run's logs, only the last records are
-read, so that a listing takes little time.
+Evaluations stand under the training that they are of. No logs are read, so that a listing takes
+little time.
 """
 
 import argparse
@@ -22,12 +22,9 @@ from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
 from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
-from holdfast.journal.journal import GroupEnd, Journal, RunRow, TrajectoryRow
+from holdfast.journal.journal import GroupEnd, Journal, RunRow
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.errors import JournalCorrupt
-from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.step import Finished, Record, Scored
 from holdfast.records.trajectory import Status
 from holdfast.training.report import HELD_OUT
 
@@ -93,7 +90,7 @@ class _Listed(Struct, frozen=True):
 
 async def _read(journal: Journal, row: RunRow) -> _Listed:
     run = await run_named(journal, row.name)
-    rewards = await read_rewards(journal, run)
+    rewards = [reward for _, reward in await journal.rewards(run)]
     return _Listed(
         row, run, await _consumers(journal, row), rewards, await is_training(journal, run)
     )
@@ -101,27 +98,6 @@ async def _read(journal: Journal, row: RunRow) -> _Listed:
 
 async def _tags(journal: Journal, row: RunRow) -> Sequence[str]:
     return (await run_named(journal, row.name)).spec.tags
-
-
-async def read_rewards(journal: Journal, run: Run) -> list[float]:
-    """Of the settled trajectories that have one, as `History.reward`. It is in the end of a log;
-    where it is not, the whole log is read."""
-    last = await journal.last_records(run)
-    found = []
-    for row in await journal.trajectories(run):
-        if row.settled and not row.resting:
-            reward = await _reward(journal, row, last.get(row.id))
-            found += [] if reward is None else [reward]
-    return found
-
-
-async def _reward(journal: Journal, row: TrajectoryRow, last: Record | None) -> float | None:
-    if isinstance(last, Scored | Finished):
-        return last.reward if row.status.is_outcome else None
-    try:
-        return History(await journal.history(row.id)).reward
-    except JournalCorrupt:
-        return None  # `show` and `journal check` say more of it.
 
 
 async def _consumers(journal: Journal, row: RunRow) -> dict[str, Ends]:

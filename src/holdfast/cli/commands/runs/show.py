@@ -12,7 +12,6 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.text import date_text, print_json, visible, visible_name
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.prices import Prices, chosen_prices
 from holdfast.engine.report import as_text, build, many, sampled_text, usage_text
 from holdfast.exit_codes import Exit
@@ -22,6 +21,7 @@ from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import Failure, fold_traceback, shortened
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import last_failure
 from holdfast.records.step import AttemptStarted
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
@@ -45,25 +45,23 @@ async def show(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     training = await open_collector(journal, run)
-    report = await build(journal, run, also=training.take, prices=chosen_prices(args.price))
-    rows = await journal.trajectories(run)
-    if args.status:
-        rows = [row for row in rows if row.status.name == args.status]
+    limit = None if args.all or args.json else MAX_LISTED
+    listing = show_table.RunListing(status=args.status, limit=limit)
+    prices = chosen_prices(args.price)
+    report = await build(journal, run, also=training.take, every=listing.take, prices=prices)
     if args.json:
         fields = msgspec.to_builtins(report)
         fields["training"] = msgspec.to_builtins(training.reports())
         fields["spec"] = msgspec.to_builtins(run.spec)
         fields["changes"] = msgspec.to_builtins(run.changes)
-        fields["rows"] = [
-            show_table.as_fields(row) for row in await show_table.read_listed(journal, rows)
-        ]
+        fields["rows"] = [show_table.as_fields(row) for row in listing.rows]
         print_json(fields)
     else:
-        listing = await _listing(args, journal, run, rows)
+        lines = await _lines_of(listing, journal, run)
         trained = [line for each in training.reports() for line in as_lines(each)]
         text = as_text(report, training=trained, full_tracebacks=args.full_tracebacks)
         print(visible("\n".join([text, *_changes(run), ""])))
-        print("\n".join(listing))
+        print("\n".join(lines))
     if report.corrupt:
         return say(
             f"{many(len(report.corrupt), 'corrupt log')}; {advice(args.journal)}", Exit.CORRUPT
@@ -79,15 +77,12 @@ def _changes(run: Run) -> list[str]:
     return lines
 
 
-async def _listing(
-    args: argparse.Namespace, journal: Journal, run: Run, rows: list[TrajectoryRow]
-) -> list[str]:
-    if args.status and not rows:
-        return [f"no trajectory is {args.status}"]
-    listed = rows if args.all else rows[:MAX_LISTED]
-    lines = await show_table.lines(journal, run, await show_table.read_listed(journal, listed))
-    if len(rows) > len(listed):
-        lines.append(f"… and {len(rows) - len(listed)} more (--all)")
+async def _lines_of(listing: show_table.RunListing, journal: Journal, run: Run) -> list[str]:
+    if listing.status and not listing.rows:
+        return [f"no trajectory is {listing.status}"]
+    lines = await show_table.lines(journal, run, listing.rows)
+    if listing.count > len(listing.rows):
+        lines.append(f"… and {listing.count - len(listing.rows)} more (--all)")
     return lines
 
 

@@ -1,8 +1,4 @@
-"""Listing: the trajectories of a run, one line each, with what became of them.
-
-The journal's own listing knows neither rewards nor reasons: each history is read for them, and
-only one of them is in memory at a time.
-"""
+"""Listing: the trajectories of a run, one line each, with what became of them."""
 
 from collections.abc import Sequence
 
@@ -11,14 +7,12 @@ from msgspec import Struct
 
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.text import visible_name
-from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.journal.rows import history_of_row
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import shortened
-from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.samples.summary import Summary
 from holdfast.records.trajectory import Status
 
 MAX_NAME_WIDTH = 40
@@ -36,25 +30,30 @@ class Listed(Struct, frozen=True):
     """Why it was truncated or failed, or cannot be read; "" otherwise."""
 
 
-async def read_listed(journal: Journal, rows: Sequence[TrajectoryRow]) -> list[Listed]:
-    return [await _read(journal, row) for row in rows]
+class RunListing:
+    """Takes each trajectory of a run, counts those with a status, and keeps the first of them."""
+
+    def __init__(self, *, status: str | None, limit: int | None):
+        """`status`: None for any. `limit`: None for all."""
+        self.rows: list[Listed] = []
+        self.count = 0
+        self.status = status
+        self._limit = limit
+
+    def take(self, row: TrajectoryRow, summary: Summary | JournalCorrupt) -> None:
+        if self.status not in (None, row.status.name):
+            return
+        self.count += 1
+        if self._limit is None or len(self.rows) < self._limit:
+            self.rows.append(_listed(row, summary))
 
 
-async def _read(journal: Journal, row: TrajectoryRow) -> Listed:
+def _listed(row: TrajectoryRow, summary: Summary | JournalCorrupt) -> Listed:
     if not row.status.is_over:
         return Listed(row, None, "")
-    try:
-        history = history_of_row(row, await journal.history(row.id))
-    except JournalCorrupt:
+    if isinstance(summary, JournalCorrupt):
         return Listed(row, None, "corrupt")  # The report says more of it.
-    return Listed(row, history.reward, _reason(history))
-
-
-def _reason(history: History) -> str:
-    if history.finished is None:
-        return ""
-    failed = last_failure(history) if history.status is Status.FAILED else None
-    return history.finished.reason if failed is None else failed.line
+    return Listed(row, summary.reward, summary.reason)
 
 
 def as_fields(trajectory: Listed) -> dict[str, object]:
