@@ -40,7 +40,11 @@ IMPORTED = (
         "holdfast.cli.commands.journal",
         "holdfast.cli.setup.connect",
     ),
-    *("holdfast.cli.setup.user_code", "holdfast.policy.client.replicas", "holdfast.engine.engine"),
+    *(
+        "holdfast.cli.setup.user_code",
+        "holdfast.policy.client.replicas",
+        "holdfast.engine.running.engine",
+    ),
     *("holdfast.testing.fake_engine.process", "holdfast.gateway.agents.gateway_processor"),
     *("sqlite3", "aiohttp", "aiohttp.web", "pyarrow.parquet", "pytest"),
     *("holdfast.evaluation.decorator", "holdfast.cli.commands.results.export_parquet"),

@@ -23,7 +23,7 @@ from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.open_run import RunChanged
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import (
     Batch,

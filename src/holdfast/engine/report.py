@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from holdfast.engine.export.prices import Cost, Prices
 from holdfast.engine.export.row_status import last_failure
-from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.journal.rules import give_back

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import MEMORY, check_address, is_server

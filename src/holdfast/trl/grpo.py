@@ -23,7 +23,7 @@ from holdfast.convert.trl import to_trl
 from holdfast.delivery.stream import RolloutStream, StepGroup
 from holdfast.delivery.thread import LoopThread, call_at_exit
 from holdfast.delivery.weights import ModelWeights, name_weights, read_weights
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import open_journal

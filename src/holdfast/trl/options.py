@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.engine.arguments import engine_urls
 from holdfast.engine.connect import EngineAddress
-from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.records.errors import UsageError

@@ -30,7 +30,7 @@ from holdfast.convert.selection import Branches, chosen, groups_of, single_branc
 from holdfast.convert.verl import agent_loop_fields, to_agent_loop_output
 from holdfast.delivery.stream import RolloutStream
 from holdfast.engine.connect import Connection
-from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import check_address, open_journal

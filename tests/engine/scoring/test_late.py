@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.engine.engine import Engine
 from holdfast.engine.open_run import open_run
+from holdfast.engine.running.engine import Engine
 from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy, Settings

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engine.export.prices import Prices
 from holdfast.engine.export.rows import evaluation_rows
-from holdfast.engine.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.tokens import unpack_logprobs

@@ -10,6 +10,7 @@ of no other conversation than its own: what a simulated user generated is no tur
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.engine.export.prices import Prices
 from holdfast.engine.export.row_messages import (
     HELD,
     held_of,
@@ -26,7 +27,6 @@ from holdfast.engine.export.row_tokens import (
     flat_fields,
     group_fields,
 )
-from holdfast.engine.prices import Prices
 from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
 from holdfast.records.run import RunSpec

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import history_of
-from holdfast.engine.prices import Prices
+from holdfast.engine.export.prices import Prices
 from holdfast.evaluation.report.pieces import Decode, pieces_of
 from holdfast.evaluation.report.preview import Preview, preview_of, target_text
 from holdfast.evaluation.report.timeline import Item, TextCutter, timeline

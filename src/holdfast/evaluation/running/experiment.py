@@ -15,12 +15,12 @@ from pathlib import Path
 from msgspec import Struct, field, structs
 
 from holdfast.engine.connect import Connection, recorded_connection
-from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.spending import SpendingLimitReached
 from holdfast.engine.judging.judge import Judge
 from holdfast.engine.progress import Progress
-from holdfast.engine.run_plan import RunPlan, plan_run
+from holdfast.engine.running.engine import Ending, Engine
+from holdfast.engine.running.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, rows
-from holdfast.engine.prices import Prices
+from holdfast.engine.export.prices import Prices
 from holdfast.evaluation.rows.row import EvalMetadata
 from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.verdict import Verdict

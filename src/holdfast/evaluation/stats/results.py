@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from holdfast.engine.export.prices import Cost, Prices
 from holdfast.engine.export.row_status import last_failure
-from holdfast.engine.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.records.errors import JournalCorrupt

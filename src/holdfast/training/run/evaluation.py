@@ -6,7 +6,7 @@ from msgspec import structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.open_run import open_run
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.history import History

@@ -11,7 +11,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
-from holdfast.engine.prices import chosen_prices
+from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import Look, as_text, build, many
 from holdfast.evaluation.report import Written, write_report
 from holdfast.evaluation.report.pieces import Decode

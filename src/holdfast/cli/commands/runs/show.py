@@ -13,8 +13,8 @@ from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import date_text, print_json, visible, visible_name
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
+from holdfast.engine.export.prices import Prices, chosen_prices
 from holdfast.engine.export.row_status import last_failure
-from holdfast.engine.prices import Prices, chosen_prices
 from holdfast.engine.report import as_text, build, many, sampled_text, usage_text
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow

@@ -24,10 +24,10 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import last_word
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.gateway.address import Address, advertised_url
 from holdfast.gateway.agents.temp_dirs import scratch

@@ -13,12 +13,12 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
 from holdfast.engine.progress import Progress
+from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring, tries_spent

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.prices import Price, Prices, as_prices, chosen_prices, money, read_prices
+from holdfast.engine.export.prices import (
+    Price,
+    Prices,
+    as_prices,
+    chosen_prices,
+    money,
+    read_prices,
+)
 from holdfast.engine.settings import Settings
 from holdfast.records.errors import UsageError
 from holdfast.records.usage import Usage
@@ -104,5 +111,5 @@ def test_a_price_that_is_wrong_is_named_by_its_model() -> None:
 
 def test_a_table_that_is_not_there_stops_only_what_needs_one() -> None:
     environment = {**os.environ, "HOLDFAST_PRICES": "nowhere.toml"}
-    plan = [sys.executable, "-c", "import holdfast.engine.run_plan"]
+    plan = [sys.executable, "-c", "import holdfast.engine.running.run_plan"]
     subprocess.run(plan, env=environment, check=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.engine import Ending
 from holdfast.engine.export.nested import nested_message
 from holdfast.engine.export.read import samples, trajectories
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import RunReport, as_text
+from holdfast.engine.running.engine import Ending
 from holdfast.extras import needed_by
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal

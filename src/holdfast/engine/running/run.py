@@ -20,15 +20,15 @@ from holdfast.engine.arguments import (
     settings_from,
 )
 from holdfast.engine.connect import Connection, connect_policy, recorded_connection
-from holdfast.engine.engine import Ending
 from holdfast.engine.open_policy import connected
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.progress import Progress
 from holdfast.engine.progress.watch import OnProgress, check_on_progress, watched
 from holdfast.engine.report import RunReport, build
-from holdfast.engine.result import RunResult
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.result import RunResult
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import is_server, opened_journal

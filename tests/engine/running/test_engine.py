@@ -376,5 +376,5 @@ def test_a_bug_of_ours_stops_the_run_and_is_shown(monkeypatch):
     async def broken(runner, lease):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("holdfast.engine.attempt.TrajectoryRunner.load", broken)
+    monkeypatch.setattr("holdfast.engine.running.attempt.TrajectoryRunner.load", broken)
     assert isinstance(yard.run(one_turn).fatal, ZeroDivisionError)

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from msgspec import Struct, field, structs
 
 from holdfast.engine.connect import Connection
-from holdfast.engine.engine import Engine
 from holdfast.engine.guards.spending import check_price
 from holdfast.engine.progress import Progress
+from holdfast.engine.running.engine import Engine
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
