@@ -15,7 +15,7 @@ from holdfast.evaluation.definition import validate
 from holdfast.evaluation.definition.definition import Definition, Mode
 from holdfast.evaluation.definition.function import check_function, naming
 from holdfast.evaluation.definition.parameters import parameters_of
-from holdfast.evaluation.definition.retries import retrying_of
+from holdfast.evaluation.eval_protocol.retries import retrying_of
 from holdfast.evaluation.running.call import Evaluation
 from holdfast.evaluation.stats.verdict import Aggregation
 

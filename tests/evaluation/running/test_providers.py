@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.engine.connect import EngineAddress
 from holdfast.evaluation import EvaluationRow, evaluation_test
-from holdfast.evaluation.definition.completion_params import ids_of, setting_of
+from holdfast.evaluation.rows.completion_params import ids_of, setting_of
 from holdfast.evaluation.running.providers import find_address, key_remedy
 from holdfast.policy.providers import names_of
 from holdfast.records.errors import PolicyRefused, UsageError

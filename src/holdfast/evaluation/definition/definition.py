@@ -16,10 +16,10 @@ from msgspec import Struct, structs
 
 from holdfast.engine import options as run_options
 from holdfast.evaluation.data.dataset import Dataset
-from holdfast.evaluation.dataset_logger import DatasetLogger
-from holdfast.evaluation.definition.completion_params import Setting, ids_of, setting_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.definition.retries import Retrying
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger
+from holdfast.evaluation.eval_protocol.retries import Retrying
+from holdfast.evaluation.rows.completion_params import Setting, ids_of, setting_of
 from holdfast.evaluation.stats.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Code

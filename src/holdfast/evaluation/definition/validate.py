@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from holdfast.engine import options
 from holdfast.engine.options import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
-from holdfast.evaluation.dataset_logger import DatasetLogger, JournalDatasetLogger
-from holdfast.evaluation.definition.completion_params import setting_of
 from holdfast.evaluation.definition.definition import Mode
-from holdfast.evaluation.processors.basic import SingleTurnRolloutProcessor
-from holdfast.evaluation.processors.row_processor import row_processor
+from holdfast.evaluation.eval_protocol.basic import SingleTurnRolloutProcessor
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger, JournalDatasetLogger
+from holdfast.evaluation.eval_protocol.row_processor import row_processor
+from holdfast.evaluation.rows.completion_params import setting_of
 from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError

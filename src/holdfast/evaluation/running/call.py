@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.evaluation.definition.definition import Definition, Variant, variants_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.rows.eval_protocol import import_models
+from holdfast.evaluation.eval_protocol.class_checks import import_models
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.rollout.threads.blocking import is_in_loop, run_blocking

@@ -13,7 +13,7 @@ from holdfast.engine.connect import (
     connect,
     connect_policy,
 )
-from holdfast.evaluation.definition.completion_params import Setting
+from holdfast.evaluation.rows.completion_params import Setting
 from holdfast.evaluation.running.providers import find_address, key_remedy
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.policy.client.endpoint import Denied

@@ -25,14 +25,14 @@ from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.evaluation.definition.completion_params import Setting, ids_of
 from holdfast.evaluation.definition.definition import Definition, Mode, Variant
 from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
-from holdfast.evaluation.processors.basic import NoOpRolloutProcessor
-from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.eval_protocol.basic import NoOpRolloutProcessor
+from holdfast.evaluation.eval_protocol.class_checks import import_models
+from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.report.row_table import first_rows
+from holdfast.evaluation.rows.completion_params import Setting, ids_of
 from holdfast.evaluation.rows.convert import task_of
-from holdfast.evaluation.rows.eval_protocol import import_models
 from holdfast.evaluation.rows.row import EvalMetadata
 from holdfast.evaluation.running.connect import addresses, connect_setting
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of

@@ -4,7 +4,7 @@ from holdfast.engine.export.export import What, rows
 from holdfast.evaluation.data.dataset import Dataset
 from holdfast.evaluation.definition.definition import Definition, Mode, variants_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.processors.basic import NoOpRolloutProcessor
+from holdfast.evaluation.eval_protocol.basic import NoOpRolloutProcessor
 from holdfast.evaluation.rows.convert import row_from
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow

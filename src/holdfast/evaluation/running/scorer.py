@@ -26,7 +26,7 @@ from holdfast.engine.scoring.scorer import (
     shown,
 )
 from holdfast.evaluation.definition.function import called_by, never_returns
-from holdfast.evaluation.rows.eval_protocol import adopt_models
+from holdfast.evaluation.eval_protocol.class_checks import adopt_models
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.evaluation.running.returned_rows import GivenRows

@@ -5,8 +5,8 @@ from copy import copy, deepcopy
 
 from msgspec.structs import asdict
 
-from holdfast.evaluation.definition.completion_params import Setting
 from holdfast.evaluation.definition.definition import Definition
+from holdfast.evaluation.rows.completion_params import Setting
 from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
 from holdfast.evaluation.stats.verdict import Threshold

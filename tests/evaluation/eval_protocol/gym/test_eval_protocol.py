@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.eval_protocol.gym.processor import MCPGymRolloutProcessor
 from support.evaluation.gym_runs import rows_of, yard_of
 from support.rollout.stage import Oracle, text_of
 

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from holdfast.engine.export.export import What
-from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
-from holdfast.evaluation.processors.gym.simulated_user import SAME
+from holdfast.evaluation.eval_protocol.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.eval_protocol.gym.simulated_user import SAME
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable

@@ -16,7 +16,7 @@ from holdfast.environments.mcp.connection import Http
 from holdfast.environments.mcp.listing import McpTool
 from holdfast.environments.mcp.server import McpServer
 from holdfast.environments.mcp.session import CLOSE_SECONDS, McpSession
-from holdfast.evaluation.processors.gym.server import GymServer
+from holdfast.evaluation.eval_protocol.gym.server import GymServer
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, as_number
 from holdfast.rollout.tools.tool import Function, Tool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.evaluation.processors.row_processor import RolloutProcessor, RolloutProcessorConfig
+from holdfast.evaluation.eval_protocol.row_processor import RolloutProcessor, RolloutProcessorConfig
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
 

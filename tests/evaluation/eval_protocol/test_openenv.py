@@ -21,7 +21,7 @@ def server() -> Iterator[Server]:
 
 
 def processor(**given: object):
-    from holdfast.evaluation.processors.openenv import OpenEnvRolloutProcessor
+    from holdfast.evaluation.eval_protocol.openenv import OpenEnvRolloutProcessor
 
     return OpenEnvRolloutProcessor(**{"action_parser": json.loads, **given})
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from holdfast.engine.export.export import What
-from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.eval_protocol.gym.processor import MCPGymRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprint_of
 from support.evaluation.gym_runs import SCRIPT, counting, rows_of, say, yard_of

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from holdfast.evaluation.definition.completion_params import setting_of
-from holdfast.evaluation.processors.row_processor import RolloutProcessor
+from holdfast.evaluation.eval_protocol.row_processor import RolloutProcessor
+from holdfast.evaluation.rows.completion_params import setting_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 from holdfast.rollout.context import Rollout

@@ -7,15 +7,19 @@ from typing import Any
 
 import msgspec
 
-from holdfast.evaluation.processors.gym.environment import TIMEOUT_SECONDS, Gym, McpGymEnvironment
-from holdfast.evaluation.processors.gym.server import GymServer, server_options
-from holdfast.evaluation.processors.gym.simulated_user import (
+from holdfast.evaluation.eval_protocol.gym.environment import (
+    TIMEOUT_SECONDS,
+    Gym,
+    McpGymEnvironment,
+)
+from holdfast.evaluation.eval_protocol.gym.server import GymServer, server_options
+from holdfast.evaluation.eval_protocol.gym.simulated_user import (
     SimulatedSpeaker,
     SimulatedUser,
     ends_conversation,
     simulation_of,
 )
-from holdfast.evaluation.processors.row_processor import RolloutProcessor
+from holdfast.evaluation.eval_protocol.row_processor import RolloutProcessor
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import Truncated, UsageError

@@ -13,7 +13,7 @@ from holdfast.evaluation import (
     RolloutProcessorConfig,
     SingleTurnRolloutProcessor,
 )
-from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.records.step import ValueRecorded
 from support.evaluation.course import Course

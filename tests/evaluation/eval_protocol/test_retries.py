@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.engine.settings import Settings
-from holdfast.evaluation.definition.retries import (
+from holdfast.evaluation.eval_protocol.retries import (
     BackoffConfig,
     ExceptionHandlerConfig,
     retrying_of,

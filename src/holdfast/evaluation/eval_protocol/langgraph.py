@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.evaluation.processors.row_processor import RolloutProcessor, RolloutProcessorConfig
+from holdfast.evaluation.eval_protocol.row_processor import RolloutProcessor, RolloutProcessorConfig
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.evaluation.rows.status import Status
 from holdfast.records.errors import UsageError

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.environments.mcp.server import McpServer
-from holdfast.evaluation.processors.mcp_config import servers_of
-from holdfast.evaluation.processors.row_processor import TakesRows
+from holdfast.evaluation.eval_protocol.mcp_config import servers_of
+from holdfast.evaluation.eval_protocol.row_processor import TakesRows
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout

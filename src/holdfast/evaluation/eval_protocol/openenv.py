@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.evaluation.processors.row_processor import TakesRows
+from holdfast.evaluation.eval_protocol.row_processor import TakesRows
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.episodes.environment import DEFAULT_TIMEOUT

@@ -38,7 +38,7 @@ class JournalDatasetLogger(DatasetLogger):
         self._journal = None if journal is None else str(journal)
 
     def log(self, row: "EvaluationRow") -> None:
-        from holdfast.evaluation.processors.row_processor import is_at_work
+        from holdfast.evaluation.eval_protocol.row_processor import is_at_work
 
         if not is_at_work():
             _run_in_thread(self._log(row.model_copy(deep=True)))

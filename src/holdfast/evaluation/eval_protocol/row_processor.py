@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from holdfast.engine.export.row_messages import RETURNED, message_fields, messages_of
-from holdfast.evaluation.dataset_logger import DatasetLogger, default_logger
-from holdfast.evaluation.definition.retries import ExceptionHandlerConfig
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger, default_logger
+from holdfast.evaluation.eval_protocol.retries import ExceptionHandlerConfig
 from holdfast.evaluation.exceptions import exception_for_status
 from holdfast.evaluation.rows.convert import returned_fields, row_from, task_of
 from holdfast.evaluation.rows.names import invocation_id

@@ -19,13 +19,13 @@ import aiohttp
 from aiohttp import web
 from pydantic import ValidationError
 
-from holdfast.evaluation.exceptions import exception_for_status
-from holdfast.evaluation.processors.remote_messages import (
+from holdfast.evaluation.eval_protocol.remote_messages import (
     InitRequest,
     LogRecord,
     RolloutMetadata,
     StatusResponse,
 )
+from holdfast.evaluation.exceptions import exception_for_status
 from holdfast.evaluation.rows.convert import row_from
 from holdfast.evaluation.rows.names import invocation_id
 from holdfast.evaluation.rows.status import Status
