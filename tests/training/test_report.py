@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.cli.main import main
 from holdfast.engine.report import build
-from holdfast.evaluation.report import write_report
+from holdfast.evaluation.report.writer import write_report
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.group import Dismissal

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from holdfast.engine.report import many
+from holdfast.engine.report import escape_text, many
 from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
@@ -354,14 +354,7 @@ def _compare_tasks(recorded: Iterable[Task], now: Iterable[Task]) -> str:
 def _list_ids(ids: Sequence[str]) -> str:
     return ", ".join(
         [
-            *(_on_one_line(task_id) for task_id in ids[:MAX_NAMED]),
+            *(escape_text(task_id) for task_id in ids[:MAX_NAMED]),
             *(["…"] if len(ids) > MAX_NAMED else []),
         ]
-    )
-
-
-def _on_one_line(name: str) -> str:
-    """An id on one line, whatever it holds."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in name
     )

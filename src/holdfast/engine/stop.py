@@ -45,9 +45,11 @@ class Stop:
     def requested(self) -> bool:
         return self.event.is_set()
 
-    async def wait_or(self, *tasks: "asyncio.Future[Any]") -> None:
-        """Returns when a stop is requested, or one of the tasks is done, whichever comes first."""
-        stopped = asyncio.create_task(self.event.wait(), name="stop")
+    async def wait_or(
+        self, *tasks: "asyncio.Future[Any]", event: asyncio.Event | None = None
+    ) -> None:
+        """Returns when a stop is requested (or `event` is set), or one of the tasks is done."""
+        stopped = asyncio.create_task((event or self.event).wait(), name="stop")
         try:
             await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -52,10 +52,6 @@ if TYPE_CHECKING:
         SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
     )
     from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger as DatasetLogger
-    from holdfast.evaluation.eval_protocol.dataset_logger import (
-        JournalDatasetLogger as JournalDatasetLogger,
-    )
-    from holdfast.evaluation.eval_protocol.dataset_logger import default_logger as default_logger
     from holdfast.evaluation.eval_protocol.gym.processor import (
         MCPGymRolloutProcessor as MCPGymRolloutProcessor,
     )
@@ -128,6 +124,8 @@ if TYPE_CHECKING:
     from holdfast.evaluation.rows.status import ErrorInfo as ErrorInfo
     from holdfast.evaluation.rows.status import Status as Status
     from holdfast.evaluation.rows.status import TerminationReason as TerminationReason
+    from holdfast.evaluation.running.logged_rows import JournalDatasetLogger as JournalDatasetLogger
+    from holdfast.evaluation.running.logged_rows import default_logger as default_logger
     from holdfast.evaluation.stats.comparison import compare as compare
     from holdfast.evaluation.stats.outcome import EvaluationFailed as EvaluationFailed
     from holdfast.evaluation.stats.outcome import Outcome as Outcome
@@ -147,7 +145,8 @@ _MODULES = {
     "evaluation.eval_protocol.loaders": (
         "DataLoaderResult DynamicDataLoader EvaluationDataLoader InlineDataLoader"
     ),
-    "evaluation.eval_protocol.dataset_logger": "DatasetLogger JournalDatasetLogger default_logger",
+    "evaluation.eval_protocol.dataset_logger": "DatasetLogger",
+    "evaluation.running.logged_rows": "JournalDatasetLogger default_logger",
     "evaluation.decorator": "evaluation_test",
     "evaluation.definition.options": "Options",
     "evaluation.definition.parameters": "EPParameters",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.engine.connect import Connection
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop

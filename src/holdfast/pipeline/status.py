@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.records.history import History
 
 WRITE_SECONDS = 1.0

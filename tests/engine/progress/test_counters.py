@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.engine.progress import Progress, WatchedProgress
+from holdfast.engine.progress.counters import Progress, WatchedProgress
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy

@@ -15,8 +15,8 @@ from holdfast.evaluation import (
 )
 from holdfast.evaluation.definition.definition import Definition, variants_of
 from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
-from holdfast.evaluation.eval_protocol.dataset_logger import default_logger
 from holdfast.evaluation.rows.completion_params import ids_of, setting_of
+from holdfast.evaluation.running.logged_rows import default_logger
 from holdfast.evaluation.running.resume import MAX_NAME, run_name
 from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.policy.policy import NoPolicy

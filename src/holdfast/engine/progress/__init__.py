@@ -5,7 +5,3 @@
 - `counters`: the counters of a run, as a line for people and as a value for programs.
 - `watch`: calls a program's own function now and then, and shows a line in a notebook.
 """
-
-from holdfast.engine.progress.counters import Progress, ProgressSnapshot, WatchedProgress
-
-__all__ = ["Progress", "ProgressSnapshot", "WatchedProgress"]

@@ -17,7 +17,7 @@ from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.guards.spending import Spending
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.engine.scoring.scorer import Scorer
@@ -161,7 +161,8 @@ class Engine:
             share=self._settings.join,
         )
         try:
-            async with self._scorer_in_use():
+            scoring = self._scoring
+            async with contextlib.nullcontext() if scoring is None else scoring.scorer.in_use():
                 if self._on_joined is not None:
                     await self._on_joined(worker)
                 if self._reopen_failed:
@@ -169,7 +170,8 @@ class Engine:
                 await self._spending.read(self._journal, self._run)
                 # A processor is not set up for nothing: it may start a browser.
                 if await self._has_work() and not self.stop.requested:
-                    await self._record_command()
+                    if self._command is not None and self._command != self._run.spec.command:
+                        await self._journal.annotate_run(self._run, command=self._command)
                     await self._work(worker)
                 is_over = self.stop.spent and not await self._has_work()
         finally:
@@ -190,14 +192,6 @@ class Engine:
         policy, settings = self._settings.scoring, self._settings
         most = settings.concurrency if self._spending.is_limited else policy.concurrency
         return structs.replace(policy, concurrency=min(policy.concurrency, most))
-
-    def _scorer_in_use(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return contextlib.nullcontext() if self._scoring is None else self._scoring.scorer.in_use()
-
-    async def _record_command(self) -> None:
-        """By whoever holds the run, and has something to do."""
-        if self._command is not None and self._command != self._run.spec.command:
-            await self._journal.annotate_run(self._run, command=self._command)
 
     def _recorded(self, record: Record) -> None:
         self._progress.record(record)
@@ -254,21 +248,24 @@ class Engine:
         if not admission.cancelled() and admission.exception() is not None:
             await admission
 
-    async def _until_done(self, running: "set[asyncio.Task[None]]") -> None:
-        """Returns when all trajectories are done, or a stop is requested."""
+    async def _until_done(
+        self, running: "set[asyncio.Task[None]]", event: asyncio.Event | None = None
+    ) -> None:
+        """Returns when all trajectories are done, or a stop is requested (or `event` is set)."""
         if not running:
             return
         done = asyncio.create_task(_all_of(running), name="all trajectories")
         try:
-            await self.stop.wait_or(done)
+            await self.stop.wait_or(done, event=event)
         finally:
             done.cancel()
             await asyncio.wait({done})
 
     async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
         """Lets what is in flight reach its next step, then cancels, and waits for the end."""
-        if running and self.stop.fatal is None and self.stop.spent:
-            await self._until_done_or_hurried(running)
+        if self.stop.fatal is None and self.stop.spent:
+            # What is in flight at a limit on what is spent is paid for: it may take its time.
+            await self._until_done(running, self.stop.hurried)
         # A stop by the user, or by a scorer, says nothing about the replies that are on their way.
         if running and (self.stop.fatal is None or self.stop.in_scoring):
             await asyncio.wait(set(running), timeout=self._settings.grace)
@@ -278,17 +275,6 @@ class Engine:
         if running:
             await asyncio.wait(set(running))
         self._progress.running = 0  # Nor do those that wait for the others of their group.
-
-    async def _until_done_or_hurried(self, running: "set[asyncio.Task[None]]") -> None:
-        """At a limit on what is spent, what is in flight is paid for: it may take its time."""
-        hurried = asyncio.create_task(self.stop.hurried.wait(), name="stop at once")
-        done = asyncio.create_task(_all_of(running), name="all trajectories")
-        try:
-            await asyncio.wait({hurried, done}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurried.cancel()
-            done.cancel()
-            await asyncio.wait({hurried, done})
 
     async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
         while not self.stop.requested:

@@ -23,7 +23,7 @@ from holdfast.engine.connect import Connection, connect_policy, recorded_connect
 from holdfast.engine.open_policy import connected
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.options import JOURNAL
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.progress.watch import OnProgress, check_on_progress, watched
 from holdfast.engine.report import RunReport, build
 from holdfast.engine.running.engine import Ending
@@ -38,7 +38,7 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.run import Run, RunSpec
+from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
 from holdfast.rollout.threads.blocking import run_blocking
@@ -117,22 +117,22 @@ async def run(
         group=group_from(group),
         settings=chosen,
     )
-    scoring_only: AbstractAsyncContextManager[Connection] | None = None
+    recorded: Connection | None = None
     if not (new or retry_failed):
         is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
-        finished = await _finished(plan, journal, is_meant)
-        if finished is not None:
-            return finished
-        recorded = await _rolled_out(plan, journal, is_meant, accept_changes=accept_changes)
-        if recorded is not None:
-            scoring_only = nullcontext(recorded_connection(recorded.spec))
-        elif policy is None:
-            await _check_same(plan, journal, is_meant, accept_changes=accept_changes)
-    if scoring_only is None:
+        found = await _recorded(
+            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
+        )
+        if isinstance(found, RunResult):
+            return found
+        recorded = found
+    if recorded is None:
         plan.processor.check_setup()
-    async with scoring_only or make_connection() as connection, _open(journal) as opened:
+    connecting = make_connection() if recorded is None else nullcontext(recorded)
+    async with connecting as connection, _open(journal) as opened:
         if new:
-            plan = await _with_free_name(plan, opened)
+            name = await free_name(opened, plan.spec.name)
+            plan = structs.replace(plan, spec=structs.replace(plan.spec, name=name))
         progress = Progress()
         async with watched(progress, on_progress):
             return await _work(
@@ -179,50 +179,32 @@ async def _open(
         yield opened
 
 
-async def _finished(
+async def _recorded(
     plan: RunPlan,
     journal: Journal | Path | str,
     is_meant: Callable[[RunSpec], bool],
-) -> RunResult | None:
-    """The result of a run that needs no more work, so that no engine is started or asked."""
+    *,
+    accept_changes: bool,
+    starts_engine: bool,
+) -> RunResult | Connection | None:
+    """What can be had without asking the engine: the result of a run that needs no more work, or a
+    connection for a run that is only to be scored. Where the embedded engine would be started for
+    a run that is recorded differently, that is raised now."""
     if not _is_there(journal):
         return None
     async with _open(journal, read_only=True) as opened:
         run = await finished_run(opened, plan.spec)
-        if run is None or not is_meant(run.spec):
-            return None
-        report = await build(opened, run, prices=plan.settings.price_table)
-        return _result(Ending("", (), None), report, opened)
-
-
-async def _rolled_out(
-    plan: RunPlan,
-    journal: Journal | Path | str,
-    is_meant: Callable[[RunSpec], bool],
-    *,
-    accept_changes: bool,
-) -> Run | None:
-    """A run that is only to be scored, so that the policy's engine is neither started nor asked."""
-    if not _is_there(journal):
-        return None
-    async with _open(journal, read_only=True) as opened:
+        if run is not None and is_meant(run.spec):
+            report = await build(opened, run, prices=plan.settings.price_table)
+            return _result(Ending("", (), None), report, opened)
         run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
-        return run if run is not None and is_meant(run.spec) else None
-
-
-async def _check_same(
-    plan: RunPlan,
-    journal: Journal | Path | str,
-    is_meant: Callable[[RunSpec], bool],
-    *,
-    accept_changes: bool,
-) -> None:
-    """Before the embedded engine is started for a run that is recorded differently."""
-    if _is_there(journal):
-        async with _open(journal, read_only=True) as opened:
+        if run is not None and is_meant(run.spec):
+            return recorded_connection(run.spec)
+        if starts_engine:
             await check_same(
                 opened, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=accept_changes
             )
+    return None
 
 
 def _is_there(journal: Journal | Path | str) -> bool:
@@ -248,11 +230,6 @@ def _is_meant(
 
         return Path(model or TINY).resolve().name == recorded.model
     return model is None or str(model) == recorded.model
-
-
-async def _with_free_name(plan: RunPlan, journal: Journal) -> RunPlan:
-    name = await free_name(journal, plan.spec.name)
-    return structs.replace(plan, spec=structs.replace(plan.spec, name=name))
 
 
 async def _work(

@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.guards.spending import check_price
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Engine
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings

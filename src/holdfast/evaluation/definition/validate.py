@@ -9,18 +9,69 @@ from typing import Any, TypeVar
 from holdfast.engine import options
 from holdfast.engine.options import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
-from holdfast.evaluation.definition.definition import Mode
+from holdfast.evaluation.definition.definition import Definition, Mode
+from holdfast.evaluation.definition.function import check_function
 from holdfast.evaluation.eval_protocol.basic import SingleTurnRolloutProcessor
-from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger, JournalDatasetLogger
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger
+from holdfast.evaluation.eval_protocol.retries import retrying_of
 from holdfast.evaluation.eval_protocol.row_processor import row_processor
 from holdfast.evaluation.rows.completion_params import setting_of
-from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
 Params = Mapping[str, object]
 Member = TypeVar("Member", bound=StrEnum)
+
+
+def definition_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
+    """What the decorator's arguments say of the function."""
+    check_numbers(arguments)
+    mode = member(Mode, arguments["mode"], name="mode")
+    fields = _fields(arguments)
+    check_function(function, mode)
+    return Definition(
+        function=function,
+        mode=mode,
+        datasets=datasets(function, arguments),
+        keywords=keywords(arguments["evaluation_test_kwargs"], function, mode),
+        **fields,
+    )
+
+
+_UNCHANGED = (
+    "num_runs",
+    "samples",
+    "seed",
+    "max_concurrent_rollouts",
+    "max_concurrent_evaluations",
+    "scorer_tries",
+)
+_OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_processor_kwargs")
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Definition` that do not depend on the decorated function, checked."""
+    settings = listed(arguments["completion_params"])
+    check_settings(settings, arguments["samples"])
+    made = configured(
+        processor(arguments["rollout_processor"]),
+        **{name: arguments[name] for name in _OF_PROCESSOR},
+    )
+    return {
+        **{name: arguments[name] for name in _UNCHANGED},
+        "completion_params": settings,
+        "processor": made,
+        "aggregation": member(
+            Aggregation, arguments["aggregation_method"], name="aggregation_method"
+        ),
+        "threshold": threshold(arguments["passed_threshold"]),
+        "scorer_timeout": float(arguments["scorer_timeout"]),
+        "retrying": retrying_of(arguments["exception_handler_config"]),
+        "policy": addresses(arguments["policy"]),
+        "logger": logger(arguments["logger"]),
+    }
 
 
 def member(kind: type[Member], value: object, *, name: str) -> Member:
@@ -129,7 +180,7 @@ def processor(value: object) -> RolloutProcessor:
 
 def logger(value: Any) -> DatasetLogger | None:
     """One of the user's own; the default one writes where rows are anyway."""
-    if value is None or isinstance(value, JournalDatasetLogger):
+    if value is None or getattr(value, "is_journal", False):
         return None
     if not callable(getattr(value, "log", None)):
         raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {value!r:.200}")

@@ -1,7 +1,8 @@
-"""eval-protocol's own classes, where that package is installed beside Holdfast.
+"""eval-protocol's own functions take our models for theirs, where that package is installed.
 
-Its reward functions check a message's class with `isinstance`, and score 0 for another class. So
-our models become subclasses of its models, once those are imported; their behaviour stays ours.
+Its reward functions check a message's class with `isinstance`, and score 0 for another class.
+`isinstance` also looks at an instance's `__class__`: once eval-protocol's models are imported,
+that of ours is a subclass of both. Neither of the two classes is changed.
 
 The package is imported for this only if the evaluation's file names it: the import takes seconds.
 """
@@ -10,26 +11,50 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from pydantic import BaseModel
 
-from holdfast.evaluation import models
+from holdfast.evaluation.rows import result, row, status
+from holdfast.evaluation.rows.status import SHOWN_CLASSES
 from holdfast.records.errors import UsageError
 
 PACKAGE, MODELS = "eval_protocol", "eval_protocol.models"
-_OURS = tuple(model for model in vars(models).values() if isinstance(model, type(BaseModel)))
+_OURS = tuple(
+    model
+    for module in (row, result, status)
+    for model in vars(module).values()
+    if isinstance(model, type(BaseModel)) and model.__module__ == module.__name__
+)
 
 
-def adopt_models() -> bool:
-    """Makes our models subclasses of eval-protocol's. False if those are not imported."""
+def match_models() -> bool:
+    """Makes `isinstance` take our models for eval-protocol's models of the same names. False if
+    those are not imported."""
     module = sys.modules.get(MODELS)
     if module is None:
         return False
     for ours in _OURS:
-        _adopt(ours, module)
+        theirs = getattr(module, ours.__name__, None)
+        # Not what is only imported there.
+        if isinstance(theirs, type(BaseModel)) and theirs.__module__ == MODELS:
+            SHOWN_CLASSES[ours] = _subclass_of(ours, theirs)
     return True
+
+
+@cache
+def _subclass_of(ours: type[BaseModel], theirs: type[BaseModel]) -> type:
+    """A class of both, which has our fields and methods: pydantic, which would merge the fields,
+    does not see it made."""
+    names = {"__module__": ours.__module__, "__qualname__": ours.__qualname__}
+    try:
+        return type.__new__(type(ours), ours.__name__, (ours, theirs), names)
+    except TypeError as error:
+        raise UsageError(
+            f"eval_protocol is imported beside Holdfast, and its {ours.__name__} cannot be matched "
+            f"with ours ({error}): its functions would score 0 for our rows; use only one of them"
+        ) from error
 
 
 def import_models(function: Callable[..., object]) -> None:
@@ -41,22 +66,7 @@ def import_models(function: Callable[..., object]) -> None:
         importlib.import_module(MODELS)
     except ModuleNotFoundError:  # Named only in a comment; a real import fails by itself.
         return
-    adopt_models()
-
-
-def _adopt(ours: type, module: ModuleType) -> None:
-    their_model = getattr(module, ours.__name__, None)
-    if not isinstance(their_model, type(BaseModel)) or issubclass(ours, their_model):
-        return
-    if their_model.__module__ != MODELS:  # Only imported there.
-        return
-    try:
-        ours.__bases__ = (*ours.__bases__, their_model)
-    except TypeError as error:
-        raise UsageError(
-            f"eval_protocol is imported beside Holdfast, and its {ours.__name__} cannot be matched "
-            f"with ours ({error}): its functions would score 0 for our rows; use only one of them"
-        ) from error
+    match_models()
 
 
 def _text_of(function: Callable[..., object]) -> str:

@@ -12,14 +12,13 @@ step. Its other requests are repeated after a crash.
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from holdfast.engine.export.row_messages import RETURNED, message_fields, messages_of
-from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger, default_logger
+from holdfast.engine.export.row_messages import RETURNED, messages_of
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger, journal_logger
 from holdfast.evaluation.eval_protocol.retries import ExceptionHandlerConfig
 from holdfast.evaluation.exceptions import exception_for_status
 from holdfast.evaluation.rows.convert import returned_fields, row_from, task_of
@@ -62,7 +61,7 @@ class RolloutProcessorConfig:
     semaphore: asyncio.Semaphore
     server_script_path: str | None = None
     steps: int = DEFAULT_STEPS
-    logger: DatasetLogger = default_logger
+    logger: DatasetLogger = field(default_factory=journal_logger)
     kwargs: dict[str, Any] = field(default_factory=dict)
     exception_handler_config: ExceptionHandlerConfig | None = None
     post_processor: RolloutResultPostProcessor | None = None
@@ -165,9 +164,13 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
     async def _call_inner(self, t: Rollout) -> dict[str, Any]:
         """Calls the processor and returns its row in the recorded form."""
         work = _Work(t, self, dict(self._config.completion_params))
-        with _at_work(work):
+        # Holdfast's own processors that are called meanwhile belong to this row.
+        token = _work.set(work)
+        try:
             tasks = self.inner([_initial_row(t, work.params)], self._row_config())
             done = await _single_row(tasks, self.inner)
+        finally:
+            _work.reset(token)
         if self._config.post_processor is not None:
             self._config.post_processor.process(done)
         if (error := exception_for_status(done.rollout_status)) is not None:
@@ -242,16 +245,6 @@ async def _single_row(returned: object, inner: object) -> EvaluationRow:
     return EvaluationRow.model_validate(found.model_dump(mode="json", exclude_unset=True))
 
 
-@contextmanager
-def _at_work(work: _Work) -> Iterator[None]:
-    """Sets the row's work for the Holdfast processors called meanwhile."""
-    token = _work.set(work)
-    try:
-        yield
-    finally:
-        _work.reset(token)
-
-
 # --- Holdfast's processors, called with rows
 
 
@@ -316,7 +309,7 @@ def _finish_row(row: EvaluationRow, t: Rollout) -> EvaluationRow:
             len(message.tool_calls) for message in t.messages[len(t.task.messages) :]
         )
     else:
-        fields = [message_fields(message) for message in t.messages or t.task.messages]
+        fields = [message.to_dict() for message in t.messages or t.task.messages]
     row.messages = [Message.model_validate(message) for message in fields]
     row.rollout_status = Status.rollout_finished()
     return row

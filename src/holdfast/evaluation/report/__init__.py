@@ -6,10 +6,3 @@
 - `timeline`: Timeline: the events of a trajectory, as small arrays that the page draws.
 - `writer`: The report's writer: reads a run once, with one trajectory in memory.
 """
-
-from holdfast.evaluation.report.writer import MAX_BYTES as MAX_BYTES
-from holdfast.evaluation.report.writer import Written as Written
-from holdfast.evaluation.report.writer import report_file as report_file
-from holdfast.evaluation.report.writer import write_report as write_report
-
-__all__ = ["MAX_BYTES", "Written", "report_file", "write_report"]

@@ -11,5 +11,5 @@
 - `scorer`, `scorer_row`: the user's function as the engine's scorer, and the row that it gets.
 - `returned_rows`: which of the given rows each returned row is.
 - `output_files`: the rows and the page of a finished run, as files.
-- `logged_row`: a logged row as a run of its own; and all rows of a journal.
+- `logged_rows`: a logged row as a run of its own; and all rows of a journal.
 """

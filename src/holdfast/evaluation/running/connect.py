@@ -69,13 +69,7 @@ def _naming_key(
         # A policy of the caller's own has its key from them; what a judge is denied says so itself.
         is_ours = (policy is None or urls is not None) and str(error).startswith(error.answered)
         if is_ours and error.status in (401, 403):
-            remedy = key_remedy(
-                model=setting.model,
-                named=named or tuple(urls or ()),
-                base_url=setting.base_url,
-                api_key=setting.api_key,
-                environment=os.environ,
-            )
+            remedy = key_remedy(setting, named or tuple(urls or ()), os.environ)
             error.args = (f"{error.answered}; {remedy}",)
         raise
 
@@ -95,13 +89,7 @@ async def _connect(
         choose_model(names, (policy.model,), where=where, remedy=REMEDY)
         yield found
         return
-    address = find_address(
-        model=setting.model,
-        named=tuple(session.options.policy or urls or ()),
-        base_url=setting.base_url,
-        api_key=setting.api_key,
-        environment=os.environ,
-    )
+    address = find_address(setting, tuple(session.options.policy or urls or ()), os.environ)
     if address is None:
         _check_embedded(setting)
         address = structs.replace(EMBEDDED, folder=_folder(setting))

@@ -18,7 +18,7 @@ from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.spending import SpendingLimitReached
 from holdfast.engine.judging.judge import Judge
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending, Engine
 from holdfast.engine.running.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import Together, score_late
@@ -33,7 +33,7 @@ from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.completion_params import Setting, ids_of
 from holdfast.evaluation.rows.convert import task_of
-from holdfast.evaluation.rows.row import EvalMetadata
+from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow
 from holdfast.evaluation.running.connect import addresses, connect_setting
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
@@ -47,7 +47,7 @@ from holdfast.evaluation.running.resume import (
     settled_already,
 )
 from holdfast.evaluation.running.scorer import scorer_of
-from holdfast.evaluation.running.scorer_row import RowMaker, eval_metadata_of
+from holdfast.evaluation.running.scorer_row import eval_metadata_of, scorer_row
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
@@ -63,6 +63,7 @@ from holdfast.records.errors import EndpointDown, RunHeld
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
+from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.processors.training import samples_for
 from holdfast.rollout.threads.contain import in_background
@@ -86,6 +87,10 @@ class Experiment(Struct, frozen=True):
     """What of that says how rows are judged: with other values, they are scored anew."""
     policy: "Policy | str | Sequence[str] | None" = None
     renderer: Renderer | None = None
+
+    @property
+    def num_runs(self) -> int:
+        return self.session.options.num_runs or self.definition.num_runs
 
 
 class _Work(Struct):
@@ -131,14 +136,10 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
     rows = await experiment.variant.dataset.rows()
     tasks = [task_of(row, where=f"row {row.input_metadata.row_id!r}: ") for row in rows]
     async with opened_journal(place) as journal:
-        work = _Work(
-            experiment=experiment,
-            journal=journal,
-            tasks=tasks,
-            processor=_processor(experiment),
-            settings=_settings(experiment),
-            stop=stop,
-        )
+        is_no_op = experiment.session.options.no_op_rollout_processor
+        processor = NoOpRolloutProcessor() if is_no_op else experiment.definition.processor
+        settings = _settings(experiment)
+        work = _Work(experiment, journal, tasks, processor, settings, stop)
         runs = await _runs(work)
         return None if stop.requested else await _outcome(work, runs, place)
 
@@ -214,15 +215,17 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
 
 
 def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
-    definition, options = work.experiment.definition, work.experiment.session.options
-    num_runs = options.num_runs or definition.num_runs
+    definition = work.experiment.definition
     per_run = definition.samples or setting.samples or samples_for(work.processor, None)
     base = work.experiment.name
-    is_no_op = isinstance(work.processor, NoOpRolloutProcessor)
+    processor = work.processor
+    is_no_op = isinstance(processor, NoOpRolloutProcessor)
+    if isinstance(processor, RowsRolloutProcessor):
+        processor = processor.under(setting.params)
     return plan_run(
         limited(f"{base}[{name}]" if name else base),
         tasks=work.tasks,
-        processor=_with_params(work.processor, setting),
+        processor=processor,
         rollout=fingerprinted(work.processor) if is_no_op else definition.rollout,
         scorer_code=scorer_fingerprint(
             definition,
@@ -231,7 +234,7 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
             judges=[judge.identity for judge in judges_in(work.experiment.arguments)],
             tasks=tasks_digest(work.tasks),
         ),
-        samples=num_runs * per_run,
+        samples=work.experiment.num_runs * per_run,
         sampling=setting.sampling,
         seed=definition.seed,
         group=RETRIES_ONLY,
@@ -377,34 +380,23 @@ def _finished_note(run: Run) -> str:
 # --- parts of the work
 
 
-def _processor(experiment: Experiment) -> RolloutProcessor:
-    if experiment.session.options.no_op_rollout_processor:
-        return NoOpRolloutProcessor()
-    return experiment.definition.processor
-
-
-def _with_params(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
-    """A processor of rows gets the completion params that they are rolled out with."""
-    if isinstance(processor, RowsRolloutProcessor):
-        return processor.under(setting.params)
-    return processor
-
-
 def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     experiment = work.experiment
     definition, variant = experiment.definition, experiment.variant
     import_models(definition.function)
-    maker = RowMaker(
-        definition,
-        {
-            run.spec.name: (run.spec, setting)
-            for run, setting in zip(runs, variant.settings, strict=False)
-        },
-        eval_metadata=_eval_metadata(experiment),
-    )
+    settings = {
+        run.spec.name: setting for run, setting in zip(runs, variant.settings, strict=False)
+    }
+    specs = {run.spec.name: run.spec for run in runs}
+    evaluation = _eval_metadata(experiment)
+
+    def row_of(view: TrajectoryView) -> EvaluationRow:
+        spec, setting = specs[view.key.run], settings[view.key.run]
+        return scorer_row(view, spec, setting, mode=definition.mode, evaluation=evaluation)
+
     return scorer_of(
         definition.function,
-        row_of=maker.row,
+        row_of=row_of,
         arguments={**experiment.arguments, **variant.keywords},
         several=definition.mode is not Mode.POINTWISE,
         log=None if definition.logger is None else definition.logger.log,
@@ -412,9 +404,9 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
 
 
 def _eval_metadata(experiment: Experiment) -> EvalMetadata:
-    definition = experiment.definition
-    num_runs = experiment.session.options.num_runs or definition.num_runs
-    return eval_metadata_of(definition, num_runs=num_runs, threshold=_threshold(experiment))
+    return eval_metadata_of(
+        experiment.definition, num_runs=experiment.num_runs, threshold=_threshold(experiment)
+    )
 
 
 def _settings(experiment: Experiment) -> Settings:
@@ -446,17 +438,16 @@ def _settings(experiment: Experiment) -> Settings:
 async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
     experiment = work.experiment
     definition, options = experiment.definition, experiment.session.options
-    num_runs = options.num_runs or definition.num_runs
     fails = definition.retrying.fail_on_permanent_failure
     if options.fail_on_permanent_failure is not None:
         fails = options.fail_on_permanent_failure
-    prices = _settings(experiment).price_table
+    prices = work.settings.price_table
     parts, pages, tables = [], [], []
     for run in runs:
         results = await results_of(
             work.journal,
             run,
-            num_runs=num_runs,
+            num_runs=experiment.num_runs,
             source=place,
             settled=work.settled,
             prices=prices,
@@ -483,7 +474,7 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
                 run,
                 Path(options.report),
                 verdict=verdict,
-                num_runs=num_runs,
+                num_runs=experiment.num_runs,
                 source=place,
                 decode=work.decode,
                 prices=prices,

@@ -65,7 +65,7 @@ async def write_page(
     prices: Prices | None = None,
 ) -> str:
     """The run as one HTML file; returns its `file://` link."""
-    from holdfast.evaluation.report import report_file, write_report
+    from holdfast.evaluation.report.writer import report_file, write_report
 
     with _writing("--holdfast-report", folder):
         folder.mkdir(parents=True, exist_ok=True)

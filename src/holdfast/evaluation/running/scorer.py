@@ -26,7 +26,7 @@ from holdfast.engine.scoring.scorer import (
     shown,
 )
 from holdfast.evaluation.definition.function import called_by, never_returns
-from holdfast.evaluation.eval_protocol.class_checks import adopt_models
+from holdfast.evaluation.eval_protocol.class_checks import match_models
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.evaluation.running.returned_rows import GivenRows
@@ -121,7 +121,7 @@ def _judged(
 @contextmanager
 def _judging() -> Iterator[None]:
     """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
-    is_met = adopt_models()
+    is_met = match_models()
     try:
         yield
     except BaseException as error:
@@ -130,7 +130,7 @@ def _judging() -> Iterator[None]:
         if isinstance(error, _raised_by("fail")):
             raise AssertionError(str(error)) from error
         raise
-    if not is_met and adopt_models():
+    if not is_met and match_models():
         raise UsageError(
             "eval_protocol was first imported while rows were judged, so that its functions may "
             "have taken this row for a foreign one: import it at the top of the evaluation's file"

@@ -1,11 +1,10 @@
 """The row that a scorer is shown: the finished one, with what the evaluation says about itself."""
 
-from collections.abc import Mapping
 from copy import copy, deepcopy
 
 from msgspec.structs import asdict
 
-from holdfast.evaluation.definition.definition import Definition
+from holdfast.evaluation.definition.definition import Definition, Mode
 from holdfast.evaluation.rows.completion_params import Setting
 from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
@@ -14,37 +13,18 @@ from holdfast.records.run import RunSpec
 from holdfast.records.view import TrajectoryView
 
 
-class RowMaker:
-    """Makes the rows of one experiment; of several runs where it compares settings."""
-
-    def __init__(
-        self,
-        definition: Definition,
-        runs: Mapping[str, tuple[RunSpec, Setting]],
-        *,
-        eval_metadata: EvalMetadata,
-    ):
-        self._definition = definition
-        self._runs = runs
-        self._eval_metadata = eval_metadata
-
-    def row(self, view: TrajectoryView) -> EvaluationRow:
-        """One of its own for each call: a scorer may change it as it likes."""
-        spec, setting = self._runs[view.key.run]
-        row = row_of(_unscored(view), spec)
-        metadata = row.input_metadata
-        metadata.completion_params = {
-            **(metadata.completion_params or {}),
-            **deepcopy(setting.params),
-        }
-        metadata.session_data = {
-            **(metadata.session_data or {}),
-            "mode": self._definition.mode.value,
-        }
-        index = view.key.sample // max(1, spec.samples // self._eval_metadata.num_runs)
-        row.execution_metadata.run_id = f"{spec.name}/{index}"
-        row.eval_metadata = self._eval_metadata.model_copy(deep=True)
-        return row
+def scorer_row(
+    view: TrajectoryView, spec: RunSpec, setting: Setting, *, mode: Mode, evaluation: EvalMetadata
+) -> EvaluationRow:
+    """A new row for each call: a scorer may change it as it likes."""
+    row = row_of(_unscored(view), spec)
+    metadata = row.input_metadata
+    metadata.completion_params = {**(metadata.completion_params or {}), **deepcopy(setting.params)}
+    metadata.session_data = {**(metadata.session_data or {}), "mode": mode.value}
+    index = view.key.sample // max(1, spec.samples // evaluation.num_runs)
+    row.execution_metadata.run_id = f"{spec.name}/{index}"
+    row.eval_metadata = evaluation.model_copy(deep=True)
+    return row
 
 
 def eval_metadata_of(
@@ -52,8 +32,7 @@ def eval_metadata_of(
 ) -> EvalMetadata:
     """`num_runs` and `threshold` are those of the session, which may change the decorator's."""
     # Not validated: ours may be above the 1 that eval-protocol allows.
-    bounds = {} if threshold is None else asdict(threshold)
-    passed = EvaluationThreshold.model_construct(**bounds) if bounds else None
+    passed = None if threshold is None else EvaluationThreshold.model_construct(**asdict(threshold))
     return EvalMetadata(
         name=definition.function.__name__,
         description=definition.function.__doc__,

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from holdfast.engine.report import many
+from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
-from holdfast.evaluation.stats.summary import escape_text
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 from holdfast.records.task import Task

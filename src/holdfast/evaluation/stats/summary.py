@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.engine.report import many, sampled_text, usage_text
+from holdfast.engine.report import escape_text, many, sampled_text, usage_text
 from holdfast.evaluation.stats.estimates import Estimate, PassRate, bound_when_all_alike
 from holdfast.evaluation.stats.results import Results, Root, RowResult
 from holdfast.evaluation.stats.verdict import Aggregation, Verdict
@@ -41,13 +41,6 @@ def summary_text(results: Results, verdict: Verdict) -> str:
     lines += _format_failures(results.roots)
     lines.append(_format_commands(results))
     return "\n".join(line for line in lines if line)
-
-
-def escape_text(text: str) -> str:
-    """One line, with control characters as escapes."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def _format_head(results: Results, verdict: Verdict) -> str:

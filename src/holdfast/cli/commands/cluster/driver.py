@@ -36,7 +36,7 @@ from holdfast.cluster.messages import Place, ProcessJob, ScorerAddress, WorkerRe
 from holdfast.cluster.nodes import check_gpus, check_resources, live_nodes, probe_nodes
 from holdfast.cluster.run_workers import ClusterSettings, RunWorkers
 from holdfast.cluster.scorer_process import ScorerJob
-from holdfast.engine.progress import WatchedProgress
+from holdfast.engine.progress.counters import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan

@@ -24,7 +24,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import last_word
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.progress import WatchedProgress
+from holdfast.engine.progress.counters import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.run_plan import RunPlan

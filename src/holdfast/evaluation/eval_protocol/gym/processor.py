@@ -125,7 +125,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         simulated: SimulatedUser | None = None
         if (simulation := simulation_of(info)) is not None:
             simulated = SimulatedUser(t, simulation, self._speaker)
-            text = await simulated.begin()
+            text = await simulated.answer()
         prompt = user_prompt(t.task, info, text, is_state=simulated is None)
         t.add(*opening_messages(t.task, info, prompt))
         try:

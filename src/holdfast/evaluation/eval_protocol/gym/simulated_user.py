@@ -106,15 +106,9 @@ class SimulatedUser:
         self._conversation = t.beside()
         self._conversation.add(system(_RULES + str(simulation.get("system_prompt") or "")))
 
-    async def begin(self) -> str:
-        """The user's first message."""
-        return await self._generate(BEGIN)
-
-    async def answer(self, message: str) -> str:
-        """The user's answer; see `ends_conversation`."""
-        return await self._generate(message)
-
-    async def _generate(self, message: str) -> str:
+    async def answer(self, message: str = BEGIN) -> str:
+        """The user's first message, or the answer to one of the policy's; see
+        `ends_conversation`."""
         self._conversation.add(message)
         reply = await self._conversation.generate(speaker=self._speaker, **self._params)
         return reply.text
