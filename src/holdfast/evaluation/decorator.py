@@ -13,8 +13,8 @@ from holdfast.engine import options
 from holdfast.evaluation.data.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import validate
 from holdfast.evaluation.definition.definition import Definition
-from holdfast.evaluation.definition.function import naming
 from holdfast.evaluation.definition.parameters import parameters_of
+from holdfast.evaluation.definition.validate import naming
 from holdfast.evaluation.running.call import Evaluation
 
 Function = TypeVar("Function", bound=Callable[..., Any])

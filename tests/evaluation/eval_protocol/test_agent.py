@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.eval_protocol.agent import AgentRolloutProcessor
-from holdfast.evaluation.eval_protocol.mcp_config import servers_of
+from holdfast.evaluation.eval_protocol.agent import AgentRolloutProcessor, servers_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task

@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.connect import EngineAddress
 from holdfast.evaluation import EvaluationRow, evaluation_test
 from holdfast.evaluation.rows.completion_params import Setting, ids_of, setting_of
-from holdfast.evaluation.running.providers import find_address, key_remedy
+from holdfast.evaluation.running.connect import find_address, key_remedy
 from holdfast.policy.providers import names_of
 from holdfast.records.errors import PolicyRefused, UsageError
 from holdfast.testing import FakeEngine

@@ -1,7 +1,10 @@
 """The decorator's arguments, read and checked: each error names its argument."""
 
+import ast
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +13,6 @@ from holdfast.engine import options
 from holdfast.engine.options import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
 from holdfast.evaluation.definition.definition import Definition, Mode
-from holdfast.evaluation.definition.function import check_function
 from holdfast.evaluation.eval_protocol.basic import SingleTurnRolloutProcessor
 from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger
 from holdfast.evaluation.eval_protocol.retries import retrying_of
@@ -21,6 +23,7 @@ from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 Params = Mapping[str, object]
 Member = TypeVar("Member", bound=StrEnum)
 
@@ -253,3 +256,58 @@ def check_numbers(arguments: Params) -> None:
     for name, kind in _NUMBERS.items():
         if arguments[name] is not None:
             kind.check(name, arguments[name])
+
+
+# --- the function that judges
+
+
+def called_by(function: object) -> str:
+    """`test_sums.py::test_sums`: its file and its name, as pytest writes them."""
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    name = name.rpartition("<locals>.")[2].replace(".", "::")
+    return name if code is None else f"{Path(code.co_filename).name}::{name}"
+
+
+@contextmanager
+def naming(function: object) -> Iterator[None]:
+    """What is wrong with an evaluation is said with its name."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{called_by(function)}: {error}") from None
+
+
+def check_function(function: Callable[..., Any], mode: Mode) -> None:
+    if not inspect.isfunction(function):
+        raise UsageError(f"@evaluation_test decorates a function, not {function!r:.200}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function.__name__} yields; an evaluation returns its result")
+    parameters = inspect.signature(function).parameters
+    if mode.argument not in parameters:
+        raise UsageError(
+            f"in {mode} mode {function.__name__} wants a parameter named {mode.argument!r}; it "
+            f"has ({', '.join(parameters)})"
+        )
+    found = parameters[mode.argument].kind
+    if found in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise UsageError(f"{function.__name__}: {mode.argument!r} is a parameter of its own")
+
+
+def never_returns(function: Callable[..., Any]) -> bool:
+    """Whether its source has no `return` with a value; False where there is no source to read."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        (parsed,) = ast.parse(source).body
+    except (OSError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+    if not isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    waiting: list[ast.AST] = [*parsed.body]
+    while waiting:  # A long chain of `elif` is a deep tree.
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            return False
+        if not isinstance(node, _NESTED):
+            waiting += ast.iter_child_nodes(node)
+    return True

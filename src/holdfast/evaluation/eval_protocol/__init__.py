@@ -5,7 +5,6 @@ Nothing here is needed by an evaluation of one's own, but for its two `basic` pr
 - `row_processor`: Processors from rows to rows: an adapter for eval-protocol's contract, and its
   post-processors.
 - `basic`: The simplest processors: one reply, and none.
-- `mcp_config`: The MCP servers of a config file.
 - `agent`: AgentRolloutProcessor: its tools can come from the MCP servers of a file.
 - `openenv`: OpenEnvRolloutProcessor: episodes of an OpenEnv server, under eval-protocol's names.
 - `langgraph`: LangGraphRolloutProcessor: rows through a LangGraph graph.

@@ -1,6 +1,5 @@
 """Report: a run as one HTML file that needs no server, no network and no other file.
 
-- `pieces`: Pieces: the text of each sampled token, by decoding alone.
 - `preview`: Previews: the beginnings of a trajectory's input, target and answer, for lists.
 - `row_table`: the table of rows on a terminal: input, target and answer, by task.
 - `timeline`: Timeline: the events of a trajectory, as small arrays that the page draws.

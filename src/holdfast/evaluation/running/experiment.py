@@ -25,8 +25,7 @@ from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.evaluation.definition.definition import Definition, Mode, Variant
-from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
+from holdfast.evaluation.definition.definition import Definition, Mode, Variant, scorer_fingerprint
 from holdfast.evaluation.eval_protocol.basic import NoOpRolloutProcessor
 from holdfast.evaluation.eval_protocol.class_checks import import_models
 from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
@@ -34,10 +33,9 @@ from holdfast.evaluation.report.row_table import first_rows
 from holdfast.evaluation.rows.completion_params import Setting, ids_of
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow
-from holdfast.evaluation.running.connect import addresses, connect_setting
+from holdfast.evaluation.running.connect import POLICY, addresses, connect_setting
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
-from holdfast.evaluation.running.providers import POLICY
 from holdfast.evaluation.running.resume import (
     Opened,
     limited,
@@ -46,8 +44,7 @@ from holdfast.evaluation.running.resume import (
     rolled_out_already,
     settled_already,
 )
-from holdfast.evaluation.running.scorer import scorer_of
-from holdfast.evaluation.running.scorer_row import eval_metadata_of, scorer_row
+from holdfast.evaluation.running.scorer import eval_metadata_of, scorer_of, scorer_row
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part

@@ -13,9 +13,8 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible
 from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import Look, as_text, build, many
-from holdfast.evaluation.report.pieces import Decode
 from holdfast.evaluation.report.row_table import RowCollector
-from holdfast.evaluation.report.writer import Written, write_report
+from holdfast.evaluation.report.writer import Decode, Written, write_report
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.policy.rendering.renderer import ByteRenderer
