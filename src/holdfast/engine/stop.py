@@ -1,6 +1,7 @@
 """Stop: whether a run is to end, and why."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.records.errors import HoldfastError
@@ -55,3 +56,16 @@ class Stop:
         finally:
             stopped.cancel()
             await asyncio.wait({stopped})
+
+    async def cancels(
+        self, work: Coroutine[Any, Any, object], *, name: str, event: asyncio.Event | None = None
+    ) -> "asyncio.Task[object]":
+        """Runs the work until a stop is requested (or `event` is set), which cancels it. Returns
+        its task, which is over."""
+        task = asyncio.create_task(work, name=name)
+        try:
+            await self.wait_or(task, event=event)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        return task

@@ -81,7 +81,8 @@ def test_a_giveup_func_that_raises_fails_its_row_with_that(course: Course) -> No
 
 
 def test_tools_go_by_what_they_raised() -> None:
-    rule = retrying_of(ExceptionHandlerConfig(retryable_exceptions={KeyError})).rule
+    config = ExceptionHandlerConfig(retryable_exceptions={KeyError})
+    rule = retrying_of(config).settings["retry_rule"]
     assert rule is not None
     bug = ToolBug("a bug")
     bug.__cause__ = KeyError("k")
@@ -92,7 +93,7 @@ def test_tools_go_by_what_they_raised() -> None:
 def test_constant_delays_do_not_grow_and_others_grow_by_their_factor() -> None:
     def growth(**backoff: object) -> float | None:
         made = BackoffConfig(**backoff)  # type: ignore[arg-type]
-        return retrying_of(ExceptionHandlerConfig(backoff_config=made)).backoff_growth
+        return retrying_of(ExceptionHandlerConfig(backoff_config=made)).settings["backoff_growth"]
 
     assert growth(strategy="constant") == 1.0
     assert growth() == Settings().backoff_growth == 2.0

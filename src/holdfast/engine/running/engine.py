@@ -252,14 +252,8 @@ class Engine:
         self, running: "set[asyncio.Task[None]]", event: asyncio.Event | None = None
     ) -> None:
         """Returns when all trajectories are done, or a stop is requested (or `event` is set)."""
-        if not running:
-            return
-        done = asyncio.create_task(_all_of(running), name="all trajectories")
-        try:
-            await self.stop.wait_or(done, event=event)
-        finally:
-            done.cancel()
-            await asyncio.wait({done})
+        if running:
+            await self.stop.cancels(_all_of(running), name="all trajectories", event=event)
 
     async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
         """Lets what is in flight reach its next step, then cancels, and waits for the end."""

@@ -13,7 +13,6 @@ from msgspec import structs
 from holdfast.engine.arguments import (
     address_of,
     check_journal,
-    group_from,
     is_policy,
     name_from,
     sampling_from,
@@ -35,7 +34,7 @@ from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.encoding.declared import as_declared, checks_arguments
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
@@ -114,7 +113,7 @@ async def run(
         samples=samples,
         sampling=sampling_from(sampling),
         seed=seed,
-        group=group_from(group),
+        group=as_declared("group", group, GroupPolicy | None),
         settings=chosen,
     )
     recorded: Connection | None = None

@@ -456,7 +456,7 @@ def check_scorer(function: object, *, is_group: bool) -> None:
         signature.bind(None)
     except TypeError as error:
         raise UsageError(
-            f"scorer {name}{_plain(signature)}: {error}; a scorer takes {wants}"
+            f"scorer {name}({', '.join(signature.parameters)}): {error}; a scorer takes {wants}"
         ) from None
 
 
@@ -469,7 +469,3 @@ def _yields(function: object) -> bool:
         function = function.func
     called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
     return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
-
-
-def _plain(signature: inspect.Signature) -> str:
-    return f"({', '.join(signature.parameters)})"

@@ -121,7 +121,8 @@ class Dataset:
         """Of a file, also beside the test; other references as they are."""
         file, _, name = str(source).partition(".py:")
         path = Path(f"{file}.py" if name else source).expanduser()
-        if self.beside is None or path.is_absolute() or path.exists() or _is_elsewhere(source):
+        is_elsewhere = str(source).startswith(("http://", "https://", "hf:"))
+        if self.beside is None or path.is_absolute() or path.exists() or is_elsewhere:
             return source
         return f"{self.beside / path}:{name}" if name else self.beside / path
 
@@ -228,10 +229,6 @@ def _is_row(value: object) -> bool:
     return isinstance(value, Mapping) and not any(
         hasattr(part, "column_names") for part in value.values()
     )
-
-
-def _is_elsewhere(source: object) -> bool:
-    return str(source).startswith(("http://", "https://", "hf:"))
 
 
 def _reusable(source: Source) -> Source:

@@ -5,8 +5,9 @@
 decides (docs/failures.md). Retries start from the journal, never from another attempt's leftovers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import Struct
 
@@ -61,11 +62,8 @@ def get_default_exception_handler_config() -> ExceptionHandlerConfig:
 class Retrying(Struct, frozen=True):
     """What the engine needs of it."""
 
-    max_retry: int | None = None
-    backoff: float | None = None
-    backoff_cap: float | None = None
-    backoff_growth: float | None = None
-    rule: RetryRule | None = None
+    settings: Mapping[str, Any] = {}
+    """Fields of `Settings` that are not as usual."""
     fail_on_permanent_failure: bool = True
 
 
@@ -80,17 +78,17 @@ def retrying_of(config: object) -> Retrying:
             "exception_handler_config wants an ExceptionHandlerConfig with "
             f"backoff_config.max_tries of 0 or more, not {config!r:.200}"
         )
-    return Retrying(
-        max_retry=tries,
-        backoff=float(getattr(backoff, "base_delay", 1.0)),
-        backoff_cap=float(getattr(backoff, "max_delay", 60.0)),
-        backoff_growth=_growth(backoff),
-        rule=_rule(
+    settings = {
+        "max_retry": tries,
+        "backoff": float(getattr(backoff, "base_delay", 1.0)),
+        "backoff_cap": float(getattr(backoff, "max_delay", 60.0)),
+        "backoff_growth": _growth(backoff),
+        "retry_rule": _rule(
             _listed(getattr(config, "retryable_exceptions", None)),
             _function(getattr(backoff, "giveup_func", None)),
         ),
-        fail_on_permanent_failure=bool(getattr(backoff, "raise_on_giveup", True)),
-    )
+    }
+    return Retrying(settings, bool(getattr(backoff, "raise_on_giveup", True)))
 
 
 def _growth(backoff: object) -> float:

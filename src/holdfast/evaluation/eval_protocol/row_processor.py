@@ -204,17 +204,14 @@ def row_processor(value: object) -> RowsRolloutProcessor | None:
     if isinstance(value, type | RowsRolloutProcessor):
         return None
     if isinstance(value, RolloutProcessor):
-        own = type(value).__call__ is not TakesRows.__call__
-        return RowsRolloutProcessor(value) if own and not _takes_tasks(value) else None
+        call = type(value).__call__
+        takes_tasks = "tasks" in inspect.signature(call).parameters  # As Holdfast's own do.
+        is_own = call is not TakesRows.__call__
+        return RowsRolloutProcessor(value) if is_own and not takes_tasks else None
     if isinstance(value, processor.RolloutProcessor):
         return None
     is_eval_protocol = all(hasattr(value, name) for name in ("setup", "acleanup", "cleanup"))
     return RowsRolloutProcessor(value) if is_eval_protocol and callable(value) else None
-
-
-def _takes_tasks(value: RolloutProcessor) -> bool:
-    """Whether its `__call__` has Holdfast's signature, with the parameter `tasks`."""
-    return "tasks" in inspect.signature(type(value).__call__).parameters
 
 
 # --- the row and its result

@@ -21,7 +21,7 @@ from holdfast.engine.judging.judge import Judge
 from holdfast.engine.progress.counters import Progress
 from holdfast.engine.running.engine import Ending, Engine
 from holdfast.engine.running.run_plan import RunPlan, plan_run
-from holdfast.engine.scoring.late import Together, score_late
+from holdfast.engine.scoring.late import score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
@@ -156,7 +156,7 @@ async def _runs(work: _Work) -> list[Run]:
             work.journal,
             runs,
             _scorer(work, runs),
-            together=Together.ALL if whole else Together.TASK,
+            whole=whole,
             settings=work.settings,
             stop=work.stop,
         )
@@ -408,24 +408,22 @@ def _eval_metadata(experiment: Experiment) -> EvalMetadata:
 
 def _settings(experiment: Experiment) -> Settings:
     definition, options = experiment.definition, experiment.session.options
-    retrying, defaults = definition.retrying, Settings()
-    retries = (options.max_retry, retrying.max_retry, defaults.max_retry)
+    named = {
+        "max_retry": options.max_retry,
+        "max_cost": options.max_cost,
+        "max_tokens_total": options.max_tokens_total,
+        "patience": options.patience,
+        "prices": options.price,
+    }
+    chosen = {name: value for name, value in named.items() if value is not None}
     return Settings(
+        **{**definition.retrying.settings, **chosen},
         concurrency=options.max_concurrency or definition.max_concurrent_rollouts,
-        max_retry=next(limit for limit in retries if limit is not None),
-        backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
-        backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
-        backoff_growth=retrying.backoff_growth or defaults.backoff_growth,
-        retry_rule=retrying.rule,
         scoring=ScoringPolicy(
             tries=definition.scorer_tries,
             timeout=definition.scorer_timeout,
             concurrency=options.max_concurrent_evaluations or definition.max_concurrent_evaluations,
         ),
-        max_cost=options.max_cost,
-        max_tokens_total=options.max_tokens_total,
-        patience=defaults.patience if options.patience is None else options.patience,
-        prices=options.price,
     )
 
 

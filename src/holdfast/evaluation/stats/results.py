@@ -5,7 +5,6 @@ failed for good, or is not settled yet, has none (I5).
 """
 
 import math
-from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -194,7 +193,7 @@ class Collector:
             samples=spec.samples,
             num_runs=self._num_runs,
             created=self._run.created,
-            roots=_sort_roots(self._roots.values()),
+            roots=tuple(sorted(self._roots.values(), key=_root_order)),
             spec=spec,
             source=self._source,
             prices=self._prices,
@@ -312,8 +311,5 @@ def _add_roots(roots: dict[tuple[str, str], Root], row: TrajectoryRow, history: 
         roots[key].permanent += failure is final
 
 
-def _sort_roots(roots: Iterable[Root]) -> tuple[Root, ...]:
-    ordered = sorted(
-        roots, key=lambda root: (-root.permanent, -root.failures, root.phase, root.root)
-    )
-    return tuple(ordered)
+def _root_order(root: Root) -> tuple[int, int, str, str]:
+    return -root.permanent, -root.failures, root.phase, root.root

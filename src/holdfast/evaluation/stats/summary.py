@@ -148,17 +148,14 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
             f"({final}; for instance {escape_text(root.example)})"
         )
         text = fold_traceback(root.traceback).rstrip()
-        if root.permanent and not _is_said(text, root):
+        # A traceback without frames may say nothing but the message.
+        is_said = "\n" not in text and text.endswith(root.message)
+        if root.permanent and not is_said:
             last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {escape_text(line)}" for line in last]
     if len(roots) > MAX_ROOTS:
         lines.append(f"  … and {many(len(roots) - MAX_ROOTS, 'other kind')} of failure")
     return lines
-
-
-def _is_said(text: str, root: Root) -> bool:
-    """Whether a traceback without frames says nothing but the message."""
-    return "\n" not in text and text.endswith(root.message)
 
 
 def _from_user_code(lines: list[str]) -> list[str]:
@@ -255,12 +252,7 @@ def _own_fields(results: Results, verdict: Verdict) -> Fields:
     lists: Fields = {
         "pass_at": {str(rate.k): rate.value for rate in verdict.pass_at},
         "pass_all": {str(rate.k): rate.value for rate in verdict.pass_all},
-        "failures": [_root_fields(rate) for rate in results.roots],
+        "failures": [msgspec.structs.asdict(root) for root in results.roots],
         "slowest": [{"row": row.name, "seconds": row.seconds} for row in slowest(results.rows)],
     }
     return plain | lists
-
-
-def _root_fields(root: Root) -> Fields:
-    fields: Fields = msgspec.structs.asdict(root)
-    return fields

@@ -57,13 +57,10 @@ class McpGymEnvironment(Environment):
     recovery = Recovery.REPLAY
     earns = True
 
-    def __init__(
-        self, gym: Gym, *, row: str, context: Mapping[str, object] | None = None, model: str = ""
-    ):
+    def __init__(self, gym: Gym, *, row: str, context: Mapping[str, object] | None = None):
         self._gym = gym
         self._row = row
         self._context = dict(context or {})
-        self._model = model
         # A call may have to close a session and open another one first.
         self.timeout = 3 * gym.timeout + 2 * CLOSE_SECONDS
         self._session: McpSession | None = None
@@ -105,7 +102,15 @@ class McpGymEnvironment(Environment):
             Http(f"{self._url}/mcp"),
             timeout=self._gym.timeout,
             handshake=True,
-            introduction={"_extra": self._introduction(session_seed)},
+            introduction={
+                "_extra": {
+                    "session_id": self._name,
+                    "seed": session_seed,
+                    "config": self._context,
+                    "dataset_row_id": self._row,
+                    "model_id": "",
+                }
+            },
         )
         # The first request makes the session; the second one resets it with the seed.
         await self._request("GET", "initial_state")
@@ -124,15 +129,6 @@ class McpGymEnvironment(Environment):
     def _choose_seed(self, seed: int) -> int:
         own_seed = self._context.get("seed")
         return own_seed if isinstance(own_seed, int) else seed % _MAX_SEED + 1
-
-    def _introduction(self, seed: int) -> dict[str, object]:
-        return {
-            "session_id": self._name,
-            "seed": seed,
-            "config": self._context,
-            "dataset_row_id": self._row,
-            "model_id": self._model,
-        }
 
     def _function(self, tool: McpTool) -> Function:
         async def call(**arguments: object) -> Observation:
