@@ -134,7 +134,7 @@ class Evaluation:
 
 _SIGNATURE = inspect.signature(Evaluation._begun)  # noqa: SLF001
 for _method in (Evaluation.evaluate, Evaluation.evaluate_async):
-    _method.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # For editors.
+    _method.__signature__ = _SIGNATURE  # type: ignore[union-attr]  # For editors.
 
 
 class Judged(list[object]):
