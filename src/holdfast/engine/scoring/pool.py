@@ -168,13 +168,28 @@ class ScorerAt(Struct, frozen=True):
         return f"the scorer at {self.host}:{self.port} closed its connection"
 
 
+class _Notices:
+    """Lines for people from all processes of a pool, each once: what one has said last, another
+    one does not say again."""
+
+    def __init__(self) -> None:
+        self._last: dict[object, str] = {}
+
+    def say(self, slot: object, line: str) -> None:
+        if line not in self._last.values():
+            _log.warning(line)
+        self._last[slot] = line
+
+    def forget(self, slot: object) -> None:
+        self._last.pop(slot, None)
+
+
 class _Slot:
     """One process of the pool, with what it is scoring."""
 
-    def __init__(self, seat: ScorerSeat, home: ScorerHome, notices: dict[object, str]):
+    def __init__(self, seat: ScorerSeat, home: ScorerHome, notices: _Notices):
         self.seat = seat
         self._notices = notices
-        """The last line for people of each process: what one has said, no other says again."""
         self.in_use = 0
         self.down_until = 0.0
         self._home = home
@@ -253,9 +268,7 @@ class _Slot:
             while True:
                 answer = _answers.decode(await receive(reader))
                 if isinstance(answer, ScorerNotice):
-                    if answer.line not in self._notices.values():
-                        _log.warning(answer.line)
-                    self._notices[self] = answer.line
+                    self._notices.say(self, answer.line)
                     continue
                 if isinstance(answer, ScoreExtended):
                     before = self._extended.get(answer.number, 0.0)
@@ -269,7 +282,7 @@ class _Slot:
             await self._lose()
 
     async def _lose(self) -> None:
-        self._notices.pop(self, None)
+        self._notices.forget(self)
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -303,7 +316,7 @@ class ScorerPool(Scorer):
         super().__init__(function)
         self._home = home
         self._at_once = at_once
-        self._notices: dict[object, str] = {}
+        self._notices = _Notices()
         self._slots = [_Slot(seat, home, self._notices) for seat in seats]
         self._change = asyncio.Condition()
         self._numbers = itertools.count(1)
