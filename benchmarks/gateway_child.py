@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 import holdfast
-import holdfast.engine.run
+import holdfast.engine.running.run
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 
 

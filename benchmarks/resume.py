@@ -46,8 +46,8 @@ def measure() -> list[Result]:
 
 async def _prepare(engine: FakeEngine, folder: Path, tasks: Path) -> None:
     """A journal as a kill leaves it: the last 1,000 have one turn each."""
-    from holdfast.engine.engine import Engine
     from holdfast.engine.open_run import open_run
+    from holdfast.engine.running.engine import Engine
     from holdfast.engine.stop import Stop
     from holdfast.policy.rendering.renderer import ByteRenderer
     from holdfast.records.run import RunSpec

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import holdfast
-import holdfast.engine.run
+import holdfast.engine.running.run
 import holdfast.policy.client.replicas
 
 TOKENS = 16

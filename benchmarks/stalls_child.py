@@ -10,7 +10,7 @@ from pathlib import Path
 import stalls
 
 import holdfast
-import holdfast.engine.run
+import holdfast.engine.running.run
 import holdfast.policy.client.replicas
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.policy.rendering.select import renderer_for

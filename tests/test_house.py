@@ -28,6 +28,27 @@ TWICE = {
 """Class names that stand twice: in `holdfast.evaluation` they are eval-protocol's, which users
 import by these names. Why they are no one class."""
 
+MUTUAL = {
+    "cli.commands / cli.commands.cluster",
+    "environments.workspace / environments.workspace.sandbox",
+    "environments.workspace / environments.workspace.snapshots",
+    "gateway / gateway.http",
+    "gateway / gateway.workers",
+    "gateway.wires / gateway.wires.anthropic",
+    "gateway.wires / gateway.wires.openai",
+    "gateway.wires / gateway.wires.responses",
+    "records / records.encoding",
+    "records / records.samples",
+    "rollout.episodes / rollout.replay",
+    "rollout.tools / rollout.tools.isolated",
+    "testing.fake_engine / testing.fake_engine.wires",
+    "training / training.model",
+    "training / training.objective",
+    "training / training.run",
+    "weights / weights.strategies",
+}
+"""Rooms that import each other. This list may only become shorter."""
+
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(SOURCE.parent))
@@ -58,6 +79,38 @@ def test_a_room_has_few_modules_and_its_docstring_names_them(room: Path) -> None
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     named = set(re.findall(r"\w+", docstring))
     assert set(modules_in(room)) <= named
+
+
+def imported_by(module: Path) -> set[str]:
+    """The dotted names that it imports of ours, also in functions and for type checkers alone."""
+    names = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.startswith("holdfast.")}
+
+
+def room_of(name: str) -> str:
+    """The room of the module that a dotted name is, or is in; "" for the package's own modules."""
+    path = SOURCE.parent.joinpath(*name.split("."))
+    while not path.is_dir():
+        path = path.parent
+    return ".".join(path.relative_to(SOURCE).parts)
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    """One of two rooms is above the other. A room's `__init__` lists what it offers, and does not
+    count as a module that imports."""
+    imports = {
+        (room_of(".".join(file.parent.relative_to(SOURCE.parent).parts)), room_of(name))
+        for file in MODULES
+        if file.stem != "__init__"
+        for name in imported_by(file)
+    }
+    mutual = {f"{a} / {b}" for a, b in imports if a < b and (b, a) in imports}
+    assert mutual == MUTUAL
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)

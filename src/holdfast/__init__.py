@@ -50,16 +50,16 @@ from holdfast.lazy_names import lazy_names
 if TYPE_CHECKING:
     from holdfast.delivery.delivery import DeliveredBatch as DeliveredBatch
     from holdfast.delivery.delivery import Delivery as Delivery
+    from holdfast.engine.export.prices import Prices as Prices
     from holdfast.engine.export.read import samples as samples
     from holdfast.engine.export.read import trajectories as trajectories
     from holdfast.engine.judging.judge import Judge as Judge
     from holdfast.engine.open_policy import open_policy as open_policy
     from holdfast.engine.open_run import RunChanged as RunChanged
-    from holdfast.engine.prices import Prices as Prices
     from holdfast.engine.progress.counters import ProgressSnapshot as ProgressSnapshot
-    from holdfast.engine.result import RunResult as RunResult
-    from holdfast.engine.run import run as run
-    from holdfast.engine.run import run_sync as run_sync
+    from holdfast.engine.running.result import RunResult as RunResult
+    from holdfast.engine.running.run import run as run
+    from holdfast.engine.running.run import run_sync as run_sync
     from holdfast.engine.scoring.scorer import Score as Score
     from holdfast.engine.scoring.scorer import group_scorer as group_scorer
     from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
@@ -137,10 +137,10 @@ _MODULES = {
     "engine.judging.judge": "Judge",
     "engine.open_policy": "open_policy",
     "engine.open_run": "RunChanged",
-    "engine.prices": "Prices",
+    "engine.export.prices": "Prices",
     "engine.progress.counters": "ProgressSnapshot",
-    "engine.result": "RunResult",
-    "engine.run": "run run_sync",
+    "engine.running.result": "RunResult",
+    "engine.running.run": "run run_sync",
     "engine.scoring.scorer": "Score group_scorer",
     "engine.settings": "ScoringPolicy Settings",
     "gateway.agents.external": "ExternalRolloutProcessor",

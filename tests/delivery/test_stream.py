@@ -11,7 +11,7 @@ from msgspec import structs
 from holdfast.delivery.stream import RolloutStream
 from holdfast.engine.connect import connect_policy
 from holdfast.engine.open_run import RunChanged
-from holdfast.engine.run_plan import plan_run
+from holdfast.engine.running.run_plan import plan_run
 from holdfast.engine.settings import Settings
 from holdfast.journal import open_journal
 from holdfast.journal.sqlite.journal import SqliteJournal

@@ -6,7 +6,7 @@ import linecache
 import pytest
 
 from holdfast.engine.report import RunReport, as_text
-from holdfast.engine.run import run
+from holdfast.engine.running.run import run
 from holdfast.engine.settings import Settings
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.environments.mcp import McpServer
 from holdfast.evaluation.data.dataset import Dataset
-from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.eval_protocol.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import UsageError

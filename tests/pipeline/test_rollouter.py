@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.engine.connect import Connection
-from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, plan_run
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.pipeline import rollouter as module

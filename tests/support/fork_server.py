@@ -44,7 +44,11 @@ IMPORTED = (
         "holdfast.cli.commands.journal",
         "holdfast.cli.setup.connect",
     ),
-    *("holdfast.cli.setup.user_code", "holdfast.policy.client.replicas", "holdfast.engine.engine"),
+    *(
+        "holdfast.cli.setup.user_code",
+        "holdfast.policy.client.replicas",
+        "holdfast.engine.running.engine",
+    ),
     *("holdfast.testing.fake_engine.process", "holdfast.gateway.agents.gateway_processor"),
     # pyarrow imports pandas when it makes its first table.
     *("sqlite3", "aiohttp", "aiohttp.web", "pandas", "pyarrow.parquet", "pytest"),

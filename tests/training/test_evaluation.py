@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.engine.connect import connect_policy
-from holdfast.engine.run_plan import NO_CODE, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.client.replicas import EnginePolicy

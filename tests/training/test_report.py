@@ -9,7 +9,7 @@ from msgspec import structs
 
 from holdfast.cli.main import main
 from holdfast.engine.report import build
-from holdfast.evaluation.report import write_report
+from holdfast.evaluation.report.writer import write_report
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from holdfast.records.group import Dismissal
 from holdfast.training.report import HELD_OUT, TrainingCollector, as_lines, open_collector

@@ -22,7 +22,7 @@ from holdfast.delivery.thread import BackgroundTask
 from holdfast.engine.connect import Connection
 from holdfast.engine.export.export import history_of
 from holdfast.engine.open_run import RunChanged
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop

@@ -17,7 +17,6 @@ from holdfast.policy.policy import Policy
 from holdfast.policy.providers import PROVIDERS, key_of, meant_provider, names_of, provider_of
 from holdfast.records.encoding.declared import as_declared, check_names
 from holdfast.records.errors import UsageError
-from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.validate import sampling_of
 
@@ -37,12 +36,6 @@ def settings_from(
 ) -> Settings | None:
     """A `Settings`, or a dict of its fields."""
     found: Settings | None = as_declared(name, value, Settings | None)
-    return found
-
-
-def group_from(value: "GroupPolicy | Mapping[str, object] | None") -> GroupPolicy | None:
-    """A `GroupPolicy`, or a dict of its fields."""
-    found: GroupPolicy | None = as_declared("group", value, GroupPolicy | None)
     return found
 
 

@@ -5,11 +5,11 @@ digest became which. Nothing is changed while a live worker works by what is rec
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from holdfast.engine.report import many
+from holdfast.engine.report import escape_text, many
 from holdfast.exit_codes import Exit
 from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
@@ -67,8 +67,8 @@ async def open_run(
                 raise
     if not run.spec.differences(spec):
         return run
-    notes = await _find_notes(journal, run, spec, tasks)
-    described = await _accepted(journal, run, spec, tasks, notes, accept_changes=accept_changes)
+    change = await _read_change(journal, run, spec, tasks)
+    described = await _accepted(journal, change, accept_changes=accept_changes)
     if spec.group != run.spec.group:
         _check(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
@@ -76,7 +76,7 @@ async def open_run(
         amended = await journal.amend_run(run, spec, tasks, differences=described)
     finally:
         await journal.leave(worker)
-    for note in notes.values():
+    for note in change.notes.values():
         _log.warning("run %r: %s", spec.name, note)
     return amended
 
@@ -95,54 +95,73 @@ async def check_same(
     run = await journal.find_run(spec.name)
     if run is None or run.spec.judge or not is_meant(run.spec):
         return
-    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    same = _with_engine_of(run, spec)
     if run.spec.differences(same):
-        notes = await _find_notes(journal, run, same, tasks)
-        await _accepted(journal, run, same, tasks, notes, accept_changes=accept_changes)
+        change = await _read_change(journal, run, same, tasks)
+        await _accepted(journal, change, accept_changes=accept_changes)
 
 
-async def _accepted(
-    journal: Journal,
-    run: Run,
-    spec: RunSpec,
-    tasks: Sequence[Task],
-    notes: Mapping[str, str],
-    *,
-    accept_changes: bool,
-) -> list[str]:
+def _with_engine_of(run: Run, spec: RunSpec) -> RunSpec:
+    """Its model and renderer, which only an engine knows, are taken as they are recorded."""
+    return structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+
+
+class _Change(Struct, frozen=True):
+    """A run, what is asked for instead, and what is recorded that bears on it."""
+
+    run: Run
+    spec: RunSpec
+    tasks: Sequence[Task]
+    held: Mapping[str, Sequence[str]]
+    """The tasks whose groups consumers have, by consumer."""
+    rewritten: Mapping[str, Sequence[str]]
+    """Tasks that were worked on and have another content now, by the fields that changed ("" where
+    they ask something else)."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What it means for groups that consumers have, and for what is finished, by the field
+        that changed."""
+        now = {task.id for task in self.tasks}
+        staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
+        found = {}
+        if self.spec.samples > self.run.spec.samples and (who := held_text(staying)):
+            found["samples"] = f"{who}, which get no more samples"
+        if self.run.spec.tasks != self.spec.tasks and (about := "; ".join(self._about_tasks(now))):
+            found["tasks"] = about
+        return found
+
+    def _about_tasks(self, now: Container[str]) -> Iterator[str]:
+        removed = {
+            name: [task for task in had if task not in now] for name, had in self.held.items()
+        }
+        if who := held_text(removed):
+            yield f"{who} of tasks that are removed: they stay in its ledger"
+        if corrected := self.rewritten.get(_CORRECTABLE):
+            ids = _list_ids(corrected)
+            yield f"another {_CORRECTABLE} of {ids}: what is finished is scored anew"
+
+
+async def _read_change(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> _Change:
+    started = {row.key.task for row in await journal.trajectories(run) if row.records}
+    recorded = {task.id: task for task in await journal.tasks(run)}
+    rewritten: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.id in started and content_digest(recorded[task.id]) != content_digest(task):
+            rewritten.setdefault(_other_fields(recorded[task.id], task), []).append(task.id)
+    return _Change(run, spec, tasks, await journal.held_groups(run), rewritten)
+
+
+async def _accepted(journal: Journal, change: _Change, *, accept_changes: bool) -> list[str]:
     """The differences, in words. Raises `RunChanged` where they are not, or cannot be, accepted."""
-    described = await describe_differences(journal, run, tasks, run.spec.differences(spec))
+    run, spec, notes = change.run, change.spec, change.notes
+    differences = run.spec.differences(spec)
+    described = await describe_differences(journal, run, change.tasks, differences)
     described = [_with_note(line, notes) for line in described]
-    objections = await _find_objections(journal, run, spec, tasks=tasks)
+    objections = await _find_objections(journal, change)
     if objections or not accept_changes:
         raise RunChanged(spec.name, described, objections=objections)
     return described
-
-
-async def _find_notes(
-    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
-) -> dict[str, str]:
-    """What a change means for groups that consumers have, and for what is finished, by the field
-    that changed."""
-    held = await journal.held_groups(run)
-    now = {task.id for task in tasks}
-    staying = {name: [task for task in had if task in now] for name, had in held.items()}
-    removed = {name: [task for task in had if task not in now] for name, had in held.items()}
-    found = {}
-    if spec.samples > run.spec.samples and (who := held_text(staying)):
-        found["samples"] = f"{who}, which get no more samples"
-    if run.spec.tasks != spec.tasks:
-        about_tasks = []
-        if who := held_text(removed):
-            about_tasks.append(f"{who} of tasks that are removed: they stay in its ledger")
-        rewritten = await _find_rewritten(journal, run, tasks)
-        if corrected := rewritten.get(_CORRECTABLE):
-            about_tasks.append(
-                f"another {_CORRECTABLE} of {_list_ids(corrected)}: what is finished is scored anew"
-            )
-        if about_tasks:
-            found["tasks"] = "; ".join(about_tasks)
-    return found
 
 
 def _with_note(line: str, notes: Mapping[str, str]) -> str:
@@ -160,13 +179,11 @@ def _check(group: GroupPolicy) -> None:
         )
 
 
-async def _find_objections(
-    journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]
-) -> str:
+async def _find_objections(journal: Journal, change: _Change) -> str:
     """Why the changes cannot be accepted, and what to do instead; "" if they can."""
-    another = "to sample otherwise, give another --run (from Python: another name)"
-    held = await journal.held_groups(run)
+    run, spec, held = change.run, change.spec, change.held
     if await is_training(journal, run):
+        another = "to sample otherwise, give another --run (from Python: another name)"
         return f"it is a training, and its trainer goes on with it; {another}"
     reasons = []
     if spec.samples < run.spec.samples:
@@ -177,7 +194,7 @@ async def _find_objections(
         reasons.append(two_scorers(held))
     if scored := await find_left_unscored(journal, run, spec):
         reasons.append(scored)
-    for fields, changed in (await _find_rewritten(journal, run, tasks)).items():
+    for fields, changed in change.rewritten.items():
         if reason := _why_not_rewritten(fields, changed, scorer=spec.scorer, held=held):
             reasons.append(reason)
     if not reasons:
@@ -208,20 +225,6 @@ async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
         f"{many(scored, 'trajectory')} {has} from a recorded scorer, and nothing would score the "
         "others: give that scorer (or another one, which scores all of them anew)"
     )
-
-
-async def _find_rewritten(
-    journal: Journal, run: Run, tasks: Sequence[Task]
-) -> dict[str, list[str]]:
-    """Tasks that were worked on and have another content now, by the fields that changed ("" where
-    they ask something else)."""
-    started = {row.key.task for row in await journal.trajectories(run) if row.records}
-    recorded = {task.id: task for task in await journal.tasks(run)}
-    found: dict[str, list[str]] = {}
-    for task in tasks:
-        if task.id in started and content_digest(recorded[task.id]) != content_digest(task):
-            found.setdefault(_other_fields(recorded[task.id], task), []).append(task.id)
-    return found
 
 
 def _other_fields(recorded: Task, now: Task) -> str:
@@ -259,12 +262,11 @@ def _why_not_rewritten(
 
 
 async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
-    """The recorded run of the spec, if all of it is settled. Its model and renderer, which only an
-    engine knows, are taken as they are recorded."""
+    """The recorded run of the spec, if all of it is settled."""
     run = await journal.find_run(spec.name)
     if run is None or not (await journal.progress(run)).is_over:
         return None
-    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    same = _with_engine_of(run, spec)
     return None if run.spec.differences(same) else run
 
 
@@ -272,12 +274,11 @@ async def rolled_out_run(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool
 ) -> Run | None:
     """The recorded run of the spec, if nothing of it is left to sample, as where its scorer, or
-    what it scores by, is another one now (with `accept_changes`), or was stopped. Its model and
-    renderer are taken as they are recorded."""
+    what it scores by, is another one now (with `accept_changes`), or was stopped."""
     run = await journal.find_run(spec.name)
     if run is None:
         return None
-    same = structs.replace(spec, model=run.spec.model, renderer=run.spec.renderer)
+    same = _with_engine_of(run, spec)
     if run.spec.differences(same):
         if not accept_changes:
             return None
@@ -357,14 +358,7 @@ def _compare_tasks(recorded: Iterable[Task], now: Iterable[Task]) -> str:
 def _list_ids(ids: Sequence[str]) -> str:
     return ", ".join(
         [
-            *(_on_one_line(task_id) for task_id in ids[:MAX_NAMED]),
+            *(escape_text(task_id) for task_id in ids[:MAX_NAMED]),
             *(["…"] if len(ids) > MAX_NAMED else []),
         ]
-    )
-
-
-def _on_one_line(name: str) -> str:
-    """An id on one line, whatever it holds."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in name
     )

@@ -133,7 +133,7 @@ def price_table(value: str) -> str:
     """The path of a table that can be read."""
     from pathlib import Path
 
-    from holdfast.engine.prices import read_prices
+    from holdfast.engine.export.prices import read_prices
 
     try:
         read_prices(Path(value))

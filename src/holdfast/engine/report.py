@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from holdfast.engine.prices import Cost, Prices
+from holdfast.engine.export.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rules import give_back
 from holdfast.records.errors import JournalCorrupt
@@ -390,6 +390,13 @@ def many(number: int, what: str) -> str:
     return f"{number:,} {what if number == 1 else plural}"
 
 
+def escape_text(text: str) -> str:
+    """One line, with control characters as escapes."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 def sampled_text(tokens: int, *, uncounted: int) -> str:
     """How many tokens were sampled, as far as engines say."""
     if not uncounted:
@@ -464,14 +471,12 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 
 def _headline(cause: RootCause) -> str:
-    # A name of a data set's: on one line, whatever is in it.
-    name = "".join(char if char.isprintable() else repr(char)[1:-1] for char in cause.example)
     is_healed = cause.healed == cause.failures
     end = f"{cause.permanent} for good" if cause.permanent else f"{cause.healed} healed"
     end = "healed" if is_healed else end
     return (
         f"[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({end}; for instance "
-        f"in {name})"
+        f"in {escape_text(cause.example)})"
     )
 
 

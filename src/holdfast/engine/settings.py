@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from holdfast.engine import options
-from holdfast.engine.prices import Prices, as_prices, default_prices
+from holdfast.engine.export.prices import Prices, as_prices, default_prices
 from holdfast.records.encoding.declared import NamedFields, check_fields
 from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence

@@ -1,6 +1,7 @@
 """Stop: whether a run is to end, and why."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.records.errors import HoldfastError
@@ -45,11 +46,26 @@ class Stop:
     def requested(self) -> bool:
         return self.event.is_set()
 
-    async def wait_or(self, *tasks: "asyncio.Future[Any]") -> None:
-        """Returns when a stop is requested, or one of the tasks is done, whichever comes first."""
-        stopped = asyncio.create_task(self.event.wait(), name="stop")
+    async def wait_or(
+        self, *tasks: "asyncio.Future[Any]", event: asyncio.Event | None = None
+    ) -> None:
+        """Returns when a stop is requested (or `event` is set), or one of the tasks is done."""
+        stopped = asyncio.create_task((event or self.event).wait(), name="stop")
         try:
             await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
             await asyncio.wait({stopped})
+
+    async def cancels(
+        self, work: Coroutine[Any, Any, object], *, name: str, event: asyncio.Event | None = None
+    ) -> "asyncio.Task[object]":
+        """Runs the work until a stop is requested (or `event` is set), which cancels it. Returns
+        its task, which is over."""
+        task = asyncio.create_task(work, name=name)
+        try:
+            await self.wait_or(task, event=event)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        return task

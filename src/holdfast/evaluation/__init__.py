@@ -9,7 +9,7 @@ that name, whichever of its modules has it.
 - `data`: Rows from files, lists and functions.
 - `rows`: Rows in the form of eval-protocol, and their conversion to and from records.
 - `running`: One evaluation from its definition to its results.
-- `processors`: Processors under eval-protocol's names.
+- `eval_protocol`: Optional: processors, loaders and loggers of files written for eval-protocol.
 - `stats`: Numbers of a run: estimates, intervals, verdicts, comparisons.
 - `report`: A run as one HTML file that needs no server, no network and no other file.
 - `importers`: Results of other libraries.
@@ -19,7 +19,6 @@ that name, whichever of its modules has it.
   processors.
 - `models`: The models under the name of eval-protocol's module for them.
 - `exceptions`: Errors by the codes of a status, under eval-protocol's names.
-- `dataset_logger`: DatasetLogger: eval-protocol's store of rows; the default one is the journal.
 """
 
 from typing import TYPE_CHECKING
@@ -30,22 +29,69 @@ if TYPE_CHECKING:
     from holdfast.engine.scoring.scorer import Score as Score
     from holdfast.evaluation.data.dataset import Dataset as Dataset
     from holdfast.evaluation.data.dataset import default_dataset_adapter as default_dataset_adapter
-    from holdfast.evaluation.data.loaders import DataLoaderResult as DataLoaderResult
-    from holdfast.evaluation.data.loaders import DynamicDataLoader as DynamicDataLoader
-    from holdfast.evaluation.data.loaders import EvaluationDataLoader as EvaluationDataLoader
-    from holdfast.evaluation.data.loaders import InlineDataLoader as InlineDataLoader
-    from holdfast.evaluation.dataset_logger import DatasetLogger as DatasetLogger
-    from holdfast.evaluation.dataset_logger import JournalDatasetLogger as JournalDatasetLogger
-    from holdfast.evaluation.dataset_logger import default_logger as default_logger
     from holdfast.evaluation.decorator import evaluation_test as evaluation_test
     from holdfast.evaluation.definition.options import Options as Options
     from holdfast.evaluation.definition.parameters import EPParameters as EPParameters
-    from holdfast.evaluation.definition.retries import BackoffConfig as BackoffConfig
-    from holdfast.evaluation.definition.retries import (
+    from holdfast.evaluation.eval_protocol.adapters import (
+        assistant_to_ground_truth as assistant_to_ground_truth,
+    )
+    from holdfast.evaluation.eval_protocol.adapters import (
+        create_rows_from_indices as create_rows_from_indices,
+    )
+    from holdfast.evaluation.eval_protocol.adapters import (
+        filter_longest_conversation as filter_longest_conversation,
+    )
+    from holdfast.evaluation.eval_protocol.adapters import (
+        multi_turn_assistant_to_ground_truth as multi_turn_assistant_to_ground_truth,
+    )
+    from holdfast.evaluation.eval_protocol.agent import (
+        AgentRolloutProcessor as AgentRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.basic import NoOpRolloutProcessor as NoOpRolloutProcessor
+    from holdfast.evaluation.eval_protocol.basic import (
+        SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger as DatasetLogger
+    from holdfast.evaluation.eval_protocol.gym.processor import (
+        MCPGymRolloutProcessor as MCPGymRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.langgraph import (
+        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.loaders import DataLoaderResult as DataLoaderResult
+    from holdfast.evaluation.eval_protocol.loaders import DynamicDataLoader as DynamicDataLoader
+    from holdfast.evaluation.eval_protocol.loaders import (
+        EvaluationDataLoader as EvaluationDataLoader,
+    )
+    from holdfast.evaluation.eval_protocol.loaders import InlineDataLoader as InlineDataLoader
+    from holdfast.evaluation.eval_protocol.openenv import (
+        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.pydantic_ai import (
+        PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.remote import (
+        RemoteRolloutProcessor as RemoteRolloutProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.remote_messages import InitRequest as InitRequest
+    from holdfast.evaluation.eval_protocol.remote_messages import RolloutMetadata as RolloutMetadata
+    from holdfast.evaluation.eval_protocol.remote_messages import StatusResponse as StatusResponse
+    from holdfast.evaluation.eval_protocol.retries import BackoffConfig as BackoffConfig
+    from holdfast.evaluation.eval_protocol.retries import (
         ExceptionHandlerConfig as ExceptionHandlerConfig,
     )
-    from holdfast.evaluation.definition.retries import (
+    from holdfast.evaluation.eval_protocol.retries import (
         get_default_exception_handler_config as get_default_exception_handler_config,
+    )
+    from holdfast.evaluation.eval_protocol.row_processor import (
+        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
+    )
+    from holdfast.evaluation.eval_protocol.row_processor import RolloutProcessor as RolloutProcessor
+    from holdfast.evaluation.eval_protocol.row_processor import (
+        RolloutProcessorConfig as RolloutProcessorConfig,
+    )
+    from holdfast.evaluation.eval_protocol.row_processor import (
+        RolloutResultPostProcessor as RolloutResultPostProcessor,
     )
     from holdfast.evaluation.exceptions import EvalProtocolError as EvalProtocolError
     from holdfast.evaluation.exceptions import ResponseQualityError as ResponseQualityError
@@ -53,51 +99,6 @@ if TYPE_CHECKING:
         exception_for_status_code as exception_for_status_code,
     )
     from holdfast.evaluation.importers.load import results_from as results_from
-    from holdfast.evaluation.processors.agent import AgentRolloutProcessor as AgentRolloutProcessor
-    from holdfast.evaluation.processors.basic import NoOpRolloutProcessor as NoOpRolloutProcessor
-    from holdfast.evaluation.processors.basic import (
-        SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.gym.processor import (
-        MCPGymRolloutProcessor as MCPGymRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.langgraph import (
-        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.openenv import (
-        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.pydantic_ai import (
-        PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.remote import (
-        RemoteRolloutProcessor as RemoteRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.remote_messages import InitRequest as InitRequest
-    from holdfast.evaluation.processors.remote_messages import RolloutMetadata as RolloutMetadata
-    from holdfast.evaluation.processors.remote_messages import StatusResponse as StatusResponse
-    from holdfast.evaluation.processors.row_processor import (
-        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
-    )
-    from holdfast.evaluation.processors.row_processor import RolloutProcessor as RolloutProcessor
-    from holdfast.evaluation.processors.row_processor import (
-        RolloutProcessorConfig as RolloutProcessorConfig,
-    )
-    from holdfast.evaluation.processors.row_processor import (
-        RolloutResultPostProcessor as RolloutResultPostProcessor,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        assistant_to_ground_truth as assistant_to_ground_truth,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        create_rows_from_indices as create_rows_from_indices,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        filter_longest_conversation as filter_longest_conversation,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        multi_turn_assistant_to_ground_truth as multi_turn_assistant_to_ground_truth,
-    )
     from holdfast.evaluation.rows.names import generate_id as generate_id
     from holdfast.evaluation.rows.result import EvaluateResult as EvaluateResult
     from holdfast.evaluation.rows.result import MetricResult as MetricResult
@@ -123,6 +124,8 @@ if TYPE_CHECKING:
     from holdfast.evaluation.rows.status import ErrorInfo as ErrorInfo
     from holdfast.evaluation.rows.status import Status as Status
     from holdfast.evaluation.rows.status import TerminationReason as TerminationReason
+    from holdfast.evaluation.running.logged_rows import JournalDatasetLogger as JournalDatasetLogger
+    from holdfast.evaluation.running.logged_rows import default_logger as default_logger
     from holdfast.evaluation.stats.comparison import compare as compare
     from holdfast.evaluation.stats.outcome import EvaluationFailed as EvaluationFailed
     from holdfast.evaluation.stats.outcome import Outcome as Outcome
@@ -139,31 +142,32 @@ if TYPE_CHECKING:
 _MODULES = {
     "engine.scoring.scorer": "Score",
     "evaluation.data.dataset": "Dataset default_dataset_adapter",
-    "evaluation.data.loaders": (
+    "evaluation.eval_protocol.loaders": (
         "DataLoaderResult DynamicDataLoader EvaluationDataLoader InlineDataLoader"
     ),
-    "evaluation.dataset_logger": "DatasetLogger JournalDatasetLogger default_logger",
+    "evaluation.eval_protocol.dataset_logger": "DatasetLogger",
+    "evaluation.running.logged_rows": "JournalDatasetLogger default_logger",
     "evaluation.decorator": "evaluation_test",
     "evaluation.definition.options": "Options",
     "evaluation.definition.parameters": "EPParameters",
-    "evaluation.definition.retries": (
+    "evaluation.eval_protocol.retries": (
         "BackoffConfig ExceptionHandlerConfig get_default_exception_handler_config"
     ),
     "evaluation.exceptions": "EvalProtocolError ResponseQualityError exception_for_status_code",
     "evaluation.importers.load": "results_from",
-    "evaluation.processors.agent": "AgentRolloutProcessor",
-    "evaluation.processors.basic": "NoOpRolloutProcessor SingleTurnRolloutProcessor",
-    "evaluation.processors.gym.processor": "MCPGymRolloutProcessor",
-    "evaluation.processors.langgraph": "LangGraphRolloutProcessor",
-    "evaluation.processors.openenv": "OpenEnvRolloutProcessor",
-    "evaluation.processors.pydantic_ai": "PydanticAgentRolloutProcessor",
-    "evaluation.processors.remote": "RemoteRolloutProcessor",
-    "evaluation.processors.remote_messages": "InitRequest RolloutMetadata StatusResponse",
-    "evaluation.processors.row_processor": (
+    "evaluation.eval_protocol.agent": "AgentRolloutProcessor",
+    "evaluation.eval_protocol.basic": "NoOpRolloutProcessor SingleTurnRolloutProcessor",
+    "evaluation.eval_protocol.gym.processor": "MCPGymRolloutProcessor",
+    "evaluation.eval_protocol.langgraph": "LangGraphRolloutProcessor",
+    "evaluation.eval_protocol.openenv": "OpenEnvRolloutProcessor",
+    "evaluation.eval_protocol.pydantic_ai": "PydanticAgentRolloutProcessor",
+    "evaluation.eval_protocol.remote": "RemoteRolloutProcessor",
+    "evaluation.eval_protocol.remote_messages": "InitRequest RolloutMetadata StatusResponse",
+    "evaluation.eval_protocol.row_processor": (
         "NoOpRolloutResultPostProcessor RolloutProcessor RolloutProcessorConfig "
         "RolloutResultPostProcessor"
     ),
-    "evaluation.rows.adapters": (
+    "evaluation.eval_protocol.adapters": (
         "assistant_to_ground_truth create_rows_from_indices filter_longest_conversation "
         "multi_turn_assistant_to_ground_truth"
     ),

@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 from holdfast.engine import options
 from holdfast.evaluation.data.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import validate
-from holdfast.evaluation.definition.definition import Definition, Mode
-from holdfast.evaluation.definition.function import check_function, naming
+from holdfast.evaluation.definition.definition import Definition
 from holdfast.evaluation.definition.parameters import parameters_of
-from holdfast.evaluation.definition.retries import retrying_of
+from holdfast.evaluation.definition.validate import naming
 from holdfast.evaluation.running.call import Evaluation
-from holdfast.evaluation.stats.verdict import Aggregation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = Mapping[str, object]
@@ -73,60 +71,12 @@ def evaluation_test(
     def decorate(function: Function) -> Function:
         with naming(function):  # Which is why nothing is checked before.
             validate.check_names(evaluation_test, bare, unknown)
-            definition = _defined(function, arguments)
+            definition = validate.definition_of(function, arguments)
         test = _wrapped(function, definition)
         test.__ep_params__ = parameters_of(arguments)  # type: ignore[attr-defined]
         return test  # type: ignore[return-value]
 
     return decorate
-
-
-def _defined(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
-    validate.check_numbers(arguments)
-    mode = validate.member(Mode, arguments["mode"], name="mode")
-    fields = _fields(arguments)
-    check_function(function, mode)
-    return Definition(
-        function=function,
-        mode=mode,
-        datasets=validate.datasets(function, arguments),
-        keywords=validate.keywords(arguments["evaluation_test_kwargs"], function, mode),
-        **fields,
-    )
-
-
-_UNCHANGED = (
-    "num_runs",
-    "samples",
-    "seed",
-    "max_concurrent_rollouts",
-    "max_concurrent_evaluations",
-    "scorer_tries",
-)
-_OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_processor_kwargs")
-
-
-def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Definition` that do not depend on the decorated function, checked."""
-    settings = validate.listed(arguments["completion_params"])
-    validate.check_settings(settings, arguments["samples"])
-    processor = validate.configured(
-        validate.processor(arguments["rollout_processor"]),
-        **{name: arguments[name] for name in _OF_PROCESSOR},
-    )
-    return {
-        **{name: arguments[name] for name in _UNCHANGED},
-        "completion_params": settings,
-        "processor": processor,
-        "aggregation": validate.member(
-            Aggregation, arguments["aggregation_method"], name="aggregation_method"
-        ),
-        "threshold": validate.threshold(arguments["passed_threshold"]),
-        "scorer_timeout": float(arguments["scorer_timeout"]),
-        "retrying": retrying_of(arguments["exception_handler_config"]),
-        "policy": validate.addresses(arguments["policy"]),
-        "logger": validate.logger(arguments["logger"]),
-    }
 
 
 def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[..., object]:

@@ -51,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
     """A setting may be parametrized by pytest itself; the test is to take it then."""
     definition = getattr(obj, MARK, None)
-    if definition is None or not any(_names_setting(mark) for mark in _marks(obj)):
+    marks = [mark for mark in getattr(obj, "pytestmark", []) if mark.name == "parametrize"]
+    if definition is None or not any(map(_names_setting, marks)):
         return
     import inspect
 
@@ -60,10 +61,6 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
         setting = inspect.Parameter(SETTING, inspect.Parameter.KEYWORD_ONLY)
         parameters = [*signature.parameters.values(), setting]
         obj.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-
-
-def _marks(obj: object) -> list[pytest.Mark]:
-    return [mark for mark in getattr(obj, "pytestmark", []) if mark.name == "parametrize"]
 
 
 def _names_setting(mark: pytest.Mark) -> bool:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
-from holdfast.engine.engine import Ending
 from holdfast.engine.open_run import TRAINED_MODEL, RunChanged, is_trained
-from holdfast.engine.run_plan import RunPlan, check_supported
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import RunPlan, check_supported
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.changes import Changes

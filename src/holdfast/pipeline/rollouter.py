@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.engine.connect import Connection
-from holdfast.engine.engine import Ending
-from holdfast.engine.progress import Progress
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Worker
 from holdfast.policy.client.capability_check import PROMPT

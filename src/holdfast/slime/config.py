@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.delivery.stream import plan_stream
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal import check_address, is_server
 from holdfast.journal.journal import MEMORY
 from holdfast.records.encoding.bounds import check_whole

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from holdfast.engine.export.export import What
-from holdfast.engine.run import run
+from holdfast.engine.running.run import run
 from holdfast.engine.scoring.scorer import Score
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer

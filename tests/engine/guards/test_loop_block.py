@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.engine import Ending
 from holdfast.engine.guards import loop_block
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
+from holdfast.engine.running.engine import Ending
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import prompt
 from holdfast.rollout.tools.tool import Tool

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.engine.judging.arguments import rubric_from
-from holdfast.engine.judging.verdict import NoVerdict, read_verdict
+from holdfast.engine.judging.prompt import NoVerdict, read_verdict
 
 RUBRIC = rubric_from({"right": "Is it right?"}, (0, 10))
 

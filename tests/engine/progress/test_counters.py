@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.engine.progress import Progress, WatchedProgress
+from holdfast.engine.progress.counters import Progress, WatchedProgress
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy
@@ -70,7 +70,7 @@ def test_a_bug_of_ours_leaves_nobody_running(monkeypatch):
     async def broken(runner, lease):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("holdfast.engine.attempt.TrajectoryRunner.load", broken)
+    monkeypatch.setattr("holdfast.engine.running.attempt.TrajectoryRunner.load", broken)
     assert progress_of(Yard(*"ab"), turn_only).running == 0
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.progress.recent import RecentRate
+from holdfast.engine.progress.counters import RecentRate
 
 
 def test_it_is_a_rate_from_the_beginning_on() -> None:

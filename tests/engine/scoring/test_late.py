@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from holdfast.engine.engine import Engine
 from holdfast.engine.open_run import open_run
-from holdfast.engine.scoring.late import Together, score_late
+from holdfast.engine.running.engine import Engine
+from holdfast.engine.scoring.late import score_late
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
@@ -58,9 +58,9 @@ def scorer_of(function) -> Scorer:
     return Scorer(group_scorer(function))
 
 
-async def score(yard: Yard, runs: list[Run], scorer: Scorer, together: Together) -> Stop:
+async def score(yard: Yard, runs: list[Run], scorer: Scorer, *, whole: bool) -> Stop:
     stop = Stop()
-    await score_late(yard.journal, runs, scorer, together=together, settings=SETTINGS, stop=stop)
+    await score_late(yard.journal, runs, scorer, whole=whole, settings=SETTINGS, stop=stop)
     return stop
 
 
@@ -80,7 +80,7 @@ def test_rollouts_stay_open_until_they_are_scored_and_failures_do_not():
             seen.append([str(view.key) for view in views])
             return [Score(float(place), details={"place": place}) for place in range(len(views))]
 
-        await score(yard, [run], scorer_of(judge), Together.ALL)
+        await score(yard, [run], scorer_of(judge), whole=True)
         assert seen == [["run/a/0", "run/a/1", "run/b/0", "run/b/1"]]
         after = await histories(yard, run)
         assert [after[name][1].reward for name in ("a/0", "a/1", "b/0", "b/1")] == [0, 1, 2, 3]
@@ -89,7 +89,7 @@ def test_rollouts_stay_open_until_they_are_scored_and_failures_do_not():
         assert all(settled for settled, _ in after.values())
         # A second time, there is nothing to do for either.
         await rolled_out(yard)
-        await score(yard, [run], scorer_of(judge), Together.ALL)
+        await score(yard, [run], scorer_of(judge), whole=True)
         assert len(seen) == 1
         assert len(yard.policy.requests) == asked
 
@@ -108,7 +108,7 @@ def test_tasks_are_compared_across_runs_in_the_order_of_the_runs():
             seen.append([str(view.key) for view in views])
             return [1.0, 2.0]
 
-        await score(yards[0], runs, scorer_of(judge), Together.TASK)
+        await score(yards[0], runs, scorer_of(judge), whole=False)
         assert sorted(seen) == [["run/a/0", "other/a/0"], ["run/b/0", "other/b/0"]]
         for yard, run, reward in zip(yards, runs, (1.0, 2.0), strict=True):
             found = await histories(yard, run)
@@ -130,7 +130,7 @@ def test_a_late_scorer_that_raises_is_asked_again_and_then_fails_its_lot_alone()
                 raise RuntimeError("never")
             return [1.0]
 
-        await score(yard, [run], scorer_of(judge), Together.TASK)
+        await score(yard, [run], scorer_of(judge), whole=False)
         assert sorted(calls) == ["a", "a", "b"]
         found = await histories(yard, run)
         assert found["a/0"][1].status is Status.FAILED
@@ -152,7 +152,7 @@ def test_a_stop_in_the_middle_records_nothing_and_gives_everything_back():
 
         scoring = asyncio.create_task(
             score_late(
-                yard.journal, [run], scorer_of(judge), together=Together.ALL,
+                yard.journal, [run], scorer_of(judge), whole=True,
                 settings=SETTINGS, stop=stop,
             )
         )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_stop_in_the_middle_records_nothing_and_gives_everything_back():
         found = await histories(yard, run)
         assert found["a/0"][0] is False
         assert found["a/0"][1].scored is None
-        await score(yard, [run], scorer_of(lambda views: [0.5]), Together.ALL)
+        await score(yard, [run], scorer_of(lambda views: [0.5]), whole=True)
         assert (await histories(yard, run))["a/0"][1].reward == 0.5
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -2,8 +2,7 @@
 
 import json
 
-from holdfast.evaluation.data.columns import from_columns
-from holdfast.evaluation.data.dataset import as_row
+from holdfast.evaluation.data.dataset import as_row, from_columns
 
 ROW = {
     "messages": [{"role": "user", "content": "1 + 1?"}],

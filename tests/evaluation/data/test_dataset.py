@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.evaluation.data.dataset import Dataset, datasets_of, default_dataset_adapter
-from holdfast.evaluation.data.loaders import DynamicDataLoader, InlineDataLoader
-from holdfast.evaluation.rows.adapters import (
+from holdfast.evaluation.eval_protocol.adapters import (
     assistant_to_ground_truth,
     create_rows_from_indices,
     multi_turn_assistant_to_ground_truth,
 )
+from holdfast.evaluation.eval_protocol.loaders import DynamicDataLoader, InlineDataLoader
 from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user

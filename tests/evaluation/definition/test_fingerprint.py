@@ -1,7 +1,6 @@
 """A scorer is its function and what that names; the rollout, and other evaluations, are not."""
 
-from holdfast.evaluation.definition.definition import Definition, variants_of
-from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
+from holdfast.evaluation.definition.definition import Definition, scorer_fingerprint, variants_of
 from support.rollout.project import Project, project
 
 __all__ = ["project"]

@@ -13,10 +13,9 @@ from holdfast.evaluation import (
     ExceptionHandlerConfig,
     evaluation_test,
 )
-from holdfast.evaluation.dataset_logger import default_logger
-from holdfast.evaluation.definition.completion_params import ids_of, setting_of
-from holdfast.evaluation.definition.definition import Definition, variants_of
-from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
+from holdfast.evaluation.definition.definition import Definition, scorer_fingerprint, variants_of
+from holdfast.evaluation.rows.completion_params import ids_of, setting_of
+from holdfast.evaluation.running.logged_rows import default_logger
 from holdfast.evaluation.running.resume import MAX_NAME, run_name
 from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.policy.policy import NoPolicy

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from holdfast.evaluation.report import write_report
+from holdfast.evaluation.report.writer import write_report
 from holdfast.evaluation.stats.results import results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.sqlite.journal import MemoryJournal

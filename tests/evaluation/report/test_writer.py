@@ -11,8 +11,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from holdfast.evaluation.report import report_file, write_report
-from holdfast.evaluation.report.pieces import pieces_of
+from holdfast.evaluation.report.writer import pieces_of, report_file, write_report
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer

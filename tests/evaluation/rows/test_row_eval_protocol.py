@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from holdfast.engine.export.export import What
-from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
-from holdfast.evaluation.rows import row as ours
+from holdfast.evaluation import models as ours
+from holdfast.evaluation.eval_protocol.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.rows.convert import row_from, row_of, task_of
 from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
 from holdfast.evaluation.rows.row import EvaluationRow

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.engine.connect import EngineAddress
 from holdfast.evaluation import EvaluationRow, evaluation_test
-from holdfast.evaluation.definition.completion_params import ids_of, setting_of
-from holdfast.evaluation.running.providers import find_address, key_remedy
+from holdfast.evaluation.rows.completion_params import Setting, ids_of, setting_of
+from holdfast.evaluation.running.connect import find_address, key_remedy
 from holdfast.policy.providers import names_of
 from holdfast.records.errors import PolicyRefused, UsageError
 from holdfast.testing import FakeEngine
@@ -27,9 +27,8 @@ def found(
     api_key: str | None = None,
     **environment: str,
 ) -> EngineAddress | None:
-    return find_address(
-        model=model, named=given, base_url=base_url, api_key=api_key, environment=environment
-    )
+    setting = Setting(model=model, base_url=base_url, api_key=api_key)
+    return find_address(setting, given, environment)
 
 
 def where(address: EngineAddress | None) -> tuple[tuple[str, ...], str | None]:
@@ -207,9 +206,8 @@ def test_an_engine_that_takes_no_key_is_told_with_the_key_that_it_was_sent() -> 
         api_key: str | None = None,
         **environment: str,
     ) -> str:
-        return key_remedy(
-            model=model, named=(), base_url=base_url, api_key=api_key, environment=environment
-        )
+        setting = Setting(model=model, base_url=base_url, api_key=api_key)
+        return key_remedy(setting, (), environment)
 
     assert "that of api_key in the completion_params" in remedy(
         api_key="mine", HOLDFAST_API_KEY="h"

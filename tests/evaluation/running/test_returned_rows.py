@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engine.scoring.scorer import NotAScore
 from holdfast.evaluation import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata
-from holdfast.evaluation.running.returned_rows import GivenRows
+from holdfast.evaluation.running.scorer import GivenRows
 from support.evaluation.course import Course
 
 

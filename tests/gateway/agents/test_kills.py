@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.engine import Engine
 from holdfast.engine.export.export import What, rows
 from holdfast.engine.open_run import open_run
+from holdfast.engine.running.engine import Engine
 from holdfast.engine.settings import Settings
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.journal.sqlite.journal import SqliteJournal

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from holdfast.testing.faulty_journal import FaultyConnections, When
 from msgspec import structs
 
 from holdfast.engine.report import build
@@ -17,7 +18,6 @@ from holdfast.records.history import History
 from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
-from holdfast.testing.faulty_journal import FaultyConnections, When
 from support.engine.yard import Yard, turn
 from support.records import finished, generated, ready, scored, sql, started
 

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import aiohttp  # noqa: F401
 
 from holdfast.cli.commands.results.export import _write
-from holdfast.engine.engine import Engine
 from holdfast.engine.export.export import What, rows
 from holdfast.engine.open_run import open_run
+from holdfast.engine.running.engine import Engine
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.journal import is_server

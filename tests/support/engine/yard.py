@@ -4,10 +4,10 @@ import asyncio
 import gc
 from collections.abc import Sequence
 
-from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.export.export import What, rows
 from holdfast.engine.open_run import open_run
 from holdfast.engine.report import RunReport, build
+from holdfast.engine.running.engine import Ending, Engine
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop

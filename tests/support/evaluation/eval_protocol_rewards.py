@@ -16,8 +16,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # Or it asks the network, a
 from eval_protocol import rewards  # type: ignore[import-not-found]
 from eval_protocol.models import Message as Theirs  # type: ignore[import-not-found]
 
+from holdfast.evaluation.eval_protocol.class_checks import match_models
 from holdfast.evaluation.models import Message as Ours
-from holdfast.evaluation.rows.eval_protocol import adopt_models
 
 FUNCTION = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
 CALL = {"id": "c1", "type": "function", "function": FUNCTION}
@@ -77,7 +77,7 @@ def said(function: Callable[..., Any], kind: Any, answer: dict[str, Any], truth:
 
 
 def main() -> int:
-    assert adopt_models(), "its models are imported"
+    assert match_models(), "its models are imported"
     compared, different = 0, 0
     for name, function in functions():
         for answer in ANSWERS:

@@ -18,7 +18,7 @@ from holdfast.cli.terminal.text import notify, visible
 from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import RETRY_FAILED
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, share_passwords

@@ -30,14 +30,14 @@ from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
 from holdfast.engine.connect import Connection, recorded_connection
-from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.engine.guards.spending import LEAVE_LIMITS_OUT
 from holdfast.engine.options import MAX_COST, MAX_TOKENS_TOTAL
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
-from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop

@@ -15,9 +15,9 @@ from holdfast.cli.commands import run as running
 from holdfast.cli.terminal.signals import CODES, last_word
 from holdfast.cli.terminal.text import notify
 from holdfast.engine.connect import Connection
-from holdfast.engine.engine import Ending
 from holdfast.engine.report import build
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.exit_codes import Exit
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact

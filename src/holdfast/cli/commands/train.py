@@ -33,7 +33,7 @@ from holdfast.engine.connect import EngineAddress
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.exit_codes import Exit

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.cli.terminal.text import notify
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal.journal import Journal
 from holdfast.records.run import Run, RunSpec
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import Invocation
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.records.encoding.redaction import REDACTED, redact
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RecordedCommand, Run

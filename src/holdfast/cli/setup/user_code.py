@@ -7,8 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from holdfast.engine.scoring.scorer import CHECK, is_group_scorer
-from holdfast.engine.scoring.signature import check_scorer
+from holdfast.engine.scoring.scorer import CHECK, check_scorer, is_group_scorer
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import is_user_code

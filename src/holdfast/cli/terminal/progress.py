@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 from holdfast.rollout.threads.contain import in_background
 
 PLAIN_SECONDS = 10.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.prices import Prices
+from holdfast.engine.export.prices import Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.tokens import unpack_logprobs
@@ -34,6 +34,7 @@ from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
 
 Row = dict[str, object]
+_OF_ENVIRONMENTS = ("action", "observation", "reward", "done", "truncated", "error")
 
 
 class What(StrEnum):
@@ -65,14 +66,16 @@ async def rows(
         if what is What.ROWS:
             from holdfast.engine.export.rows import evaluation_rows  # It takes time.
 
-            if views := await _group_views(journal, group, task):
+            # None of a group that is not settled yet: its numbers would still change.
+            if all(member.settled for member in group):
+                views = [await _view(journal, member, task) for member in group]
                 for row in evaluation_rows(
                     run.spec, views, turn_traces=turn_traces, apart=apart, prices=prices
                 ):
                     yield row
             continue
         for member in group:
-            view = TrajectoryView(member.key, task, await history_of(journal, member))
+            view = await _view(journal, member, task)
             if what is What.TRAJECTORIES:
                 yield trajectory_row(view, prices)
             else:
@@ -136,7 +139,9 @@ def is_kept(group: list[TrajectoryRow], run: Run) -> bool:
 
 def _describe_refusal(sample: Sample, history: History) -> str:
     step = next(
-        step for step in history.generations if step.trainable and _has_wrong_logprobs(step)
+        step
+        for step in history.generations
+        if step.trainable and mode_with(step.logprobs_mode, step.sampling).is_known_to_differ
     )
     sampling, mode = step.sampling, step.logprobs_mode
     what = f"its logprobs are {mode}, and it was sampled at {distribution_of(sampling)}"
@@ -151,17 +156,8 @@ def _describe_refusal(sample: Sample, history: History) -> str:
     )
 
 
-def _has_wrong_logprobs(step: Generated) -> bool:
-    return mode_with(step.logprobs_mode, step.sampling).is_known_to_differ
-
-
-async def _group_views(
-    journal: Journal, group: list[TrajectoryRow], task: Task
-) -> list[TrajectoryView]:
-    """None of a group that is not settled yet: its numbers would still change."""
-    if not all(member.settled for member in group):
-        return []
-    return [TrajectoryView(member.key, task, await history_of(journal, member)) for member in group]
+async def _view(journal: Journal, member: TrajectoryRow, task: Task) -> TrajectoryView:
+    return TrajectoryView(member.key, task, await history_of(journal, member))
 
 
 def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
@@ -191,22 +187,17 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
             for use in view.tool_uses
         ],
         "environment_steps": [
-            {
-                "step": step.path,
-                "action": step.action,
-                "observation": step.observation,
-                "reward": step.reward,
-                "done": step.done,
-                "truncated": step.truncated,
-                "error": step.error,
-            }
+            {"step": step.path, **{name: getattr(step, name) for name in _OF_ENVIRONMENTS}}
             for step in history.environment_steps
         ],
         "sampled_tokens": history.sampled_tokens,
         "attempts": len(history.attempts),
         "failures": len(history.failures),
         "refills": history.life,
-        "forks": [msgspec.to_builtins(fork) for fork in _forks(history)],
+        "forks": [
+            {"step": fork.path, "reason": fork.reason, "difference": fork.difference}
+            for fork in history.forks
+        ],
         "prefix_breaks": history.prefix_breaks,
         "refused_calls": [
             {
@@ -221,13 +212,6 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
         "usage": {model: usage.as_fields() for model, usage in history.used.items()},
         "cost": None if cost is None or cost.unpriced else cost.amount,
     }
-
-
-def _forks(history: History) -> list[Row]:
-    return [
-        {"step": fork.path, "reason": fork.reason, "difference": fork.difference}
-        for fork in history.forks
-    ]
 
 
 def message_row(message: object) -> Row:

@@ -14,7 +14,6 @@ from holdfast.engine.export.row_status import termination
 from holdfast.engine.export.row_tokens import Fields
 from holdfast.records.conversation import ReferencedMessage, referenced
 from holdfast.records.history import History
-from holdfast.records.message import Message
 from holdfast.records.step import (
     EnvironmentStepped,
     Generated,
@@ -45,7 +44,7 @@ def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
 
 def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fields]:
     """The conversation that ends with `last`; without it, the main one."""
-    held = _mapping(held_of(view.task), "messages")
+    held = mapping_in(held_of(view.task), "messages")
     conversation = referenced(view.history, view.task, last)
     fields = [_fields(message, held) for message in conversation]
     steps = _steps(view.history, conversation, whole=last is None)
@@ -58,7 +57,7 @@ def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fie
 
 
 def messages_of_task(task: Task) -> list[Fields]:
-    held = _mapping(held_of(task), "messages")
+    held = mapping_in(held_of(task), "messages")
     return [
         _fields(ReferencedMessage(message, f"task:{index}"), held)
         for index, message in enumerate(task.messages)
@@ -66,19 +65,15 @@ def messages_of_task(task: Task) -> list[Fields]:
 
 
 def held_of(task: Task) -> Mapping[str, object]:
-    return _mapping(task.metadata, HELD)
-
-
-def message_fields(message: Message) -> Fields:
-    return message.to_dict()
+    return mapping_in(task.metadata, HELD)
 
 
 def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
     if held and message.reference.startswith("task:"):
-        whole = _mapping(held, message.reference.removeprefix("task:"))
+        whole = mapping_in(held, message.reference.removeprefix("task:"))
         if whole:
             return dict(whole)
-    return message_fields(message.message)
+    return message.message.to_dict()
 
 
 class _Earned(Struct, frozen=True):
@@ -163,6 +158,7 @@ def _termination(view: TrajectoryView, *, terminated: bool) -> str:
     return "control_plane_signal" if terminated else "stop"
 
 
-def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
+def mapping_in(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """{} where there is none."""
     found = holder.get(name)
     return found if isinstance(found, Mapping) else {}

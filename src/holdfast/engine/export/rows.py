@@ -10,9 +10,11 @@ of no other conversation than its own: what a simulated user generated is no tur
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.engine.export.prices import Prices
 from holdfast.engine.export.row_messages import (
     HELD,
     held_of,
+    mapping_in,
     messages_of,
     messages_of_task,
     returned_of,
@@ -26,7 +28,6 @@ from holdfast.engine.export.row_tokens import (
     flat_fields,
     group_fields,
 )
-from holdfast.engine.prices import Prices
 from holdfast.records.conversation import main_end, main_turns
 from holdfast.records.encoding.tokens import count
 from holdfast.records.run import RunSpec
@@ -70,8 +71,8 @@ def evaluation_rows(
 
 def _with_cost(row: Fields, spec: RunSpec, prices: Prices) -> Fields:
     """By the counts of the row itself, which know of no cache, and under eval-protocol's names."""
-    execution = _mapping(row, "execution_metadata")
-    usage, price = _mapping(execution, "usage"), prices.price_of(spec.model)
+    execution = mapping_in(row, "execution_metadata")
+    usage, price = mapping_in(execution, "usage"), prices.price_of(spec.model)
     if price is None or not usage or "cost_metrics" in execution:
         return row
     sent, sampled = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -144,7 +145,7 @@ def extra_fields(view: TrajectoryView) -> Fields:
         branches = branches_of(view)
         ending = (candidate for candidate in branches if candidate.turns[-1].step.path == last.path)
         branch = next(ending, branches[0] if branches else None)
-    returned = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
+    returned = mapping_in(mapping_in(returned_of(view), "execution_metadata"), "extra")
     return _inherited(view) | dict(returned) | flat_fields(view, branch, turn_traces=False)
 
 
@@ -273,11 +274,11 @@ def _row(
         messages=messages,
         tools=view.tools or None,
         input_metadata=_input_metadata(spec, view, params or {}),
-        rollout_status=(_mapping(task.metadata, "rollout_status") if untouched else {}) or status,
+        rollout_status=(mapping_in(task.metadata, "rollout_status") if untouched else {}) or status,
         ground_truth=task.ground_truth,
         evaluation_result=_evaluation(view) if is_judged else None,
         execution_metadata={
-            **(_mapping(task.metadata, "execution_metadata") if untouched else {}),
+            **(mapping_in(task.metadata, "execution_metadata") if untouched else {}),
             "rollout_id": name or str(view.key),
             "run_id": view.key.run,
             **(execution or {}),
@@ -289,13 +290,16 @@ def _row(
 
 def _merge_returned(fields: Fields, returned: Fields) -> Fields:
     """The row that a processor of rows gave back, with what the records know beyond it."""
-    metadata, recorded = _mapping(fields, "input_metadata"), _mapping(fields, "execution_metadata")
-    execution = _mapping(returned, "execution_metadata")
-    extra = {**_mapping(execution, "extra"), **_mapping(recorded, "extra")}
+    metadata, recorded = (
+        mapping_in(fields, "input_metadata"),
+        mapping_in(fields, "execution_metadata"),
+    )
+    execution = mapping_in(returned, "execution_metadata")
+    extra = {**mapping_in(execution, "extra"), **mapping_in(recorded, "extra")}
     return {
         **returned,
         **{name: value for name, value in fields.items() if name not in returned},
-        "input_metadata": {**_mapping(returned, "input_metadata"), "row_id": metadata["row_id"]},
+        "input_metadata": {**mapping_in(returned, "input_metadata"), "row_id": metadata["row_id"]},
         "execution_metadata": {**recorded, **execution, "extra": extra},
     }
 
@@ -307,11 +311,11 @@ def _present(**fields: object) -> Fields:
 def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
     """The task's own, with what was really asked of the engine where that is recorded."""
     task, untouched = view.task, is_untouched(view)
-    own = _mapping(task.metadata, "input_metadata")
+    own = mapping_in(task.metadata, "input_metadata")
     params = {
         **({} if untouched else completion_params_of(spec.model, spec.sampling)),
-        **_mapping(own, "completion_params"),
-        **_mapping(task.metadata, "completion_params"),
+        **mapping_in(own, "completion_params"),
+        **mapping_in(task.metadata, "completion_params"),
         **recorded,
         **({} if untouched else {"n": spec.samples}),
     }
@@ -330,23 +334,18 @@ def _columns(task: Task) -> Fields:
     merged = held.get("merged")
     aside = {*merged, *_OWN_PLACES} if isinstance(merged, list) else _OWN_PLACES
     found = {name: value for name, value in task.metadata.items() if name not in aside}
-    return found | dict(_mapping(held, "columns"))
+    return found | dict(mapping_in(held, "columns"))
 
 
 def _inherited(view: TrajectoryView) -> Fields:
     """What the task brought along in `extra`; our names are ours alone, where there is anything
     to say under them."""
     brought = {
-        **_mapping(_mapping(view.task.metadata, "execution_metadata"), "extra"),
-        **_mapping(view.task.metadata, "extra"),
+        **mapping_in(mapping_in(view.task.metadata, "execution_metadata"), "extra"),
+        **mapping_in(view.task.metadata, "extra"),
     }
     ours = frozenset() if is_untouched(view) else NAMES
     return {name: value for name, value in brought.items() if name not in ours}
-
-
-def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = holder.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
@@ -389,7 +388,7 @@ def _stated(details: Mapping[str, object]) -> Fields:
     """What the scorer itself said, whose metrics leave out what is as usual."""
     metrics = {
         name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
-        for name, metric in _mapping(details, "metrics").items()
+        for name, metric in mapping_in(details, "metrics").items()
     }
     return {**details, **({"metrics": metrics} if metrics else {})}
 

@@ -86,11 +86,6 @@ class Suspects:
     async def _wait_for_room(self, crashes: int) -> None:
         while not self._has_room(crashes):
             self._left.clear()
-            left = asyncio.create_task(self._left.wait(), name="room for a suspect")
-            try:
-                await self._stop.wait_or(left)
-            finally:
-                left.cancel()
-                await asyncio.wait({left})
+            await self._stop.cancels(self._left.wait(), name="room for a suspect")
             if self._stop.requested:
                 raise RunStopped("the run is stopping; this trajectory goes on when it is resumed")

@@ -7,7 +7,7 @@ processes spent is read from the journal now and then.
 
 import asyncio
 
-from holdfast.engine.prices import money
+from holdfast.engine.export.prices import money
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal

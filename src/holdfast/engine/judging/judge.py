@@ -37,11 +37,13 @@ from holdfast.engine.judging.connection import JudgeConnection
 from holdfast.engine.judging.prompt import (
     SINGLE,
     Candidate,
+    JudgeVerdict,
+    NoVerdict,
     messages_for,
     messages_to_compare,
+    read_verdict,
     repair,
 )
-from holdfast.engine.judging.verdict import JudgeVerdict, NoVerdict, read_verdict
 from holdfast.engine.open_policy import connected
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, engine_use

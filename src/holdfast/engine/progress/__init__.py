@@ -1,11 +1,6 @@
 """How far a run is: counted as records become durable, and shown to whoever wants to know.
 
 - `clustered`: a mean of rewards, with an error that knows that samples of a task are alike.
-- `recent`: how many tokens there were in the last minute.
 - `counters`: the counters of a run, as a line for people and as a value for programs.
 - `watch`: calls a program's own function now and then, and shows a line in a notebook.
 """
-
-from holdfast.engine.progress.counters import Progress, ProgressSnapshot, WatchedProgress
-
-__all__ = ["Progress", "ProgressSnapshot", "WatchedProgress"]

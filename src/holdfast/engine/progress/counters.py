@@ -1,17 +1,20 @@
 """Progress: what a run has done, counted as records become durable."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from holdfast.engine.progress.clustered import RewardMean
-from holdfast.engine.progress.recent import RecentRate
 from holdfast.journal.journal import RunProgress, TrajectoryRow
 from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled
 from holdfast.records.trajectory import Status
+
+WINDOW_SECONDS = 60.0
+_STEP_SECONDS = 0.5
 
 
 class ProgressSnapshot(Struct, frozen=True, kw_only=True):
@@ -212,3 +215,31 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02}m"
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+# --- what there was lately
+
+
+class RecentRate:
+    """A count over the last minute, in steps of half a second."""
+
+    def __init__(self, began: float):
+        self._began = began
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def add(self, number: int, now: float) -> None:
+        if self._steps and now - self._steps[-1][0] < _STEP_SECONDS:
+            at, before = self._steps[-1]
+            self._steps[-1] = (at, before + number)
+        else:
+            self._steps.append((now, number))
+        self._forget(now)
+
+    def per_second(self, now: float) -> float:
+        self._forget(now)
+        seconds = min(WINDOW_SECONDS, now - self._began)
+        return sum(number for _, number in self._steps) / max(1e-9, seconds)
+
+    def _forget(self, now: float) -> None:
+        while self._steps and now - self._steps[0][0] > WINDOW_SECONDS:
+            self._steps.popleft()

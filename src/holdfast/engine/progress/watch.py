@@ -67,30 +67,32 @@ def _receiver(
 ) -> tuple[Callable[[], None], float] | None:
     """What to call, and how often; None: nobody wants to know."""
     if callable(on_progress):
-        return _Caller(progress, on_progress), CALL_SECONDS
+        return _caller(progress, on_progress), CALL_SECONDS
     if on_progress is False:
         return None
     if (display := _notebook_display()) is not None:
-        return _NotebookLine(progress, display), CALL_SECONDS
+        return _notebook_line(progress, display), CALL_SECONDS
     return (_print_line(progress), LINE_SECONDS) if on_progress else None
 
 
-class _Caller:
+def _caller(
+    progress: Progress, function: Callable[[ProgressSnapshot], object]
+) -> Callable[[], None]:
     """Calls a function of the user's. One that raises is called no more: it is no reason to stop a
     run."""
+    is_usable = True
 
-    def __init__(self, progress: Progress, function: Callable[[ProgressSnapshot], object]):
-        self._progress = progress
-        self._function: Callable[[ProgressSnapshot], object] | None = function
-
-    def __call__(self) -> None:
-        if self._function is None:
+    def show() -> None:
+        nonlocal is_usable
+        if not is_usable:
             return
         try:
-            self._function(self._progress.snapshot())
+            function(progress.snapshot())
         except Exception:
-            self._function = None
+            is_usable = False
             _log.exception("on_progress raised, and is called no more; the run goes on")
+
+    return show
 
 
 def _print_line(progress: Progress) -> Callable[[], None]:
@@ -110,12 +112,7 @@ def _notebook_display() -> Any:
     return import_module("IPython.display").display
 
 
-class _NotebookLine:
+def _notebook_line(progress: Progress, display: Any) -> Callable[[], None]:
     """One line under the cell, written anew in its place."""
-
-    def __init__(self, progress: Progress, display: Any):
-        self._progress = progress
-        self._handle = display({"text/plain": progress.line()}, raw=True, display_id=True)
-
-    def __call__(self) -> None:
-        self._handle.update({"text/plain": self._progress.line()}, raw=True)
+    handle = display({"text/plain": progress.line()}, raw=True, display_id=True)
+    return lambda: handle.update({"text/plain": progress.line()}, raw=True)

@@ -1,6 +1,5 @@
 """Scoring as a durable phase of its own.
 
-- `signature`: What a scorer has to be, checked before anything is sampled.
 - `engine_use`: What one call of a scorer has of engines: outages, and tokens.
 - `retry`: What is tried again: what failed for good, and verdicts that could not be read.
 - `scorer`: Scorers: functions from finished trajectories to rewards.

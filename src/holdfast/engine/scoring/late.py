@@ -7,10 +7,8 @@ that failed for good are no outcomes, and are not shown.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
-from functools import partial
 
 from msgspec import Struct
 
@@ -33,15 +31,6 @@ from holdfast.rollout.threads.contain import in_background
 CLAIM = 256
 
 
-class Together(StrEnum):
-    """Which trajectories are judged at once."""
-
-    ALL = "all"
-    """All of all runs."""
-    TASK = "task"
-    """Those of one task, in whichever run."""
-
-
 class _Lot(Struct):
     """What is scored in one call."""
 
@@ -54,33 +43,33 @@ async def score_late(
     runs: Sequence[Run],
     scorer: Scorer,
     *,
-    together: Together,
+    whole: bool,
     settings: Settings,
     stop: Stop,
 ) -> None:
     """Returns when every outcome of the runs is scored, or has failed for good, durably; or when
-    a stop was requested, which `stop` says."""
+    a stop was requested, which `stop` says. `whole`: all trajectories of all runs are judged at
+    once; else those of one task, in whichever run."""
     assert scorer.is_group, "it is given several trajectories"
     async with _joined(journal, runs, settings, stop) as workers:
+        order = {run.spec.name: index for index, run in enumerate(runs)}
         places = await _places(journal, runs)
-        lots = await _lots(journal, runs, workers, together)
+
+        def place(key: TrajectoryKey) -> tuple[int, ...]:
+            """In the order of the data set, then of the runs, then of the samples."""
+            return places[key.task], order[key.run], key.sample
+
+        lots = await _lots(journal, runs, workers, whole=whole)
         scoring = Scoring(
             scorer,
             settings.scoring,
             journal,
             SystemClock(),
             patience=settings.patience,
-            place=partial(_place, {run.spec.name: index for index, run in enumerate(runs)}, places),
+            place=place,
         )
         with watch_loop():
             await _until_stopped(_score_all(journal, scoring, lots, settings), stop)
-
-
-def _place(
-    runs: Mapping[str, int], tasks: Mapping[str, int], key: TrajectoryKey
-) -> tuple[int, ...]:
-    """In the order of the data set, then of the runs, then of the samples."""
-    return tasks[key.task], runs[key.run], key.sample
 
 
 async def _places(journal: Journal, runs: Sequence[Run]) -> dict[str, int]:
@@ -121,27 +110,21 @@ async def _beat(journal: Journal, workers: Sequence[Worker], seconds: float, sto
 
 
 async def _lots(
-    journal: Journal, runs: Sequence[Run], workers: Sequence[Worker], together: Together
+    journal: Journal, runs: Sequence[Run], workers: Sequence[Worker], *, whole: bool
 ) -> list[_Lot]:
     """Every lot in which something is open, in the order of the data set."""
     lots: dict[str, _Lot] = {}
     for run, worker in zip(runs, workers, strict=True):
-        tasks: dict[str, Task] = {}
         while claims := await journal.claim(worker, groups=CLAIM):
             for claim in claims:
-                lot = lots.setdefault(_name(claim.task.id, together), _Lot())
+                lot = lots.setdefault("" if whole else claim.task.id, _Lot())
                 lot.open += [(lease, claim.task) for lease in claim.open]
-        for task in await journal.tasks(run):
-            tasks[task.id] = task
+        tasks = {task.id: task for task in await journal.tasks(run)}
         for row in await journal.trajectories(run):
             if row.settled and not row.resting and row.status.is_outcome:
-                lot = lots.setdefault(_name(row.key.task, together), _Lot())
+                lot = lots.setdefault("" if whole else row.key.task, _Lot())
                 lot.settled.append((row, tasks[row.key.task]))
     return [lot for lot in lots.values() if lot.open]
-
-
-def _name(task: str, together: Together) -> str:
-    return task if together is Together.TASK else ""
 
 
 async def _score_all(
@@ -172,12 +155,7 @@ async def _score_some(journal: Journal, scoring: Scoring, waiting: Iterator[_Lot
 
 
 async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> None:
-    scoring = asyncio.create_task(work, name="late scoring")
-    try:
-        await stop.wait_or(scoring)
-    finally:
-        scoring.cancel()
-        await asyncio.wait({scoring})
+    scoring = await stop.cancels(work, name="late scoring")
     try:
         if not scoring.cancelled():
             scoring.result()

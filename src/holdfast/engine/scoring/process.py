@@ -142,7 +142,8 @@ class Serving:
             try:
                 scorer = load_scorer(home)
             except BaseException as error:
-                return await self._send(_refused(error))
+                head = redact(headline_of(as_exception(error)))
+                return await self._send(ScorerRefused(head, redact(text_of(error))))
             await self._send(ScorerReady(os.getpid()))
             notices = _NoticeHandler(self._writer.write)
             _log.addHandler(notices)
@@ -208,7 +209,3 @@ def load_scorer(home: ScorerHome) -> Scorer:
                 f"{home.fingerprint[:12]})"
             )
     return Scorer(function)
-
-
-def _refused(error: BaseException) -> ScorerRefused:
-    return ScorerRefused(redact(headline_of(as_exception(error))), redact(text_of(error)))

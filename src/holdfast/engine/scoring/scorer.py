@@ -1,6 +1,7 @@
 """Scorers: functions from finished trajectories to rewards."""
 
 import asyncio
+import functools
 import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ from msgspec import Struct, structs
 
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
-from holdfast.engine.scoring.signature import check_scorer, name_of
 from holdfast.records.encoding.declared import NamedFields
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
@@ -34,6 +34,8 @@ from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
 from holdfast.rollout.tools.result import MAX_RESULT
 from holdfast.rollout.tools.tool import result_text
 
+SINGLE = "one argument, the finished trajectory (its task is trajectory.task)"
+GROUP = "one argument, the list of a task's finished trajectories"
 MOST_HANGING = 48
 """Threads that one scorer may leave behind: fewer than make the next call impossible."""
 MAX_SHOWN = 200
@@ -432,3 +434,45 @@ def _readable(details: Mapping[str, object], called: str) -> dict[str, object]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise NotAScore(f"{called} returned details that are no object with names")
     return found
+
+
+# --- what a scorer has to be
+
+
+def check_scorer(function: object, *, is_group: bool) -> None:
+    """Raises `UsageError` for what cannot be called with what a scorer is given, or would return
+    no score."""
+    wants = GROUP if is_group else SINGLE
+    if inspect.iscoroutine(function):
+        function.close()
+        raise UsageError(
+            f"the scorer was called already: give the function itself, {function.__name__}"
+        )
+    if not callable(function):
+        raise UsageError(f"scorer is a function of one argument, not {function!r:.100}")
+    if isinstance(function, type):
+        raise UsageError(f"{function.__name__} is a class, and no scorer; give an instance")
+    name = name_of(function)
+    if _yields(function):
+        raise UsageError(f"scorer {name} yields; a scorer returns its score")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # Some built-in callables have none.
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"scorer {name}({', '.join(signature.parameters)}): {error}; a scorer takes {wants}"
+        ) from None
+
+
+def name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _yields(function: object) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+    return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)

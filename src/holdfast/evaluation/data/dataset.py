@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from holdfast.evaluation.data.checks import (
@@ -29,7 +30,6 @@ from holdfast.evaluation.data.checks import (
     own_id,
     with_messages,
 )
-from holdfast.evaluation.data.columns import from_columns
 from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
@@ -37,6 +37,9 @@ from holdfast.records.task import Task, content_digest, is_conversation
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
+_TEXTS = ("tools", "input_metadata", "rollout_status", "ground_truth", "evaluation_result")
+OTHERS = "others"
+"""The column for what has none of its own."""
 Source = object
 """A path, rows, messages, a generator, or a function that returns any of these."""
 Adapter = Callable[[list[dict[str, Any]]], "Iterable[object] | Awaitable[Iterable[object]]"]
@@ -118,7 +121,8 @@ class Dataset:
         """Of a file, also beside the test; other references as they are."""
         file, _, name = str(source).partition(".py:")
         path = Path(f"{file}.py" if name else source).expanduser()
-        if self.beside is None or path.is_absolute() or path.exists() or _is_elsewhere(source):
+        is_elsewhere = str(source).startswith(("http://", "https://", "hf:"))
+        if self.beside is None or path.is_absolute() or path.exists() or is_elsewhere:
             return source
         return f"{self.beside / path}:{name}" if name else self.beside / path
 
@@ -225,10 +229,6 @@ def _is_row(value: object) -> bool:
     return isinstance(value, Mapping) and not any(
         hasattr(part, "column_names") for part in value.values()
     )
-
-
-def _is_elsewhere(source: object) -> bool:
-    return str(source).startswith(("http://", "https://", "hf:"))
 
 
 def _reusable(source: Source) -> Source:
@@ -389,3 +389,46 @@ def _free_id(name: str, number: int, taken: set[str | None]) -> str:
     while f"{name}-{number}" in taken:
         number += 1
     return f"{name}-{number}"
+
+
+# --- rows of a table, as they were before they were columns
+
+
+def from_columns(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row. Of a row that no export wrote into columns, as they are."""
+    if not isinstance(fields.get("input_metadata"), str):
+        return fields
+    whole = {
+        name: _read(value) if name in _TEXTS else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    if isinstance(executed := whole.get("execution_metadata"), Mapping):
+        whole["execution_metadata"] = _read_all(executed)
+    return _with_others(whole)
+
+
+def _read_all(fields: Mapping[str, Any]) -> dict[str, Any]:
+    found = {
+        name: _read_all(value) if isinstance(value, Mapping) else _read(value)
+        for name, value in fields.items()
+        if value is not None
+    }
+    return _with_others(found)
+
+
+def _with_others(fields: dict[str, Any]) -> dict[str, Any]:
+    others = _read(fields.get(OTHERS))
+    if not isinstance(others, dict):
+        return fields
+    return {name: value for name, value in fields.items() if name != OTHERS} | others
+
+
+def _read(value: Any) -> Any:
+    """What a text says, if it is JSON; a text that is none is one."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value

@@ -16,10 +16,10 @@ from msgspec import Struct, structs
 
 from holdfast.engine import options as run_options
 from holdfast.evaluation.data.dataset import Dataset
-from holdfast.evaluation.dataset_logger import DatasetLogger
-from holdfast.evaluation.definition.completion_params import Setting, ids_of, setting_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.definition.retries import Retrying
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger
+from holdfast.evaluation.eval_protocol.retries import Retrying
+from holdfast.evaluation.rows.completion_params import Setting, ids_of, setting_of
 from holdfast.evaluation.stats.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Code
@@ -170,3 +170,35 @@ def _labels(datasets: Sequence[Dataset]) -> list[str]:
 def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
     """The variant under completion params that pytest itself parametrizes."""
     return structs.replace(variant, settings=(setting_of(params, options.overrides),))
+
+
+# --- what makes two scorers the same
+
+
+def scorer_fingerprint(
+    definition: Definition,
+    variant: Variant,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    judges: Sequence[str] = (),
+    tasks: str = "",
+) -> tuple[str, Code]:
+    """`name@digest`, and what it stands for. Its decorators, and other evaluations, are no part of
+    it. `arguments` are the values of its parameters beside the variant's own, and `self`; `judges`
+    are the identities of those that it is handed; `tasks` is the digest of all rows."""
+    values = dict(arguments or {})
+    instance = values.pop("self", None)
+    with noting(definition.function) as parts:
+        parts.include(definition.scorer_parts)
+        if instance is not None:  # Its subclass may be in another file.
+            parts.add(type(instance))
+        parts.add_values({**variant.keywords, **values})
+        parts.put("mode", definition.mode)
+        if judges:
+            parts.put("judges", repr(sorted(judges)))
+        if definition.mode is Mode.GROUPWISE and len(variant.settings) > 1:
+            # Whom a row is compared with is part of how it is judged.
+            parts.add_values({"settings": [setting.params for setting in variant.settings]})
+        elif definition.mode is Mode.ALL:
+            parts.put("tasks", tasks)
+    return f"{definition.function.__name__}@{parts.digest}", Code(parts.digests)

@@ -1,7 +1,10 @@
 """The decorator's arguments, read and checked: each error names its argument."""
 
+import ast
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,18 +12,69 @@ from typing import Any, TypeVar
 from holdfast.engine import options
 from holdfast.engine.options import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
-from holdfast.evaluation.dataset_logger import DatasetLogger, JournalDatasetLogger
-from holdfast.evaluation.definition.completion_params import setting_of
-from holdfast.evaluation.definition.definition import Mode
-from holdfast.evaluation.processors.basic import SingleTurnRolloutProcessor
-from holdfast.evaluation.processors.row_processor import row_processor
-from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.evaluation.definition.definition import Definition, Mode
+from holdfast.evaluation.eval_protocol.basic import SingleTurnRolloutProcessor
+from holdfast.evaluation.eval_protocol.dataset_logger import DatasetLogger
+from holdfast.evaluation.eval_protocol.retries import retrying_of
+from holdfast.evaluation.eval_protocol.row_processor import row_processor
+from holdfast.evaluation.rows.completion_params import setting_of
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold
 from holdfast.records.encoding.near_names import nearest
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
 
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 Params = Mapping[str, object]
 Member = TypeVar("Member", bound=StrEnum)
+
+
+def definition_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
+    """What the decorator's arguments say of the function."""
+    check_numbers(arguments)
+    mode = member(Mode, arguments["mode"], name="mode")
+    fields = _fields(arguments)
+    check_function(function, mode)
+    return Definition(
+        function=function,
+        mode=mode,
+        datasets=datasets(function, arguments),
+        keywords=keywords(arguments["evaluation_test_kwargs"], function, mode),
+        **fields,
+    )
+
+
+_UNCHANGED = (
+    "num_runs",
+    "samples",
+    "seed",
+    "max_concurrent_rollouts",
+    "max_concurrent_evaluations",
+    "scorer_tries",
+)
+_OF_PROCESSOR = ("mcp_config_path", "server_script_path", "steps", "rollout_processor_kwargs")
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Definition` that do not depend on the decorated function, checked."""
+    settings = listed(arguments["completion_params"])
+    check_settings(settings, arguments["samples"])
+    made = configured(
+        processor(arguments["rollout_processor"]),
+        **{name: arguments[name] for name in _OF_PROCESSOR},
+    )
+    return {
+        **{name: arguments[name] for name in _UNCHANGED},
+        "completion_params": settings,
+        "processor": made,
+        "aggregation": member(
+            Aggregation, arguments["aggregation_method"], name="aggregation_method"
+        ),
+        "threshold": threshold(arguments["passed_threshold"]),
+        "scorer_timeout": float(arguments["scorer_timeout"]),
+        "retrying": retrying_of(arguments["exception_handler_config"]),
+        "policy": addresses(arguments["policy"]),
+        "logger": logger(arguments["logger"]),
+    }
 
 
 def member(kind: type[Member], value: object, *, name: str) -> Member:
@@ -129,7 +183,7 @@ def processor(value: object) -> RolloutProcessor:
 
 def logger(value: Any) -> DatasetLogger | None:
     """One of the user's own; the default one writes where rows are anyway."""
-    if value is None or isinstance(value, JournalDatasetLogger):
+    if value is None or getattr(value, "is_journal", False):
         return None
     if not callable(getattr(value, "log", None)):
         raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {value!r:.200}")
@@ -202,3 +256,58 @@ def check_numbers(arguments: Params) -> None:
     for name, kind in _NUMBERS.items():
         if arguments[name] is not None:
             kind.check(name, arguments[name])
+
+
+# --- the function that judges
+
+
+def called_by(function: object) -> str:
+    """`test_sums.py::test_sums`: its file and its name, as pytest writes them."""
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    name = name.rpartition("<locals>.")[2].replace(".", "::")
+    return name if code is None else f"{Path(code.co_filename).name}::{name}"
+
+
+@contextmanager
+def naming(function: object) -> Iterator[None]:
+    """What is wrong with an evaluation is said with its name."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{called_by(function)}: {error}") from None
+
+
+def check_function(function: Callable[..., Any], mode: Mode) -> None:
+    if not inspect.isfunction(function):
+        raise UsageError(f"@evaluation_test decorates a function, not {function!r:.200}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function.__name__} yields; an evaluation returns its result")
+    parameters = inspect.signature(function).parameters
+    if mode.argument not in parameters:
+        raise UsageError(
+            f"in {mode} mode {function.__name__} wants a parameter named {mode.argument!r}; it "
+            f"has ({', '.join(parameters)})"
+        )
+    found = parameters[mode.argument].kind
+    if found in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise UsageError(f"{function.__name__}: {mode.argument!r} is a parameter of its own")
+
+
+def never_returns(function: Callable[..., Any]) -> bool:
+    """Whether its source has no `return` with a value; False where there is no source to read."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        (parsed,) = ast.parse(source).body
+    except (OSError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+    if not isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    waiting: list[ast.AST] = [*parsed.body]
+    while waiting:  # A long chain of `elif` is a deep tree.
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            return False
+        if not isinstance(node, _NESTED):
+            waiting += ast.iter_child_nodes(node)
+    return True

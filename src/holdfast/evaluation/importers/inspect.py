@@ -48,7 +48,10 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
         status=status.name,
         reason=str(limit.get("type", "") if isinstance(limit, Mapping) else limit or ""),
         score=scores[0] if scores and not error else None,
-        metrics={_metric_name(scorer, part): value for (scorer, part), value in values.items()},
+        metrics={
+            f"{scorer}/{part}" if part else scorer: value
+            for (scorer, part), value in values.items()
+        },
         root=message,
         turns=int(sample.get("turn_count") or 0),
         sampled_tokens=sum(
@@ -70,10 +73,6 @@ def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
             if number is not None:
                 found[scorer, str(part)] = number
     return found
-
-
-def _metric_name(scorer: str, part: str) -> str:
-    return f"{scorer}/{part}" if part else scorer
 
 
 # --- the archive

@@ -1,15 +1,7 @@
 """Report: a run as one HTML file that needs no server, no network and no other file.
 
-- `pieces`: Pieces: the text of each sampled token, by decoding alone.
 - `preview`: Previews: the beginnings of a trajectory's input, target and answer, for lists.
 - `row_table`: the table of rows on a terminal: input, target and answer, by task.
 - `timeline`: Timeline: the events of a trajectory, as small arrays that the page draws.
 - `writer`: The report's writer: reads a run once, with one trajectory in memory.
 """
-
-from holdfast.evaluation.report.writer import MAX_BYTES as MAX_BYTES
-from holdfast.evaluation.report.writer import Written as Written
-from holdfast.evaluation.report.writer import report_file as report_file
-from holdfast.evaluation.report.writer import write_report as write_report
-
-__all__ = ["MAX_BYTES", "Written", "report_file", "write_report"]

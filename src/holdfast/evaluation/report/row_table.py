@@ -7,8 +7,8 @@ from itertools import groupby
 import msgspec
 from msgspec import Struct
 
+from holdfast.engine.report import escape_text
 from holdfast.evaluation.report.preview import Preview, preview_of
-from holdfast.evaluation.stats.summary import escape_text
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.journal.rows import history_of_row
 from holdfast.records.encoding.redaction import redact

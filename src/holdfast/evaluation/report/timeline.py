@@ -51,7 +51,8 @@ def timeline(view: TrajectoryView, cut: TextCutter) -> list[Item]:
     if not history.generations:
         items = [*(_message_item(message, cut) for message in view.task.messages), *items]
     items += [["k", fork.path, cut(fork.reason), cut(fork.difference)] for fork in history.forks]
-    items += [_failure_item(failure, cut) for failure in _failures(history)]
+    failures = (*history.failures, *history.scoring_failures, *history.close_failures)
+    items += [_failure_item(failure, cut) for failure in failures]
     items += _score_items(history, cut)
     return items
 
@@ -144,10 +145,6 @@ def _to_json(value: object) -> object:
             return value if value == value and abs(value) != float("inf") else str(value)
         case _:
             return repr(value)
-
-
-def _failures(history: History) -> list[Failure]:
-    return [*history.failures, *history.scoring_failures, *history.close_failures]
 
 
 def _failure_item(failure: Failure, cut: TextCutter) -> Item:

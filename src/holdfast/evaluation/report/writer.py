@@ -14,6 +14,7 @@ import base64
 import hashlib
 import html
 import re
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO
@@ -23,8 +24,7 @@ from msgspec import Struct
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import history_of
-from holdfast.engine.prices import Prices
-from holdfast.evaluation.report.pieces import Decode, pieces_of
+from holdfast.engine.export.prices import Prices
 from holdfast.evaluation.report.preview import Preview, preview_of, target_text
 from holdfast.evaluation.report.timeline import Item, TextCutter, timeline
 from holdfast.evaluation.stats.results import Collector, Results, RowResult
@@ -41,6 +41,10 @@ from holdfast.records.samples.summary import summarize
 from holdfast.records.view import TrajectoryView
 from holdfast.training.report import ConsumerReport, open_collector
 
+Decode = Callable[[Sequence[int]], str]
+UNFINISHED = "\ufffd"
+LONGEST_CHARACTER = 8
+"""Tokens of a character, at most: after these, incomplete text is kept as it is."""
 MAX_BYTES = 64 << 20
 """The size of all conversations together."""
 TEXT_LENGTHS = (20_000, 2_000, 200)
@@ -257,3 +261,25 @@ def _script() -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+# --- the text of each sampled token, by decoding alone
+
+
+def pieces_of(ids: Sequence[int], decode: Decode) -> list[str]:
+    """One text per token; together they are `decode(ids)`, if that is complete.
+
+    Each is decoded with the tokens just before it, because a tokenizer may decode a token
+    differently at the beginning of a text. The cost is linear in the tokens.
+    """
+    pieces: list[str] = []
+    start = done = 0  # `done` tokens have their pieces; decoding begins at `start` before them.
+    for end in range(1, len(ids) + 1):
+        before, now = decode(ids[start:done]), decode(ids[start:end])
+        is_held = now.endswith(UNFINISHED) and end - done < LONGEST_CHARACTER
+        if is_held and end < len(ids):
+            pieces.append("")
+            continue
+        pieces.append(now[len(before) :])
+        start, done = done, end
+    return pieces

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 from pydantic_core import PydanticSerializationError
 
-from holdfast.engine.export.row_messages import HELD, message_fields
+from holdfast.engine.export.row_messages import HELD
 from holdfast.engine.export.rows import extra_fields, is_untouched, row_fields
 from holdfast.evaluation.rows.names import invocation_id
 from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata
@@ -49,7 +49,7 @@ def task_of(row: EvaluationRow, *, where: str = "") -> Task:
     lost = {
         str(at): fields
         for at, (fields, message) in enumerate(zip(dumped, messages, strict=True))
-        if not _is_lossless(fields, message)
+        if message.to_dict() != fields  # The message does not hold all of them.
     }
     if lost:
         held["messages"] = lost
@@ -78,7 +78,7 @@ def row_from(task: Task) -> EvaluationRow:
     columns = {k: v for k, v in task.metadata.items() if k != HELD and k not in merged}
     fields: Fields = {**columns, **(held.get("columns") or {})}
     fields["messages"] = [
-        whole.get(str(at)) or message_fields(message) for at, message in enumerate(task.messages)
+        whole.get(str(at)) or message.to_dict() for at, message in enumerate(task.messages)
     ]
     if task.tools:
         fields["tools"] = list(task.tools)
@@ -122,11 +122,6 @@ def _parse_message(fields: Fields, *, where: str) -> records.Message:
         return msgspec.convert(known, records.Message)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}") from error
-
-
-def _is_lossless(fields: Fields, message: records.Message) -> bool:
-    """Whether the message holds all of the fields."""
-    return message_fields(message) == fields
 
 
 def _extra_row_fields(row: EvaluationRow) -> Fields:

@@ -1,13 +1,17 @@
 """What a decorated evaluation does when it is called, with pytest or without it."""
 
 import inspect
-from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from holdfast.evaluation.definition.definition import Definition, Variant, variants_of
 from holdfast.evaluation.definition.options import Options
-from holdfast.evaluation.rows.eval_protocol import import_models
+from holdfast.evaluation.eval_protocol.class_checks import import_models
 from holdfast.evaluation.running.session import EvaluationSession
+from holdfast.records.encoding.declared import struct_from
 from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.rollout.threads.blocking import is_in_loop, run_blocking
 
@@ -35,51 +39,35 @@ class Evaluation:
         if len(positional) == (2 if is_method else 1):
             return _awaitable(function(*positional[:-1], **{rows: positional[-1]}, **arguments))
         named = dict(zip(names, positional, strict=False)) | arguments
-        session = EvaluationSession()
-        try:
+        with _session(None, None) as session:
             for variant in variants_of(self._definition):
                 _run(self._experiment(session, variant, named)).check()
-        finally:
-            session.close()
         return None
 
-    def evaluate(
-        self,
-        *,
-        policy: "Policy | str | Sequence[str] | None" = None,
-        journal: str | None = None,
-        variant: str | None = None,
-        arguments: Mapping[str, object] | None = None,
-        renderer: "Renderer | None" = None,
-        options: "Options | Mapping[str, object] | None" = None,
-    ) -> "Outcome":
-        """Runs (or goes on with) the evaluation and says what came of it; raises nothing for a
-        score that is too low: `outcome.check()` does.
+    def evaluate(self, **given: Any) -> "Outcome":
+        """`evaluate_async` for code that is not async: the same arguments, the same outcome.
 
-        `variant` names one where there are several; `arguments` are what pytest would have filled
-        in: fixtures, parameters, `self`; `options`, also as a dict, are the flags of the
-        pytest plugin. Inside a running loop, as in a notebook, it has a thread and a loop of its
-        own, and the caller waits; an interrupt stops it, and the same call goes on.
+        Inside a running loop, as in a notebook, it has a thread and a loop of its own, and the
+        caller waits; an interrupt stops it, and the same call goes on.
         """
         if is_in_loop():
-            return run_blocking(
-                lambda: self.evaluate_async(
-                    policy=policy,
-                    journal=journal,
-                    variant=variant,
-                    arguments=arguments,
-                    renderer=renderer,
-                    options=options,
-                )
-            )
-        session = _session(options, journal)
-        try:
-            experiment = self._choose(session, variant, arguments)
-            return _run(_with_policy(experiment, policy, renderer))
-        finally:
-            session.close()
+            return run_blocking(lambda: self.evaluate_async(**given))
+        with self._begun(**given) as experiment:
+            return _run(experiment)
 
-    async def evaluate_async(
+    async def evaluate_async(self, **given: Any) -> "Outcome":
+        """Runs (or goes on with) the evaluation and returns its outcome; raises nothing for a
+        score that is too low: `outcome.check()` does. Cancelling it loses nothing that is durable.
+        """
+        from holdfast.evaluation.running.experiment import perform_async
+
+        with self._begun(**given) as experiment:
+            outcome = await perform_async(experiment)
+            assert outcome is not None, "nobody asks it to stop"
+            return outcome
+
+    @contextmanager
+    def _begun(
         self,
         *,
         policy: "Policy | str | Sequence[str] | None" = None,
@@ -88,24 +76,17 @@ class Evaluation:
         arguments: Mapping[str, object] | None = None,
         renderer: "Renderer | None" = None,
         options: "Options | Mapping[str, object] | None" = None,
-    ) -> "Outcome":
-        """The same without blocking a loop that runs already. Cancelling it loses nothing that is
-        durable."""
-        from holdfast.evaluation.running.experiment import perform_async
-
-        session = _session(options, journal)
-        try:
-            experiment = self._choose(session, variant, arguments)
-            outcome = await perform_async(_with_policy(experiment, policy, renderer))
-            assert outcome is not None, "nobody asks it to stop"
-            return outcome
-        except ScoringStopped as error:
-            raise error.raised from None
-        finally:
-            session.close()
+    ) -> Iterator["Experiment"]:
+        """`variant` names one where there are several; `arguments` are what pytest would have
+        filled in: fixtures, parameters, `self`; `options`, also as a dict, are the flags of the
+        pytest plugin."""
+        with _session(options, journal) as session:
+            experiment = self._choose(session, variant, arguments or {})
+            chosen = experiment.policy if policy is None else policy
+            yield structs.replace(experiment, policy=chosen, renderer=renderer)
 
     def _choose(
-        self, session: EvaluationSession, name: str | None, arguments: Mapping[str, object] | None
+        self, session: EvaluationSession, name: str | None, arguments: Mapping[str, object]
     ) -> "Experiment":
         variants = variants_of(self._definition, session.options)
         ids = [variant_.id for variant_ in variants]
@@ -118,7 +99,7 @@ class Evaluation:
             has = f"it has {', '.join(ids)}" if len(ids) > 1 else "it has but one: leave it out"
             raise UsageError(f"{self._definition.name} has no variant {name!r}; {has}")
         chosen = variants[0 if name is None else ids.index(name)]
-        return self._experiment(session, chosen, arguments or {})
+        return self._experiment(session, chosen, arguments)
 
     def _experiment(
         self, session: EvaluationSession, variant: Variant, arguments: Mapping[str, object]
@@ -151,6 +132,11 @@ class Evaluation:
         )
 
 
+_SIGNATURE = inspect.signature(Evaluation._begun)  # noqa: SLF001
+for _method in (Evaluation.evaluate, Evaluation.evaluate_async):
+    _method.__signature__ = _SIGNATURE  # type: ignore[union-attr]  # For editors.
+
+
 class Judged(list[object]):
     """What a function gave for many rows: a list that can be awaited, which gives itself."""
 
@@ -164,39 +150,29 @@ def _awaitable(found: object) -> object:
     return Judged(found) if isinstance(found, list) else found
 
 
+@contextmanager
 def _session(
     options: "Options | Mapping[str, object] | None", journal: str | None
-) -> EvaluationSession:
-    from msgspec import structs
-
-    from holdfast.records.encoding.declared import struct_from
-
+) -> Iterator[EvaluationSession]:
+    """What stops the block (`pytest.skip()`, say) is the user's, and goes to them as it is."""
     if isinstance(options, Mapping):
         options = struct_from(options, Options, "options")
     options = Options() if options is None else options
     if not isinstance(options, Options):
         raise UsageError(f"options wants an Options(…) or a dict, not {options!r:.100}")
-    return EvaluationSession(
-        options if journal is None else structs.replace(options, journal=str(journal))
-    )
-
-
-def _with_policy(
-    experiment: "Experiment",
-    policy: "Policy | str | Sequence[str] | None",
-    renderer: "Renderer | None",
-) -> "Experiment":
-    from msgspec import structs
-
-    return structs.replace(
-        experiment,
-        policy=experiment.policy if policy is None else policy,
-        renderer=renderer,
-    )
+    if journal is not None:
+        options = structs.replace(options, journal=str(journal))
+    session = EvaluationSession(options)
+    try:
+        yield session
+    except ScoringStopped as error:
+        raise error.raised from None
+    finally:
+        session.close()
 
 
 def _run(experiment: "Experiment") -> "Outcome":
-    """What stops it is the user's (a signal, `pytest.skip()`), and goes to them as it is."""
+    """A signal that stops it goes to the user as it is."""
     from holdfast.evaluation.running.experiment import perform
     from holdfast.evaluation.running.signals import Interrupted
 
@@ -204,8 +180,6 @@ def _run(experiment: "Experiment") -> "Outcome":
         return perform(experiment)
     except Interrupted as error:
         raise KeyboardInterrupt(str(error)) from error
-    except ScoringStopped as error:
-        raise error.raised from None
 
 
 def _check_arguments(definition: Definition, arguments: Mapping[str, object]) -> None:

@@ -1,11 +1,12 @@
 """Connecting to the policy that a setting is sampled from."""
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from msgspec import structs
 
+from holdfast.engine.arguments import hosted_address
 from holdfast.engine.connect import (
     Connection,
     EngineAddress,
@@ -13,18 +14,19 @@ from holdfast.engine.connect import (
     connect,
     connect_policy,
 )
-from holdfast.evaluation.definition.completion_params import Setting
-from holdfast.evaluation.running.providers import find_address, key_remedy
+from holdfast.engine.options import API_KEY
+from holdfast.evaluation.rows.completion_params import Setting
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.policy.client.endpoint import Denied
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import NoPolicy, Policy
-from holdfast.policy.providers import PROVIDERS, meant_provider, names_of
+from holdfast.policy.providers import PROVIDERS, meant_provider, names_of, provider_of
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import NoTokenizer
 from holdfast.records.errors import UsageError
 
+POLICY = "HOLDFAST_POLICY"
 EMBEDDED_MODEL = "tiny"
 """The name of the embedded engine's own model."""
 EMBEDDED = EngineAddress(source="the embedded engine, since no policy is named")
@@ -69,13 +71,7 @@ def _naming_key(
         # A policy of the caller's own has its key from them; what a judge is denied says so itself.
         is_ours = (policy is None or urls is not None) and str(error).startswith(error.answered)
         if is_ours and error.status in (401, 403):
-            remedy = key_remedy(
-                model=setting.model,
-                named=named or tuple(urls or ()),
-                base_url=setting.base_url,
-                api_key=setting.api_key,
-                environment=os.environ,
-            )
+            remedy = key_remedy(setting, named or tuple(urls or ()), os.environ)
             error.args = (f"{error.answered}; {remedy}",)
         raise
 
@@ -95,13 +91,7 @@ async def _connect(
         choose_model(names, (policy.model,), where=where, remedy=REMEDY)
         yield found
         return
-    address = find_address(
-        model=setting.model,
-        named=tuple(session.options.policy or urls or ()),
-        base_url=setting.base_url,
-        api_key=setting.api_key,
-        environment=os.environ,
-    )
+    address = find_address(setting, tuple(session.options.policy or urls or ()), os.environ)
     if address is None:
         _check_embedded(setting)
         address = structs.replace(EMBEDDED, folder=_folder(setting))
@@ -164,3 +154,43 @@ def _check_embedded(setting: Setting) -> None:
         f"no engine is named for model {model!r}{unknown}: name one with --holdfast-policy URL, or "
         "as base_url in the completion params"
     )
+
+
+# --- the address of the policy
+
+
+def find_address(
+    setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]
+) -> EngineAddress | None:
+    """`named` addresses go first, then the setting's own, the provider that the model's name begins
+    with, and HOLDFAST_POLICY. None where there is no address: the embedded engine serves."""
+    key = setting.api_key or environment.get(API_KEY)
+    if named:
+        return EngineAddress(urls=named, api_key=key, source="--holdfast-policy")
+    if setting.base_url is not None:
+        source = "the completion params' base_url"
+        return EngineAddress(urls=(setting.base_url,), api_key=key, source=source)
+    if setting.model is not None and provider_of(setting.model) is not None:
+        return hosted_address(
+            setting.model,
+            api_key=setting.api_key,
+            environment=environment,
+            instead="name another engine with --holdfast-policy URL",
+        )
+    if urls := environment.get(POLICY, "").split():
+        return EngineAddress(urls=tuple(urls), api_key=key, source=POLICY)
+    return None
+
+
+def key_remedy(setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """For an engine that answers 401: which key it was sent (see `find_address`), or where one is
+    put."""
+    sent = "it does not take the key that it was sent: that of"
+    provider = None if setting.model is None else provider_of(setting.model)
+    if setting.api_key:
+        return f"{sent} api_key in the completion_params"
+    if not named and setting.base_url is None and provider is not None:
+        return f"{sent} {PROVIDERS[provider].key}"
+    if environment.get(API_KEY):
+        return f"{sent} {API_KEY}; completion_params may have an api_key of their own"
+    return f"it was sent no key: put it into {API_KEY}, or into the completion_params as api_key"

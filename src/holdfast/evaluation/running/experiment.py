@@ -15,29 +15,27 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from holdfast.engine.connect import Connection, recorded_connection
-from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.guards.spending import SpendingLimitReached
 from holdfast.engine.judging.judge import Judge
-from holdfast.engine.progress import Progress
-from holdfast.engine.run_plan import RunPlan, plan_run
-from holdfast.engine.scoring.late import Together, score_late
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.running.engine import Ending, Engine
+from holdfast.engine.running.run_plan import RunPlan, plan_run
+from holdfast.engine.scoring.late import score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.evaluation.definition.completion_params import Setting, ids_of
-from holdfast.evaluation.definition.definition import Definition, Mode, Variant
-from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
-from holdfast.evaluation.processors.basic import NoOpRolloutProcessor
-from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.definition.definition import Definition, Mode, Variant, scorer_fingerprint
+from holdfast.evaluation.eval_protocol.basic import NoOpRolloutProcessor
+from holdfast.evaluation.eval_protocol.class_checks import import_models
+from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.report.row_table import first_rows
+from holdfast.evaluation.rows.completion_params import Setting, ids_of
 from holdfast.evaluation.rows.convert import task_of
-from holdfast.evaluation.rows.eval_protocol import import_models
-from holdfast.evaluation.rows.row import EvalMetadata
-from holdfast.evaluation.running.connect import addresses, connect_setting
+from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow
+from holdfast.evaluation.running.connect import POLICY, addresses, connect_setting
 from holdfast.evaluation.running.judges import check_judges, judges_in, judges_of
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
-from holdfast.evaluation.running.providers import POLICY
 from holdfast.evaluation.running.resume import (
     Opened,
     limited,
@@ -46,8 +44,7 @@ from holdfast.evaluation.running.resume import (
     rolled_out_already,
     settled_already,
 )
-from holdfast.evaluation.running.scorer import scorer_of
-from holdfast.evaluation.running.scorer_row import RowMaker, eval_metadata_of
+from holdfast.evaluation.running.scorer import eval_metadata_of, scorer_of, scorer_row
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
@@ -63,6 +60,7 @@ from holdfast.records.errors import EndpointDown, RunHeld
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
+from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.processors.training import samples_for
 from holdfast.rollout.threads.contain import in_background
@@ -86,6 +84,10 @@ class Experiment(Struct, frozen=True):
     """What of that says how rows are judged: with other values, they are scored anew."""
     policy: "Policy | str | Sequence[str] | None" = None
     renderer: Renderer | None = None
+
+    @property
+    def num_runs(self) -> int:
+        return self.session.options.num_runs or self.definition.num_runs
 
 
 class _Work(Struct):
@@ -130,14 +132,10 @@ async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Out
     rows = await experiment.variant.dataset.rows()
     tasks = [task_of(row, where=f"row {row.input_metadata.row_id!r}: ") for row in rows]
     async with opened_journal(place) as journal:
-        work = _Work(
-            experiment=experiment,
-            journal=journal,
-            tasks=tasks,
-            processor=_processor(experiment),
-            settings=_settings(experiment),
-            stop=stop,
-        )
+        is_no_op = experiment.session.options.no_op_rollout_processor
+        processor = NoOpRolloutProcessor() if is_no_op else experiment.definition.processor
+        settings = _settings(experiment)
+        work = _Work(experiment, journal, tasks, processor, settings, stop)
         runs = await _runs(work)
         return None if stop.requested else await _outcome(work, runs, place)
 
@@ -157,7 +155,7 @@ async def _runs(work: _Work) -> list[Run]:
             work.journal,
             runs,
             _scorer(work, runs),
-            together=Together.ALL if whole else Together.TASK,
+            whole=whole,
             settings=work.settings,
             stop=work.stop,
         )
@@ -213,15 +211,17 @@ async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
 
 
 def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
-    definition, options = work.experiment.definition, work.experiment.session.options
-    num_runs = options.num_runs or definition.num_runs
+    definition = work.experiment.definition
     per_run = definition.samples or setting.samples or samples_for(work.processor, None)
     base = work.experiment.name
-    is_no_op = isinstance(work.processor, NoOpRolloutProcessor)
+    processor = work.processor
+    is_no_op = isinstance(processor, NoOpRolloutProcessor)
+    if isinstance(processor, RowsRolloutProcessor):
+        processor = processor.under(setting.params)
     return plan_run(
         limited(f"{base}[{name}]" if name else base),
         tasks=work.tasks,
-        processor=_with_params(work.processor, setting),
+        processor=processor,
         rollout=fingerprinted(work.processor) if is_no_op else definition.rollout,
         scorer_code=scorer_fingerprint(
             definition,
@@ -230,7 +230,7 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
             judges=[judge.identity for judge in judges_in(work.experiment.arguments)],
             tasks=tasks_digest(work.tasks),
         ),
-        samples=num_runs * per_run,
+        samples=work.experiment.num_runs * per_run,
         sampling=setting.sampling,
         seed=definition.seed,
         group=RETRIES_ONLY,
@@ -375,34 +375,23 @@ def _finished_note(run: Run) -> str:
 # --- parts of the work
 
 
-def _processor(experiment: Experiment) -> RolloutProcessor:
-    if experiment.session.options.no_op_rollout_processor:
-        return NoOpRolloutProcessor()
-    return experiment.definition.processor
-
-
-def _with_params(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
-    """A processor of rows gets the completion params that they are rolled out with."""
-    if isinstance(processor, RowsRolloutProcessor):
-        return processor.under(setting.params)
-    return processor
-
-
 def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     experiment = work.experiment
     definition, variant = experiment.definition, experiment.variant
     import_models(definition.function)
-    maker = RowMaker(
-        definition,
-        {
-            run.spec.name: (run.spec, setting)
-            for run, setting in zip(runs, variant.settings, strict=False)
-        },
-        eval_metadata=_eval_metadata(experiment),
-    )
+    settings = {
+        run.spec.name: setting for run, setting in zip(runs, variant.settings, strict=False)
+    }
+    specs = {run.spec.name: run.spec for run in runs}
+    evaluation = _eval_metadata(experiment)
+
+    def row_of(view: TrajectoryView) -> EvaluationRow:
+        spec, setting = specs[view.key.run], settings[view.key.run]
+        return scorer_row(view, spec, setting, mode=definition.mode, evaluation=evaluation)
+
     return scorer_of(
         definition.function,
-        row_of=maker.row,
+        row_of=row_of,
         arguments={**experiment.arguments, **variant.keywords},
         several=definition.mode is not Mode.POINTWISE,
         log=None if definition.logger is None else definition.logger.log,
@@ -410,31 +399,29 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
 
 
 def _eval_metadata(experiment: Experiment) -> EvalMetadata:
-    definition = experiment.definition
-    num_runs = experiment.session.options.num_runs or definition.num_runs
-    return eval_metadata_of(definition, num_runs=num_runs, threshold=_threshold(experiment))
+    return eval_metadata_of(
+        experiment.definition, num_runs=experiment.num_runs, threshold=_threshold(experiment)
+    )
 
 
 def _settings(experiment: Experiment) -> Settings:
     definition, options = experiment.definition, experiment.session.options
-    retrying, defaults = definition.retrying, Settings()
-    retries = (options.max_retry, retrying.max_retry, defaults.max_retry)
+    named = {
+        "max_retry": options.max_retry,
+        "max_cost": options.max_cost,
+        "max_tokens_total": options.max_tokens_total,
+        "patience": options.patience,
+        "prices": options.price,
+    }
+    chosen = {name: value for name, value in named.items() if value is not None}
     return Settings(
+        **{**definition.retrying.settings, **chosen},
         concurrency=options.max_concurrency or definition.max_concurrent_rollouts,
-        max_retry=next(limit for limit in retries if limit is not None),
-        backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
-        backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
-        backoff_growth=retrying.backoff_growth or defaults.backoff_growth,
-        retry_rule=retrying.rule,
         scoring=ScoringPolicy(
             tries=definition.scorer_tries,
             timeout=definition.scorer_timeout,
             concurrency=options.max_concurrent_evaluations or definition.max_concurrent_evaluations,
         ),
-        max_cost=options.max_cost,
-        max_tokens_total=options.max_tokens_total,
-        patience=defaults.patience if options.patience is None else options.patience,
-        prices=options.price,
     )
 
 
@@ -444,17 +431,16 @@ def _settings(experiment: Experiment) -> Settings:
 async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
     experiment = work.experiment
     definition, options = experiment.definition, experiment.session.options
-    num_runs = options.num_runs or definition.num_runs
     fails = definition.retrying.fail_on_permanent_failure
     if options.fail_on_permanent_failure is not None:
         fails = options.fail_on_permanent_failure
-    prices = _settings(experiment).price_table
+    prices = work.settings.price_table
     parts, pages, tables = [], [], []
     for run in runs:
         results = await results_of(
             work.journal,
             run,
-            num_runs=num_runs,
+            num_runs=experiment.num_runs,
             source=place,
             prices=prices,
         )
@@ -480,7 +466,7 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
                 run,
                 Path(options.report),
                 verdict=verdict,
-                num_runs=num_runs,
+                num_runs=experiment.num_runs,
                 source=place,
                 decode=work.decode,
                 prices=prices,

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, rows
-from holdfast.engine.prices import Prices
+from holdfast.engine.export.prices import Prices
 from holdfast.evaluation.rows.row import EvalMetadata
 from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.verdict import Verdict
@@ -65,7 +65,7 @@ async def write_page(
     prices: Prices | None = None,
 ) -> str:
     """The run as one HTML file; returns its `file://` link."""
-    from holdfast.evaluation.report import report_file, write_report
+    from holdfast.evaluation.report.writer import report_file, write_report
 
     with _writing("--holdfast-report", folder):
         folder.mkdir(parents=True, exist_ok=True)

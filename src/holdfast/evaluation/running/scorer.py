@@ -4,15 +4,21 @@ The function is given a row (or rows) of its own, made anew for each call: whate
 nothing recorded changes with it. What it returns becomes a `Score`; an `EvaluateResult` is kept
 whole. What it raises fails its own rows only, with the traceback; the engine sees to that. Only
 what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
+
+A function may return its rows in any order. A returned row is the given one with its `rollout_id`;
+a row that the function made itself, without a `rollout_id`, is the given one with its `row_id`.
+Results that are no rows (numbers, dicts, an EvaluateResult) name no row and go by their position.
 """
 
 import inspect
 import sys
 import unittest
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy, deepcopy
 from typing import Any
 
+from msgspec.structs import asdict
 from pydantic import BaseModel, ValidationError
 
 from holdfast.engine.scoring.scorer import (
@@ -21,19 +27,25 @@ from holdfast.engine.scoring.scorer import (
     Scorer,
     check_named,
     group_scorer,
+    listed,
     read_metric,
     read_reward,
     shown,
 )
-from holdfast.evaluation.definition.function import called_by, never_returns
-from holdfast.evaluation.rows.eval_protocol import adopt_models
+from holdfast.evaluation.definition.definition import Definition, Mode
+from holdfast.evaluation.definition.validate import called_by, never_returns
+from holdfast.evaluation.eval_protocol.class_checks import match_models
+from holdfast.evaluation.rows.completion_params import Setting
+from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.result import EvaluateResult
-from holdfast.evaluation.rows.row import EvaluationRow
-from holdfast.evaluation.running.returned_rows import GivenRows
+from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
+from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.records.errors import ScoringStopped, UsageError
+from holdfast.records.run import RunSpec
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import as_number
 
+REMEDY = "return each of the rows that it was given once, in any order"
 RowOf = Callable[[TrajectoryView], EvaluationRow]
 Log = Callable[[EvaluationRow], object]
 ACCEPTED = (
@@ -89,9 +101,9 @@ def _with_result(row: EvaluationRow, found: object, score: Score, called: str) -
 
 
 def _judged(
-    given_to: Callable[[Any], GivenRows],
-    judge: Callable[[GivenRows], Any],
-    read: Callable[[object, GivenRows], object],
+    given_to: "Callable[[Any], GivenRows]",
+    judge: "Callable[[GivenRows], Any]",
+    read: "Callable[[object, GivenRows], object]",
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
@@ -121,7 +133,7 @@ def _judged(
 @contextmanager
 def _judging() -> Iterator[None]:
     """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
-    is_met = adopt_models()
+    is_met = match_models()
     try:
         yield
     except BaseException as error:
@@ -130,7 +142,7 @@ def _judging() -> Iterator[None]:
         if isinstance(error, _raised_by("fail")):
             raise AssertionError(str(error)) from error
         raise
-    if not is_met and adopt_models():
+    if not is_met and match_models():
         raise UsageError(
             "eval_protocol was first imported while rows were judged, so that its functions may "
             "have taken this row for a foreign one: import it at the top of the evaluation's file"
@@ -228,3 +240,123 @@ def _of_result(result: EvaluateResult) -> Score:
         reasons=reasons,
         details=result.model_dump(mode="json", exclude_unset=True),
     )
+
+
+# --- the row that the function gets
+
+
+def scorer_row(
+    view: TrajectoryView, spec: RunSpec, setting: Setting, *, mode: Mode, evaluation: EvalMetadata
+) -> EvaluationRow:
+    """A new row for each call: a scorer may change it as it likes."""
+    row = row_of(_unscored(view), spec)
+    metadata = row.input_metadata
+    metadata.completion_params = {**(metadata.completion_params or {}), **deepcopy(setting.params)}
+    metadata.session_data = {**(metadata.session_data or {}), "mode": mode.value}
+    index = view.key.sample // max(1, spec.samples // evaluation.num_runs)
+    row.execution_metadata.run_id = f"{spec.name}/{index}"
+    row.eval_metadata = evaluation.model_copy(deep=True)
+    return row
+
+
+def eval_metadata_of(
+    definition: Definition, *, num_runs: int, threshold: Threshold | None
+) -> EvalMetadata:
+    """`num_runs` and `threshold` are those of the session, which may change the decorator's."""
+    # Not validated: ours may be above the 1 that eval-protocol allows.
+    passed = None if threshold is None else EvaluationThreshold.model_construct(**asdict(threshold))
+    return EvalMetadata(
+        name=definition.function.__name__,
+        description=definition.function.__doc__,
+        num_runs=num_runs,
+        aggregation_method=definition.aggregation.value,
+        passed_threshold=passed,
+    )
+
+
+def _unscored(view: TrajectoryView) -> TrajectoryView:
+    """Without an earlier scorer's word, which the next one might take for its own."""
+    if view.history.scored is None:
+        return view
+    history = copy(view.history)
+    history.scored = None
+    return TrajectoryView(view.key, view.task, history)
+
+
+# --- which of the given rows each returned row is
+
+
+class GivenRows:
+    """The rows of one call, under the ids that they had before the function could change them."""
+
+    def __init__(self, rows: list[EvaluationRow]):
+        self.rows = rows
+        self._rollout_ids = [str(row.execution_metadata.rollout_id) for row in rows]
+        self._by_rollout = {name: [place] for place, name in enumerate(self._rollout_ids)}
+        self._by_row: dict[str | None, list[int]] = {}
+        for place, row in enumerate(rows):
+            self._by_row.setdefault(row.input_metadata.row_id, []).append(place)
+
+    def check_own(self, result: object, called: str) -> None:
+        """Refuses another rollout's row as the result for the only row that was given."""
+        if _is_row(result) and _rollout_id(result) not in (None, *self._rollout_ids):
+            raise NotAScore(
+                f"{called} returned the row {_name(result)} for the row {self._rollout_ids[0]}; "
+                "return the row that it was given"
+            )
+
+    def in_order(self, results: object, called: str) -> Sequence[object]:
+        """The results, one for each given row and in the order of those. Raises `NotAScore`, which
+        names the row, where a row is missing, was returned twice or was not given."""
+        if not isinstance(results, Sequence) or not any(map(_is_row, results)):
+            return listed(results, len(self.rows), called)
+        by_place: dict[int, object] = {}
+        for row in results:
+            place = self._place(row, called)
+            if place in by_place:
+                name = self._rollout_ids[place]
+                raise NotAScore(f"{called} returned the row {name} twice; {REMEDY}")
+            by_place[place] = row
+        for place, name in enumerate(self._rollout_ids):
+            if place not in by_place:
+                raise NotAScore(f"{called} did not return the row {name}; {REMEDY}")
+        return [by_place[place] for place in range(len(self.rows))]
+
+    def _place(self, row: object, called: str) -> int:
+        if not _is_row(row):
+            raise NotAScore(f"{called} returned {shown(row)} in a list of rows; {REMEDY}")
+        rollout_id, row_id = _rollout_id(row), _row_id(row)
+        if rollout_id is None:
+            places = self._by_row.get(row_id, [])
+        else:
+            places = self._by_rollout.get(rollout_id, [])
+        if len(places) > 1:
+            raise NotAScore(
+                f"{called} returned a row without a rollout_id, and {len(places)} rows have its "
+                f"row_id {row_id!r}; {REMEDY}"
+            )
+        if not places:
+            raise NotAScore(
+                f"{called} returned the row {_name(row)}, which it was not given; {REMEDY}"
+            )
+        return places[0]
+
+
+def _is_row(result: object) -> bool:
+    """Also a row of eval-protocol's own class."""
+    return hasattr(result, "evaluation_result")
+
+
+def _name(row: object) -> str:
+    return str(_rollout_id(row) or _row_id(row) or "without an id")
+
+
+def _rollout_id(row: Any) -> str | None:
+    """None where the function made the row: then the id is the field's default."""
+    metadata = row.execution_metadata
+    return metadata.rollout_id if "rollout_id" in metadata.model_fields_set else None
+
+
+def _row_id(row: Any) -> str | None:
+    found: str | None = row.input_metadata.row_id
+    return found

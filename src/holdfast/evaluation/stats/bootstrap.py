@@ -62,7 +62,6 @@ def bootstrap(
     totals: Sequence[Totals],
     *,
     combine: Combine = mean_of_runs,
-    confidence: float = CONFIDENCE,
     seed: int = SEED,
     resamples: int | None = None,
 ) -> Bootstrap | None:
@@ -80,19 +79,18 @@ def bootstrap(
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1))
     if found[-1] - found[0] <= rounding(estimate):
         return Bootstrap(estimate, 0.0, (estimate, estimate), len(found))
-    interval = _bca(found, estimate, _jackknife(totals, combine), confidence=confidence)
+    interval = _bca(found, estimate, _jackknife(totals, combine))
     return Bootstrap(mean, spread, interval, len(found))
 
 
 def bootstrap_interval(
     clusters: Clusters,
     *,
-    confidence: float = CONFIDENCE,
     seed: int = SEED,
     resamples: int | None = None,
 ) -> Interval | None:
     """The BCa interval of the mean over all scores; None with fewer than two tasks."""
-    found = bootstrap(totals_of([clusters]), confidence=confidence, seed=seed, resamples=resamples)
+    found = bootstrap(totals_of([clusters]), seed=seed, resamples=resamples)
     return None if found is None else found.interval
 
 
@@ -169,14 +167,12 @@ def _jackknife(totals: Sequence[Totals], combine: Combine) -> list[float]:
     return found
 
 
-def _bca(
-    found: list[float], estimate: float, jackknife: list[float], *, confidence: float
-) -> Interval:
+def _bca(found: list[float], estimate: float, jackknife: list[float]) -> Interval:
     near = rounding(estimate)
     below = sum(value < estimate - near for value in found)
     same = sum(abs(value - estimate) <= near for value in found)
     rank = (below + same / 2) / len(found)
-    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+    tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
     if not 0 < rank < 1:
         return _quantile(found, tails[0]), _quantile(found, tails[1])
     bias, pull = _NORMAL.inv_cdf(rank), _acceleration(jackknife)

@@ -6,15 +6,14 @@ tasks that ask something else, rows that failed.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.engine.report import many
+from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
-from holdfast.evaluation.stats.summary import escape_text
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 from holdfast.records.task import Task
@@ -218,9 +217,8 @@ def _format_wins(pairs: Paired) -> str:
 def _format_left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
     lines = []
     if only:
-        names = ", ".join(escape_text(task) for task in only[:MAX_LISTED])
-        more = ", …" if len(only) > MAX_LISTED else ""
-        lines.append(f"  left out: {many(len(only), 'task')} that only {name} has: {names}{more}")
+        tasks = many(len(only), "task")
+        lines.append(f"  left out: {tasks} that only {name} has: {_listed(only)}")
     missing = side.rows - side.scored
     if missing:
         lines.append(
@@ -230,11 +228,15 @@ def _format_left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
     return lines
 
 
+def _listed(tasks: Sequence[str]) -> str:
+    names = ", ".join(escape_text(task) for task in tasks[:MAX_LISTED])
+    return f"{names}, …" if len(tasks) > MAX_LISTED else names
+
+
 def _format_changed(found: Comparison) -> list[str]:
     if not found.changed:
         return []
-    names = ", ".join(escape_text(task) for task in found.changed[:MAX_LISTED])
-    names += ", …" if len(found.changed) > MAX_LISTED else ""
+    names = _listed(found.changed)
     what = f"{many(len(found.changed), 'task')} with other messages or another ground truth in B"
     if found.by_id:
         return [f"  compared by id alone: {what}: {names}"]

@@ -5,7 +5,7 @@ Pure functions of numbers, without numpy; the order of tasks and samples changes
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -90,12 +90,12 @@ def pass_rate(
     k: int,
     *,
     all_of_them: bool = False,
-    is_correct: Callable[[float], bool] = lambda score: score >= 1.0,
 ) -> PassRate | None:
-    """pass@k (or pass^k) over the tasks with at least k scores; None if there are none."""
+    """pass@k (or pass^k) over the tasks with at least k scores; None if there are none. A score of
+    1 or more is correct."""
     rate_of_task = pass_all if all_of_them else pass_at
     values = [
-        rate_of_task(len(scores), sum(map(is_correct, scores)), k)
+        rate_of_task(len(scores), sum(score >= 1.0 for score in scores), k)
         for _, scores in sorted(clusters.items())
         if len(scores) >= k
     ]
@@ -165,18 +165,15 @@ def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
     means_a, means_b = ([_mean(run[name]) for name in common] for run in (a, b))
     differences = [_difference(*means) for means in zip(means_a, means_b, strict=True)]
     by_task = dict(zip(common, differences, strict=True))
-    estimate = clustered_mean({name: (difference,) for name, difference in by_task.items()})
+    clusters = {name: (difference,) for name, difference in by_task.items()}
+    estimate = clustered_mean(clusters)
     assert estimate is not None, "there are common tasks"
-    wins, losses = (
-        sum(difference > 0 for difference in differences),
-        sum(difference < 0 for difference in differences),
-    )
+    wins = sum(difference > 0 for difference in differences)
+    losses = sum(difference < 0 for difference in differences)
     return Paired(
         difference=estimate.value,
         standard_error=estimate.standard_error,
-        interval=bootstrap_interval(
-            {name: (difference,) for name, difference in by_task.items()}, seed=seed
-        ),
+        interval=bootstrap_interval(clusters, seed=seed),
         p_value=sign_flip_p_value(differences, seed=seed),
         sign_p_value=sign_test_p_value(wins, losses),
         wins=wins,

@@ -4,11 +4,9 @@ Read from the journal with one trajectory in memory at a time. Only final scores
 failed for good, or is not settled yet, has none (I5).
 """
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
-from holdfast.engine.prices import Cost, Prices
+from holdfast.engine.export.prices import Cost, Prices
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
@@ -200,7 +198,7 @@ class Collector:
             samples=spec.samples,
             num_runs=self._num_runs,
             created=self._run.created,
-            roots=_sort_roots(self._roots.values()),
+            roots=tuple(sorted(self._roots.values(), key=_root_order)),
             spec=spec,
             source=self._source,
             prices=self._prices,
@@ -260,8 +258,5 @@ def _is_disturbed(summary: Summary) -> bool:
     )
 
 
-def _sort_roots(roots: Iterable[Root]) -> tuple[Root, ...]:
-    ordered = sorted(
-        roots, key=lambda root: (-root.permanent, -root.failures, root.phase, root.root)
-    )
-    return tuple(ordered)
+def _root_order(root: Root) -> tuple[int, int, str, str]:
+    return -root.permanent, -root.failures, root.phase, root.root

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.engine.report import many, sampled_text, usage_text
+from holdfast.engine.report import escape_text, many, sampled_text, usage_text
 from holdfast.evaluation.stats.estimates import Estimate, PassRate, bound_when_all_alike
 from holdfast.evaluation.stats.results import Results, Root, RowResult
 from holdfast.evaluation.stats.verdict import Aggregation, Verdict
@@ -41,13 +41,6 @@ def summary_text(results: Results, verdict: Verdict) -> str:
     lines += _format_failures(results.roots)
     lines.append(_format_commands(results))
     return "\n".join(line for line in lines if line)
-
-
-def escape_text(text: str) -> str:
-    """One line, with control characters as escapes."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def _format_head(results: Results, verdict: Verdict) -> str:
@@ -155,17 +148,14 @@ def _format_failures(roots: Sequence[Root]) -> list[str]:
             f"({final}; for instance {escape_text(root.example)})"
         )
         text = fold_traceback(root.traceback).rstrip()
-        if root.permanent and not _is_said(text, root):
+        # A traceback without frames may say nothing but the message.
+        is_said = "\n" not in text and text.endswith(root.message)
+        if root.permanent and not is_said:
             last = _from_user_code(text.splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {escape_text(line)}" for line in last]
     if len(roots) > MAX_ROOTS:
         lines.append(f"  … and {many(len(roots) - MAX_ROOTS, 'other kind')} of failure")
     return lines
-
-
-def _is_said(text: str, root: Root) -> bool:
-    """Whether a traceback without frames says nothing but the message."""
-    return "\n" not in text and text.endswith(root.message)
 
 
 def _from_user_code(lines: list[str]) -> list[str]:
@@ -262,12 +252,7 @@ def _own_fields(results: Results, verdict: Verdict) -> Fields:
     lists: Fields = {
         "pass_at": {str(rate.k): rate.value for rate in verdict.pass_at},
         "pass_all": {str(rate.k): rate.value for rate in verdict.pass_all},
-        "failures": [_root_fields(rate) for rate in results.roots],
+        "failures": [msgspec.structs.asdict(root) for root in results.roots],
         "slowest": [{"row": row.name, "seconds": row.seconds} for row in slowest(results.rows)],
     }
     return plain | lists
-
-
-def _root_fields(root: Root) -> Fields:
-    fields: Fields = msgspec.structs.asdict(root)
-    return fields

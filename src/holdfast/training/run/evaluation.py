@@ -6,8 +6,8 @@ from msgspec import Struct, structs
 
 from holdfast.engine.connect import Connection
 from holdfast.engine.open_run import open_run
-from holdfast.engine.progress import Progress
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError

@@ -2,7 +2,7 @@
 
 import time
 
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress.counters import Progress
 
 
 class TrainingProgress(Progress):

@@ -12,7 +12,7 @@ from msgspec import structs
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.open_run import TRAINED_MODEL
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import Renderer

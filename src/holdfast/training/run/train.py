@@ -17,9 +17,9 @@ from msgspec import Struct, field, structs
 from holdfast.embedded.model.files import model_folder
 from holdfast.engine.arguments import sampling_from, settings_from
 from holdfast.engine.connect import Connection, EngineAddress
-from holdfast.engine.engine import Ending
 from holdfast.engine.open_run import TRAINER
-from holdfast.engine.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop

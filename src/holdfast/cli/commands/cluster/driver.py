@@ -33,8 +33,8 @@ from holdfast.cluster.messages import Place, ProcessJob, ScorerAddress, WorkerRe
 from holdfast.cluster.nodes import check_gpus, check_resources, live_nodes, probe_nodes
 from holdfast.cluster.run_workers import ClusterSettings, RunWorkers
 from holdfast.cluster.scorer_process import ScorerJob
-from holdfast.engine.progress import WatchedProgress
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.progress.counters import WatchedProgress
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal, RunProgress, Worker

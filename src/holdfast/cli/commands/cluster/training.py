@@ -15,7 +15,7 @@ from holdfast.cli.commands.cluster import checks
 from holdfast.cli.commands.cluster.driver import OVER, Driver
 from holdfast.cli.setup.user_code import split
 from holdfast.cluster.connection import connected
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal, RunProgress

@@ -28,9 +28,9 @@ from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cluster.child import Child
 from holdfast.cluster.messages import Order, ScorerAddress, WorkerReport
 from holdfast.engine.connect import Connection
-from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
-from holdfast.engine.run_plan import RunPlan, check_supported
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.run_plan import RunPlan, check_supported
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop

@@ -26,7 +26,7 @@ from holdfast.convert.selection import Branches, MissingReward
 from holdfast.convert.sft import SftLayout
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, is_kept, rows
-from holdfast.engine.prices import chosen_prices
+from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import many
 from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named

@@ -10,11 +10,10 @@ from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.text import print_json, visible
-from holdfast.engine.prices import chosen_prices
+from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import Look, as_text, build, many
-from holdfast.evaluation.report import Written, write_report
-from holdfast.evaluation.report.pieces import Decode
 from holdfast.evaluation.report.row_table import RowCollector
+from holdfast.evaluation.report.writer import Decode, Written, write_report
 from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import TrajectoryRow

@@ -12,7 +12,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.colours import paint
 from holdfast.cli.terminal.text import date_text, print_json, visible, visible_name
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
-from holdfast.engine.prices import Prices, chosen_prices
+from holdfast.engine.export.prices import Prices, chosen_prices
 from holdfast.engine.report import as_text, build, many, sampled_text, usage_text
 from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named

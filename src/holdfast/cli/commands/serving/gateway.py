@@ -19,7 +19,7 @@ from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import SCORE, load_module, scorer_in, split
 from holdfast.cli.terminal.gateway_log import log_to
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.run_plan import NO_CODE
+from holdfast.engine.running.run_plan import NO_CODE
 from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor

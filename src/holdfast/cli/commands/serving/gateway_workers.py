@@ -20,8 +20,8 @@ from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import CODES
 from holdfast.cli.terminal.text import notify
-from holdfast.engine.progress import WatchedProgress
-from holdfast.engine.run_plan import RunPlan
+from holdfast.engine.progress.counters import WatchedProgress
+from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.scoring.retry import open_for_retry
 from holdfast.gateway.address import Address, advertised_url
 from holdfast.gateway.agents.temp_dirs import scratch

@@ -1,0 +1,443 @@
+"""The engine: works through a run until every trajectory is settled or the run is stopped.
+
+Owns every task that it starts. However it ends (finished, stopped, killed by an error of its own)
+no task is left, every append that was begun is durable or refused, and the leases are given back.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from msgspec import Struct, structs
+
+from holdfast import crashpoint
+from holdfast.clock import Clock, SystemClock
+from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
+from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
+from holdfast.engine.guards.processor_setup import clean_up, set_up
+from holdfast.engine.guards.spending import Spending
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.running.attempt import FATAL, TrajectoryRunner
+from holdfast.engine.scoring.retry import open_for_retry
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
+from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
+from holdfast.journal.process import this_process
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import HoldfastError, JournalError, RunStopped
+from holdfast.records.failure import as_exception
+from holdfast.records.history import History
+from holdfast.records.run import RecordedCommand, Run
+from holdfast.records.samples.summary import summarize
+from holdfast.records.step import Record
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.replay.current_code import enter_trajectory
+from holdfast.rollout.replay.run_context import RunContext
+from holdfast.rollout.replay.speaker import Speaker
+from holdfast.rollout.threads.contain import in_background
+
+CLAIM_AHEAD = 64
+STAND_BY_SECONDS = 1.0
+
+
+class Ending(Struct, frozen=True):
+    """How a run ended."""
+
+    stopped: str
+    """Why it stopped early; "" when it worked through everything that it could claim."""
+    cuts: tuple[Cut, ...]
+    fatal: BaseException | None
+    loop_blocks: tuple[LoopBlock, ...] = ()
+    """The lines that blocked the event loop."""
+    spent: bool = False
+    """Whether a limit on what is spent stopped it."""
+
+
+class TrajectoryCancelled(HoldfastError):
+    """Something in this process cancelled a trajectory's task, which is the engine's alone."""
+
+
+class _Group:
+    """The members of one claim that are on their way."""
+
+    def __init__(self, claim: Claim):
+        self.claim = claim
+        self.waiting = len(claim.open)
+        self.members: list[Member] = []
+
+
+class Engine:
+    """One run, one worker. Use it once."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        journal: Journal,
+        policy: Policy,
+        renderer: Renderer,
+        processor: RolloutProcessor,
+        scorer: Scorer | None = None,
+        settles: bool = True,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        reopen_failed: bool = False,
+        lost_versions: Collection[str] = (),
+        command: RecordedCommand | None = None,
+        on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
+    ):
+        """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
+        for a scoring that comes later (`late_scoring`). What had begun with one of `lost_versions`
+        begins anew."""
+        assert settles or scorer is None, "a scorer settles what it scores"
+        self._run = run
+        self._journal = journal
+        self._policy = policy
+        self._processor = processor
+        self._settings = settings or Settings()
+        self._clock = clock or SystemClock()
+        self._progress = progress or Progress()
+        self._progress.seconds_down = lambda: policy.seconds_down
+        self._reopen_failed = reopen_failed
+        self._command = command
+        self._on_joined = on_joined
+        self.stop = stop or Stop()
+        self._cuts: list[Cut] = []
+        self._loop_blocks: tuple[LoopBlock, ...] = ()
+        self._slots = Slots(self._settings.concurrency)
+        # Finished trajectories wait for their scores outside the slots, but not without bound.
+        self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
+        self._suspects = Suspects(self.stop)
+        self._spending = Spending(self._settings, self.stop, is_shared=self._settings.join)
+        self._buffer: deque[tuple[_Group, Lease]] = deque()
+        self._cancels = False
+        self._sealed = True
+        self._scoring = (
+            Scoring(
+                scorer,
+                self._scoring_policy(),
+                journal,
+                self._clock,
+                on_record=self._spending.take,
+                patience=self._settings.patience,
+                is_spent=lambda: self.stop.spent,
+            )
+            if scorer
+            else None
+        )
+        context = RunContext(
+            spec=run.spec,
+            journal=journal,
+            speaker=Speaker(processor.wrap_policy(policy), renderer),
+            clock=self._clock,
+            worker=str(this_process()),
+            on_divergence=self._settings.on_divergence,
+            lost_versions=frozenset(lost_versions),
+            partial_tokens=self._settings.partial_tokens,
+            stop=self.stop.event,
+            on_record=self._recorded,
+            on_cut=self._cuts.append,
+        )
+        self._runner = TrajectoryRunner(
+            context, processor, settings=self._settings, settles=scorer is None and settles
+        )
+        self._settles = settles
+
+    async def work(self) -> Ending:
+        """Joins the run, works, and leaves. Raises only for what cannot be worked around."""
+        worker = await self._journal.join(
+            self._run,
+            this_process(),
+            lease_seconds=self._settings.lease_seconds,
+            share=self._settings.join,
+        )
+        try:
+            scoring = self._scoring
+            async with contextlib.nullcontext() if scoring is None else scoring.scorer.in_use():
+                if self._on_joined is not None:
+                    await self._on_joined(worker)
+                if self._reopen_failed:
+                    await open_for_retry(self._journal, self._run)
+                await self._spending.read(self._journal, self._run)
+                # A processor is not set up for nothing: it may start a browser.
+                if await self._has_work() and not self.stop.requested:
+                    if self._command is not None and self._command != self._run.spec.command:
+                        await self._journal.annotate_run(self._run, command=self._command)
+                    await self._work(worker)
+                is_over = self.stop.spent and not await self._has_work()
+        finally:
+            await self._leave(worker)
+        # What was in flight at the limit may have been the rest.
+        reason, spent = ("", False) if is_over else (self._why_stopped(), self.stop.spent)
+        cuts = tuple(self._cuts)
+        return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
+
+    def _why_stopped(self) -> str:
+        """A limit on what is spent is said with what was in flight when it was reached, too."""
+        reached = self._spending.reached() if self.stop.spent else ""
+        return reached or self.stop.reason
+
+    def _scoring_policy(self) -> ScoringPolicy:
+        """A verdict in flight is paid for as a reply is: where there is a limit on what is spent,
+        no more of them are in flight than replies may be."""
+        policy, settings = self._settings.scoring, self._settings
+        most = settings.concurrency if self._spending.is_limited else policy.concurrency
+        return structs.replace(policy, concurrency=min(policy.concurrency, most))
+
+    def _recorded(self, record: Record) -> None:
+        self._progress.record(record)
+        self._spending.take(record)
+
+    async def _has_work(self) -> bool:
+        """Whether anything of the run is open, here or at another worker's, or may be admitted."""
+        now = await self._journal.progress(self._run)
+        self._progress.total = now.planned
+        self._progress.done_before = now.settled - self._progress.done
+        self._progress.failed_before = now.failed - self._progress.failed
+        self._sealed = now.sealed
+        return not now.is_over
+
+    async def _work(self, worker: Worker) -> None:
+        others = self._spending.watch(self._journal, self._run)
+        await self._read_rewards()
+        helpers = (self._beat(worker), self._watch_deadline(), others)
+        try:
+            async with in_background(*helpers, name="heartbeat and deadline"):
+                await set_up(self._processor, self.stop)
+                with watch_loop() as watch:
+                    try:
+                        await self._trajectories(worker)
+                    finally:
+                        self._loop_blocks = watch.found
+        finally:
+            await clean_up(self._processor, self.stop)
+
+    async def _leave(self, worker: Worker) -> None:
+        try:
+            await self._journal.leave(worker)
+        except JournalError as error:
+            # The leases run out by themselves; the reason why matters more than this one.
+            self.stop.fail(error)
+
+    # --- admission
+
+    async def _trajectories(self, worker: Worker) -> None:
+        running: set[asyncio.Task[None]] = set()
+        admission = asyncio.create_task(self._admit(worker, running), name="admission")
+        try:
+            await self.stop.wait_or(admission)
+            if not self.stop.requested:
+                await admission
+                await self._until_done(running)
+        except BaseException as error:
+            self.stop.fail(error)
+            raise
+        finally:
+            admission.cancel()
+            await asyncio.wait({admission})
+            await self._wind_down(running)
+        if not admission.cancelled() and admission.exception() is not None:
+            await admission
+
+    async def _until_done(
+        self, running: "set[asyncio.Task[None]]", event: asyncio.Event | None = None
+    ) -> None:
+        """Returns when all trajectories are done, or a stop is requested (or `event` is set)."""
+        if running:
+            await self.stop.cancels(_all_of(running), name="all trajectories", event=event)
+
+    async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
+        """Lets what is in flight reach its next step, then cancels, and waits for the end."""
+        if self.stop.fatal is None and self.stop.spent:
+            # What is in flight at a limit on what is spent is paid for: it may take its time.
+            await self._until_done(running, self.stop.hurried)
+        # A stop by the user, or by a scorer, says nothing about the replies that are on their way.
+        if running and (self.stop.fatal is None or self.stop.in_scoring):
+            await asyncio.wait(set(running), timeout=self._settings.grace)
+        self._cancels = True
+        for task in list(running):
+            task.cancel()
+        if running:
+            await asyncio.wait(set(running))
+        self._progress.running = 0  # Nor do those that wait for the others of their group.
+
+    async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
+        while not self.stop.requested:
+            await self._unsettled.acquire()
+            await self._slots.acquire()
+            try:
+                await self._policy.ready()
+                found = await self._next(worker) or await self._wait_for_work(worker)
+            except FATAL as error:
+                self.stop.fail(error)
+                return
+            if found is None:
+                return
+            task = asyncio.create_task(self._trajectory(*found), name=f"{found[1].key}")
+            running.add(task)
+            task.add_done_callback(running.discard)
+            crashpoint.reach("engine.admitted")
+
+    async def _next(self, worker: Worker) -> tuple[_Group, Lease] | None:
+        if not self._buffer:
+            ahead = min(CLAIM_AHEAD, self._most_to_claim) // self._run.spec.samples
+            claims = await self._journal.claim(worker, groups=max(1, ahead))
+            for claim in claims:
+                group = _Group(claim)
+                self._buffer.extend((group, lease) for lease in claim.open)
+        return self._buffer.popleft() if self._buffer else None
+
+    @property
+    def _most_to_claim(self) -> int:
+        """Trajectories. A worker that shares the run claims no more than it can begin now (one slot
+        is held for the first of them): what it only keeps, another could be running."""
+        settings = self._settings
+        return self._slots.free + 1 if settings.join else settings.concurrency
+
+    async def _wait_for_work(self, worker: Worker) -> tuple[_Group, Lease] | None:
+        """What is admitted later; for a worker that shares the run, also what another one gives
+        back, or dies holding.
+
+        None when every trajectory is settled and the run is sealed; until then this worker stands
+        by. Without sharing, a sealed run has nothing more for it.
+        """
+        clock = asyncio.get_running_loop().time
+        poll = min(STAND_BY_SECONDS, worker.lease_seconds / 3)
+        due, idle_since = clock() + poll, clock()
+        while not self.stop.requested and (self._settings.join or not self._sealed):
+            idle_since = clock() if self._progress.running else idle_since
+            if self._settings.idle is not None and clock() - idle_since >= self._settings.idle:
+                return None
+            seen, planned = self._journal.changes.count, self._progress.total
+            if not await self._has_work():
+                return None
+            if self._progress.total > planned or clock() >= due:
+                if (found := await self._next(worker)) is not None:
+                    return found
+                due = clock() + poll
+            await self._journal.changes.wait(seen, timeout=max(0.0, due - clock()))
+        return None
+
+    # --- one trajectory
+
+    async def _trajectory(self, group: _Group, lease: Lease) -> None:
+        """Everything about one trajectory. Nothing that happens in here reaches another."""
+        enter_trajectory(lease.key)
+        self._progress.started()
+        slot, is_rolled_out = Slot(self._slots), False
+        try:
+            history = await self._runner.load(lease)
+            failures = 0
+            if history.finished is None:
+                async with self._suspects.turn(history.deaths, slot):
+                    history = await self._runner.run(lease, group.claim.task, history)
+            elif history.scoring_failures:
+                failures = tries_spent(await self._journal.history(lease.id))
+            slot.give_up()
+            group.members.append(Member(lease, group.claim.task, history, failures))
+            crashpoint.reach("engine.finished")
+            is_rolled_out = True
+            if self.stop.in_scoring:
+                raise RunStopped("nothing can be scored now")
+            await self._score(group)
+        except RunStopped:
+            self._progress.stopped()
+        except FATAL as error:
+            self.stop.fail(error, in_scoring=is_rolled_out)
+            self._progress.stopped()
+        except asyncio.CancelledError:
+            self._progress.stopped()
+            if not self._cancels:  # Or it would be missing without a message.
+                self.stop.fail(
+                    TrajectoryCancelled(f"code in this process cancelled the task of {lease.key}")
+                )
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # A bug of ours: stop and show it rather than lose a group.
+            self.stop.fail(as_exception(error))
+            self._progress.stopped()
+        finally:
+            slot.give_up()
+            self._unsettled.release()
+
+    async def _score(self, group: _Group) -> None:
+        """Scores the member that just finished, or the group when it was the last of it."""
+        member = group.members[-1]
+        group.waiting -= 1
+        if self._scoring is None:
+            if self._settles and not member.lease.settled:
+                # It was finished under a scorer that the run no longer has.
+                member.lease.summary = summarize(member.history)
+                await self._journal.append(member.lease, (), settled=True)
+            return self._note([member])
+        if not self._scoring.scorer.is_group:
+            group.members.pop()
+            scored = [member] if member.history.status.is_outcome else []
+            return self._note([member], settled=await self._scoring.settle(scored))
+        if group.waiting == 0:
+            valid = [member for member in group.members if member.history.status.is_outcome]
+            others = await self._settled_members(group) if valid else ()
+            self._note(group.members, settled=await self._scoring.settle(valid, others))
+        return None
+
+    def _note(self, members: Sequence[Member], *, settled: bool = True) -> None:
+        """They are done, durably; or, where they are not `settled`, to be scored later."""
+        if not settled:
+            for _ in members:
+                self._progress.stopped()
+            return
+        self._progress.settled([member.history for member in members])
+        for member in members:
+            self._progress.rewarded(member.lease.key.task, member.history.reward)
+        progress, most = self._progress, self._settings.max_failures
+        has_more = not self._sealed or progress.done_before + progress.done < progress.total
+        if most is not None and progress.failed >= most and has_more:
+            self.stop.request(
+                f"{progress.failed} failed for good: max_failures ({most}) is reached"
+            )
+
+    async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
+        """Members that were settled before: a relative score without them would be another."""
+        return [
+            TrajectoryView(
+                row.key,
+                group.claim.task,
+                History(await self._journal.history(row.id)),
+                id=row.id,
+            )
+            for row in group.claim.settled
+            if row.status.is_outcome
+        ]
+
+    # --- in the background
+
+    async def _read_rewards(self) -> None:
+        """Those of trajectories that were settled before, if somebody looks at the mean."""
+        if self._progress.done_before and self._progress.shows_rewards:
+            for task, reward in await self._journal.rewards(self._run):
+                self._progress.rewarded(task, reward)
+
+    async def _beat(self, worker: Worker) -> None:
+        while True:
+            await sleep_real_time(worker.lease_seconds / 3)
+            try:
+                await self._journal.heartbeat(worker)
+            except JournalError as error:
+                return self.stop.fail(error)
+
+    async def _watch_deadline(self) -> None:
+        if self._settings.run_deadline is None:
+            return
+        await sleep_real_time(self._settings.run_deadline)
+        self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")
+
+
+async def _all_of(running: "set[asyncio.Task[None]]") -> None:
+    await asyncio.wait(set(running))

@@ -1,0 +1,277 @@
+"""Running or resuming from Python what `holdfast run` does from a shell."""
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any
+
+from msgspec import structs
+
+from holdfast.engine.arguments import (
+    address_of,
+    check_journal,
+    is_policy,
+    name_from,
+    sampling_from,
+    settings_from,
+)
+from holdfast.engine.connect import Connection, connect_policy, recorded_connection
+from holdfast.engine.open_policy import connected
+from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
+from holdfast.engine.options import JOURNAL
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.progress.watch import OnProgress, check_on_progress, watched
+from holdfast.engine.report import RunReport, build
+from holdfast.engine.running.engine import Ending
+from holdfast.engine.running.result import RunResult
+from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
+from holdfast.engine.settings import Settings
+from holdfast.journal import is_server, opened_journal
+from holdfast.journal.journal import Journal
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.declared import as_declared, checks_arguments
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.run import RunSpec
+from holdfast.records.sampling import Sampling
+from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.rollout.threads.blocking import run_blocking
+from holdfast.tasks.read import load_tasks
+from holdfast.tasks.system import with_system
+
+_log = logging.getLogger("holdfast")
+
+
+@checks_arguments(
+    own="policy journal name sampling scorer group settings model on_progress columns"
+)
+async def run(
+    rollout: object,
+    *,
+    tasks: object,
+    policy: "Policy | str | Sequence[str] | None" = None,
+    journal: Journal | Path | str = JOURNAL.default,
+    name: str | None = None,
+    samples: int | None = None,
+    sampling: "Sampling | Mapping[str, object] | None" = None,
+    seed: int | None = None,
+    scorer: "PointScorer | GroupScorer | None" = None,
+    renderer: Renderer | None = None,
+    group: "GroupPolicy | Mapping[str, object] | None" = None,
+    settings: "Settings | Mapping[str, object] | None" = None,
+    accept_changes: bool = False,
+    new: bool = False,
+    retry_failed: bool = False,
+    model: "str | PurePath | None" = None,
+    api_key: str | None = None,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    system: str | None = None,
+    on_progress: OnProgress = None,
+) -> RunResult:
+    """Works until everything is settled, or the run is stopped; raises what is fatal to it. The
+    same call again goes on where it was, and returns at once what is finished.
+
+    `tasks` is whatever `read_tasks` takes: a list of dicts, a path, `hf:NAME:SPLIT`, a function;
+    `limit` and `columns` are as there; `system` is a system message before those of each task.
+    `policy` is an engine's address, those of its replicas, a provider's model (`openai/gpt-4o`),
+    or a policy that is open; none: the embedded engine serves `model`, a folder, or its own small
+    one, while the call runs. With an address, `model` is the name of a model, and `api_key` (or
+    HOLDFAST_API_KEY) its key. `journal` is a path, `memory:`, or a journal that is open. What is
+    given open stays open.
+
+    `name`: when not given, that of the rollout and of the tasks' file or function. `new` starts
+    another run where there is one of that name: NAME-2. `retry_failed` tries again those that
+    failed for good. `sampling`, `settings` and `group` may be
+    dicts. `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
+    `renderer`: when not given, that of the tokenizer which the engine says its model has.
+
+    `on_progress` is called with a `ProgressSnapshot` each second, and at the end. True: a line on
+    standard error now and then. None: a line in a notebook, and nothing elsewhere.
+    """
+    check_journal(journal)
+    check_on_progress(on_progress)
+    if new and accept_changes:
+        raise UsageError("new starts another run, accept_changes goes on with this one: give one")
+    chosen = settings_from(settings) or Settings()
+    make_connection = _connection(
+        policy, renderer, model=model, api_key=api_key, patience=chosen.patience
+    )
+    # Every mistake in it is reported before the endpoint is asked anything.
+    plan = plan_run(
+        name_from(name, rollout, tasks),
+        processor=as_processor(rollout),
+        rollout=fingerprinted(rollout),
+        scorer=None if scorer is None else Scorer(scorer),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        tasks=with_system(await load_tasks(tasks, limit=limit, columns=columns), system),
+        samples=samples,
+        sampling=sampling_from(sampling),
+        seed=seed,
+        group=as_declared("group", group, GroupPolicy | None),
+        settings=chosen,
+    )
+    recorded: Connection | None = None
+    if not (new or retry_failed):
+        is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
+        found = await _recorded(
+            plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
+        )
+        if isinstance(found, RunResult):
+            return found
+        recorded = found
+    if recorded is None:
+        plan.processor.check_setup()
+    connecting = make_connection() if recorded is None else nullcontext(recorded)
+    async with connecting as connection, _open(journal) as opened:
+        if new:
+            name = await free_name(opened, plan.spec.name)
+            plan = structs.replace(plan, spec=structs.replace(plan.spec, name=name))
+        progress = Progress()
+        async with watched(progress, on_progress):
+            return await _work(
+                plan,
+                connection,
+                opened,
+                progress,
+                accept_changes=accept_changes,
+                retry_failed=retry_failed,
+            )
+
+
+def _connection(
+    policy: object,
+    renderer: Renderer | None,
+    *,
+    model: "str | PurePath | None",
+    api_key: str | None,
+    patience: float,
+) -> Callable[[], AbstractAsyncContextManager[Connection]]:
+    """How to connect to the policy; what is wrong with its arguments is raised here."""
+    if not is_policy(policy):
+        address = address_of(policy, model=model, api_key=api_key)
+        return partial(connected, structs.replace(address, patience=patience), renderer)
+    if model is not None or api_key is not None:
+        raise UsageError("model and api_key go with an address: this policy has its own")
+    return partial(_stays_open, policy, renderer)
+
+
+@asynccontextmanager
+async def _stays_open(policy: Policy, renderer: Renderer | None) -> AsyncIterator[Connection]:
+    yield await connect_policy(policy, renderer)
+
+
+@asynccontextmanager
+async def _open(
+    journal: Journal | Path | str, *, read_only: bool = False
+) -> AsyncIterator[Journal]:
+    """One that is open stays open."""
+    if not isinstance(journal, str | Path):
+        yield journal
+        return
+    async with opened_journal(journal, read_only=read_only) as opened:
+        yield opened
+
+
+async def _recorded(
+    plan: RunPlan,
+    journal: Journal | Path | str,
+    is_meant: Callable[[RunSpec], bool],
+    *,
+    accept_changes: bool,
+    starts_engine: bool,
+) -> RunResult | Connection | None:
+    """What can be had without asking the engine: the result of a run that needs no more work, or a
+    connection for a run that is only to be scored. Where the embedded engine would be started for
+    a run that is recorded differently, that is raised now."""
+    if not _is_there(journal):
+        return None
+    async with _open(journal, read_only=True) as opened:
+        run = await finished_run(opened, plan.spec)
+        if run is not None and is_meant(run.spec):
+            report = await build(opened, run, prices=plan.settings.price_table)
+            return _result(Ending("", (), None), report, opened)
+        run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
+        if run is not None and is_meant(run.spec):
+            return recorded_connection(run.spec)
+        if starts_engine:
+            await check_same(
+                opened, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=accept_changes
+            )
+    return None
+
+
+def _is_there(journal: Journal | Path | str) -> bool:
+    if not isinstance(journal, str | Path):
+        return True
+    return is_server(journal) or Path(journal).is_file()
+
+
+def _is_meant(
+    recorded: RunSpec,
+    *,
+    policy: object,
+    model: "str | PurePath | None",
+    renderer: Renderer | None,
+) -> bool:
+    """Whether the arguments may name the recorded model and renderer."""
+    if renderer is not None and renderer.name != recorded.renderer:
+        return False
+    if is_policy(policy):
+        return policy.model == recorded.model
+    if policy is None:
+        from holdfast.embedded.model.files import TINY
+
+        return Path(model or TINY).resolve().name == recorded.model
+    return model is None or str(model) == recorded.model
+
+
+async def _work(
+    plan: RunPlan,
+    connection: Connection,
+    journal: Journal,
+    progress: Progress,
+    *,
+    accept_changes: bool,
+    retry_failed: bool,
+) -> RunResult:
+    plan = plan.bind(connection)
+    await plan.check_taken(connection)
+    plan = await plan.bind_scorer()
+    plan.report_caveats(connection)
+    opened = await open_run(journal, plan.spec, plan.tasks, accept_changes=accept_changes)
+    engine = plan.engine(opened, journal, connection, progress=progress, reopen_failed=retry_failed)
+    ending = await engine.work()
+    if ending.fatal is not None:
+        raise ending.fatal
+    report = await build(journal, opened, prices=plan.settings.price_table)
+    return _result(ending, report, journal)
+
+
+def _result(ending: Ending, report: RunReport, journal: Journal) -> RunResult:
+    """The result; that there is nothing in it is logged, too: nobody may look at the report."""
+    if report.nothing_succeeded:
+        _log.warning(
+            "run %s: nothing succeeded: %s for good; the most frequent error: %s",
+            report.run,
+            report.all_failed,
+            report.causes[0].message if report.causes else "none is recorded",
+        )
+    return RunResult(ending, report, journal)
+
+
+def run_sync(rollout: object, **arguments: Any) -> RunResult:
+    """`holdfast.run` for code that is not async: the same arguments, the same result.
+
+    It also works inside a running loop, as in a notebook: there the run has a thread and a loop of
+    its own, and the caller waits. An interrupt stops the run; the same call goes on.
+    """
+    return run_blocking(lambda: run(rollout, **arguments))
+
+
+run_sync.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]  # For editors.

@@ -1,0 +1,180 @@
+"""The plan of a run, and the steps from it to the engine.
+
+The command line, `holdfast.run` and evaluations all go the same way:
+
+    plan = plan_run(name, …)                         # checked; no engine is asked anything
+    plan = plan.bind(connection)                     # the model and its renderer are known
+    await plan.check_taken(connection)               # the engine takes such requests
+    plan = await plan.bind_scorer()                  # what it asks is there
+    run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
+    ending = await plan.engine(run, journal, connection).work()
+    report = await build(journal, run)
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from msgspec import Struct, field, structs
+
+from holdfast.engine.connect import Connection
+from holdfast.engine.guards.spending import check_price
+from holdfast.engine.progress.counters import Progress
+from holdfast.engine.running.engine import Engine
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.settings import Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Journal, Worker
+from holdfast.policy.rendering.reasoning_effort import renderer_at
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.run import Code, Run, RunSpec
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task, tasks_digest
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.processors.training import samples_for
+
+Fingerprint = tuple[str, Code | None]
+"""Of user code, and what it stands for."""
+NO_CODE: Fingerprint = ("", None)
+NO_TOKENS = "this engine gives messages without token ids: good for evaluation, not for training"
+
+
+class RunPlan(Struct, frozen=True, kw_only=True):
+    """What a run samples, and how it is worked on."""
+
+    spec: RunSpec
+    """Its model and renderer are "" until `bind`."""
+    tasks: Sequence[Task]
+    processor: RolloutProcessor
+    scorer: Scorer | None = None
+    settings: Settings = field(default_factory=Settings)  # Not at once: it reads a price table.
+
+    def bind(self, connection: Connection) -> "RunPlan":
+        """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for what
+        its renderer cannot write or its engine cannot be asked for."""
+        check_supported(connection, self.spec.sampling)
+        check_price(self.settings, connection.policy.model)
+        model, renderer = connection.policy.model, connection.renderer.name
+        return structs.replace(
+            self, spec=structs.replace(self.spec, model=model, renderer=renderer)
+        )
+
+    async def check_taken(self, connection: Connection) -> None:
+        """Raises `Unsupported` for a sampling that the engine itself refuses: before the run is
+        recorded with it, and not in each trajectory."""
+        from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without.
+
+        if isinstance(connection.policy, EnginePolicy):
+            await connection.policy.check_taken(self.spec.sampling)
+
+    async def bind_scorer(self) -> "RunPlan":
+        """The plan with the models that its scorer asks, which only the engine of a judge may know.
+
+        Raises where the scorer says that it cannot score, as a judge does whose engine is down, or
+        has no price: before anything is sampled, and not for each trajectory."""
+        models = [] if self.scorer is None else await self.scorer.check(samples=self.spec.samples)
+        for model in models:
+            check_price(self.settings, model)
+        return structs.replace(self, spec=structs.replace(self.spec, judge=", ".join(models)))
+
+    def check_rewarded(self) -> None:
+        """Raises `UsageError` where it is known before anything is sampled that no trajectory will
+        have a reward."""
+        if self.scorer is None and not self.processor.may_reward:
+            raise UsageError(
+                f"nothing gives the trajectories of run {self.spec.name!r} a reward: give a scorer "
+                "(`def score(trajectory)` beside the rollout, or --scorer), or return the reward "
+                "from the rollout"
+            )
+
+    def report_caveats(self, connection: Connection) -> None:
+        """Notifies of what the engine cannot keep of the guarantees, before anything is sampled."""
+        from holdfast.policy.client.caveats import caveats  # Bad input is reported without them.
+        from holdfast.policy.client.replicas import EnginePolicy
+
+        policy, spec = connection.policy, self.spec
+        if not isinstance(policy, EnginePolicy):
+            return
+        if not policy.has_tokens:
+            policy.notify(NO_TOKENS)
+        in_parts = self.processor.streams_replies or self.settings.partial_tokens > 0
+        for line in caveats(policy, spec.sampling, seed=spec.seed, in_parts=in_parts):
+            policy.notify(line)
+
+    def engine(
+        self,
+        run: Run,
+        journal: Journal,
+        connection: Connection,
+        *,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        settles: bool = True,
+        reopen_failed: bool = False,
+        lost_versions: Collection[str] = (),
+        on_joined: Callable[[Worker], Awaitable[None]] | None = None,
+    ) -> Engine:
+        """The engine that works on the opened run."""
+        return Engine(
+            run=run,
+            journal=journal,
+            policy=connection.policy,
+            renderer=connection.renderer,
+            processor=self.processor,
+            scorer=self.scorer,
+            settles=settles,
+            settings=self.settings,
+            progress=progress,
+            stop=stop,
+            reopen_failed=reopen_failed,
+            lost_versions=lost_versions,
+            command=self.spec.command,
+            on_joined=on_joined,
+        )
+
+
+def check_supported(connection: Connection, sampling: Sampling) -> None:
+    """Raises `Unsupported` for a sampling that the policy cannot follow."""
+    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+
+    renderer_at(connection.renderer, sampling)
+    if isinstance(connection.policy, EnginePolicy):
+        connection.policy.check_sampling(sampling)
+
+
+def plan_run(
+    name: str,
+    *,
+    tasks: Sequence[Task],
+    processor: RolloutProcessor,
+    rollout: Fingerprint,
+    scorer: Scorer | None = None,
+    scorer_code: Fingerprint = NO_CODE,
+    samples: int | None = None,
+    sampling: Sampling | None = None,
+    seed: int | None = None,
+    group: GroupPolicy | None = None,
+    settings: Settings | None = None,
+) -> RunPlan:
+    """Raises `UsageError`. `samples` per task: None for the processor's own number, or 1."""
+    spec = RunSpec(
+        name=name,
+        samples=samples_for(processor, samples),
+        model="",
+        sampling=Sampling() if sampling is None else sampling,
+        seed=seed,
+        rollout=rollout[0],
+        scorer=scorer_code[0],
+        renderer="",
+        tasks=tasks_digest(tasks),
+        group=GroupPolicy() if group is None else group,
+        rollout_code=rollout[1],
+        scorer_code=scorer_code[1],
+    )
+    spec.check(tasks=len(tasks))
+    return RunPlan(
+        spec=spec,
+        tasks=tasks,
+        processor=processor,
+        scorer=scorer,
+        settings=Settings() if settings is None else settings,
+    )

@@ -1,0 +1,76 @@
+"""eval-protocol's own functions take our models for theirs, where that package is installed.
+
+Its reward functions check a message's class with `isinstance`, and score 0 for another class.
+`isinstance` also looks at an instance's `__class__`: once eval-protocol's models are imported,
+that of ours is a subclass of both. Neither of the two classes is changed.
+
+The package is imported for this only if the evaluation's file names it: the import takes seconds.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from holdfast.evaluation.rows import result, row, status
+from holdfast.evaluation.rows.status import SHOWN_CLASSES
+from holdfast.records.errors import UsageError
+
+PACKAGE, MODELS = "eval_protocol", "eval_protocol.models"
+_OURS = tuple(
+    model
+    for module in (row, result, status)
+    for model in vars(module).values()
+    if isinstance(model, type(BaseModel)) and model.__module__ == module.__name__
+)
+
+
+def match_models() -> bool:
+    """Makes `isinstance` take our models for eval-protocol's models of the same names. False if
+    those are not imported."""
+    module = sys.modules.get(MODELS)
+    if module is None:
+        return False
+    for ours in _OURS:
+        theirs = getattr(module, ours.__name__, None)
+        # Not what is only imported there.
+        if isinstance(theirs, type(BaseModel)) and theirs.__module__ == MODELS:
+            SHOWN_CLASSES[ours] = _subclass_of(ours, theirs)
+    return True
+
+
+@cache
+def _subclass_of(ours: type[BaseModel], theirs: type[BaseModel]) -> type:
+    """A class of both, which has our fields and methods: pydantic, which would merge the fields,
+    does not see it made."""
+    names = {"__module__": ours.__module__, "__qualname__": ours.__qualname__}
+    try:
+        return type.__new__(type(ours), ours.__name__, (ours, theirs), names)
+    except TypeError as error:
+        raise UsageError(
+            f"eval_protocol is imported beside Holdfast, and its {ours.__name__} cannot be matched "
+            f"with ours ({error}): its functions would score 0 for our rows; use only one of them"
+        ) from error
+
+
+def import_models(function: Callable[..., object]) -> None:
+    """Imports eval-protocol's models, if the text of the function's file names the package. Called
+    before anything is scored."""
+    if PACKAGE not in _text_of(function):
+        return
+    try:
+        importlib.import_module(MODELS)
+    except ModuleNotFoundError:  # Named only in a comment; a real import fails by itself.
+        return
+    match_models()
+
+
+def _text_of(function: Callable[..., object]) -> str:
+    try:
+        return Path(inspect.getfile(function)).read_text(encoding="utf-8", errors="replace")
+    except (TypeError, OSError):
+        return ""

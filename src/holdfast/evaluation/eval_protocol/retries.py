@@ -1,0 +1,150 @@
+"""Retries, as eval-protocol writes them down.
+
+`max_tries` is how often a failed rollout is tried again; the delays, `giveup_func` and
+`retryable_exceptions` mean what they mean there. Where nothing is said, the cause of a failure
+decides (docs/failures.md). Retries start from the journal, never from another attempt's leftovers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.engine.settings import RetryRule
+from holdfast.records.errors import HoldfastError, UsageError
+
+
+class RetriedByCause(Exception):
+    """Never raised. In `retryable_exceptions` it stands for all that its cause says about the rest:
+    lost connections, timeouts and other infrastructure as often as allowed, a bug once."""
+
+
+@dataclass
+class BackoffConfig:
+    """How long a failed rollout waits, and how often it is tried again."""
+
+    strategy: str = "expo"
+    """`expo`: up to `base_delay`, and `factor` times as long after each failure, at most
+    `max_delay`; spread at random, so that retries do not come as a herd. `constant`: `base_delay`
+    each time."""
+    base_delay: float = 1.0
+    max_delay: float = 60.0
+    max_tries: int = 3
+    jitter: Callable[[float], float] | None = None
+    """Changes nothing: delays that grow are always spread, constant ones never."""
+    factor: float = 2.0
+    raise_on_giveup: bool = True
+    """False: a row that failed for good does not fail the test."""
+    giveup_func: Callable[[Exception], bool] | None = None
+    """Called with each error of an attempt; where it says True, there is no other try."""
+
+
+@dataclass
+class ExceptionHandlerConfig:
+    retryable_exceptions: set[type[Exception]] = field(
+        default_factory=lambda: get_default_retryable_exceptions()
+    )
+    """What rollouts and processors raise is tried again if it is one of these, and else not, unless
+    `RetriedByCause` is among them. Engines and environments that break go by their cause."""
+    backoff_config: BackoffConfig = field(default_factory=BackoffConfig)
+
+
+def get_default_retryable_exceptions() -> set[type[Exception]]:
+    return {RetriedByCause}
+
+
+def get_default_exception_handler_config() -> ExceptionHandlerConfig:
+    """The one that an evaluation has which names none."""
+    return ExceptionHandlerConfig()
+
+
+class Retrying(Struct, frozen=True):
+    """What the engine needs of it."""
+
+    settings: Mapping[str, Any] = {}
+    """Fields of `Settings` that are not as usual."""
+    fail_on_permanent_failure: bool = True
+
+
+def retrying_of(config: object) -> Retrying:
+    """Reads ours, eval-protocol's own, and anything that is shaped like them."""
+    if config is None:
+        return Retrying()
+    backoff = getattr(config, "backoff_config", config)
+    tries = getattr(backoff, "max_tries", None)
+    if not isinstance(tries, int) or tries < 0:
+        raise UsageError(
+            "exception_handler_config wants an ExceptionHandlerConfig with "
+            f"backoff_config.max_tries of 0 or more, not {config!r:.200}"
+        )
+    settings = {
+        "max_retry": tries,
+        "backoff": float(getattr(backoff, "base_delay", 1.0)),
+        "backoff_cap": float(getattr(backoff, "max_delay", 60.0)),
+        "backoff_growth": _growth(backoff),
+        "retry_rule": _rule(
+            _listed(getattr(config, "retryable_exceptions", None)),
+            _function(getattr(backoff, "giveup_func", None)),
+        ),
+    }
+    return Retrying(settings, bool(getattr(backoff, "raise_on_giveup", True)))
+
+
+def _growth(backoff: object) -> float:
+    strategy, factor = getattr(backoff, "strategy", "expo"), getattr(backoff, "factor", 2.0)
+    if strategy == "constant":
+        return 1.0
+    if strategy != "expo":
+        raise UsageError(
+            f"exception_handler_config: strategy={strategy!r} is none of expo, constant"
+        )
+    if not isinstance(factor, int | float) or not factor > 1:
+        raise UsageError(
+            f"exception_handler_config: factor={factor!r} has to be more than 1; delays that do "
+            'not grow are strategy="constant"'
+        )
+    return float(factor)
+
+
+def _listed(kinds: object) -> tuple[type[BaseException], ...] | None:
+    """None where nobody lists any."""
+    if kinds is None:
+        return None
+    listed = tuple(kinds) if isinstance(kinds, Iterable) else (kinds,)
+    for kind in listed:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise UsageError(
+                f"exception_handler_config: retryable_exceptions wants exception classes, not "
+                f"{kind!r:.200}"
+            )
+    return listed
+
+
+def _function(giveup: object) -> Callable[[Exception], object] | None:
+    if giveup is None or callable(giveup):
+        return giveup
+    raise UsageError(
+        f"exception_handler_config: giveup_func wants a function of an error, not {giveup!r:.200}"
+    )
+
+
+def _rule(
+    listed: tuple[type[BaseException], ...] | None, giveup: Callable[[Exception], object] | None
+) -> RetryRule | None:
+    if giveup is None and (listed is None or listed == (RetriedByCause,)):
+        return None
+
+    def rule(error: Exception) -> bool | None:
+        if giveup is not None and giveup(error):
+            return False
+        if listed is None:
+            return None
+        if isinstance(error, HoldfastError):
+            # What a tool raised is its cause. One that may not be called twice is not.
+            return True if error.retryable and isinstance(error.__cause__, listed) else None
+        if isinstance(error, listed):
+            return True
+        return None if RetriedByCause in listed else False
+
+    return rule

@@ -1,0 +1,388 @@
+"""How a run is worked on and how it ends: whatever happens, nothing is left behind (I4, I8)."""
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast.journal.sql import leases
+from holdfast.journal.sql.store import Store
+from holdfast.journal.sqlite.journal import MemoryJournal
+from holdfast.records.errors import (
+    AttemptTimeout,
+    EndpointDown,
+    EngineUnavailable,
+    JournalFull,
+    LeaseLost,
+    PolicyRefused,
+    ScoringStopped,
+)
+from holdfast.records.group import GroupPolicy
+from support.engine.yard import Yard, turn
+from support.journal.faulty_journal import FaultyJournal, When
+from support.records import someone_else
+from support.rollout.stage import Oracle
+
+
+async def one_turn(t):
+    await turn(t)
+    return 1.0
+
+
+def hanging(request):
+    return asyncio.sleep(60, "late")
+
+
+def test_concurrency_is_bounded_and_reached():
+    running, most, reached = 0, 0, asyncio.Event()
+
+    async def rollout(t):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 5:
+            reached.set()
+        await asyncio.wait_for(reached.wait(), 60)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    Yard(*"abcdefgh", samples=3).run(rollout, concurrency=5)
+    assert most == 5
+
+
+def test_retries_and_scoring_do_not_leak_slots():
+    trouble = [EngineUnavailable("once")] * 6
+
+    async def rollout(t):
+        if trouble:
+            raise trouble.pop()
+
+    yard = Yard(*"abcdef", samples=2)
+    yard.run(rollout, lambda view: 1.0, concurrency=2)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+# --- deadlines
+
+
+def test_an_attempt_that_takes_too_long_is_ended_and_tried_again():
+    answers = iter([hanging, lambda request: "quick"])
+    policy = Oracle(lambda request: next(answers)(request))
+    yard = Yard(policy=policy)
+    yard.run(one_turn, attempt_deadline=2.0)
+    history = yard.history()
+    assert [failure.type for failure in history.failures] == ["AttemptTimeout"]
+    assert (history.failures[0].cause, history.failures[0].step) == ("infrastructure", "0")
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_a_rollout_that_swallows_its_cancellation_cannot_go_on():
+    seen = []
+
+    async def rollout(t):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            with pytest.raises(AttemptTimeout):
+                await turn(t)
+            seen.append(True)
+            return 1.0
+
+    yard = Yard(group=GroupPolicy(refill=0))
+    yard.run(rollout, attempt_deadline=0.5, max_retry=0)
+    assert seen == [True]
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    assert not yard.policy.requests
+
+
+@pytest.mark.parametrize("how", ["deadline", "stop", "fatal"])
+def test_an_error_during_a_cancelled_rollout_s_cleanup_is_not_lost_in_the_loop(how):
+    async def rollout(t):
+        if how == "fatal" and t.key.sample == 1:
+            await asyncio.sleep(0.01)
+            raise PolicyRefused("no")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("in the cleanup")
+
+    yard = Yard(samples=2, group=GroupPolicy(refill=0))
+
+    async def main():
+        if how == "stop":
+            asyncio.get_running_loop().call_later(0.03, lambda: yard.stop.request("enough"))
+        await yard.work(
+            rollout, attempt_deadline=0.5 if how == "deadline" else 600, max_retry=0, grace=0.01
+        )
+
+    asyncio.run(main())
+    yard.assert_nothing_left()
+
+
+class Down(Oracle):
+    """Down while it is asked."""
+
+    since, until = None, None
+
+    @property
+    def seconds_down(self):
+        return 0.0 if self.since is None else (self.until or time.monotonic()) - self.since
+
+    @seconds_down.setter
+    def seconds_down(self, seconds):
+        assert not seconds
+
+
+def test_time_of_an_outage_does_not_count_against_an_attempt():
+    policy = Down()
+
+    async def slow(request):
+        policy.since = time.monotonic()
+        await asyncio.sleep(2.0)
+        policy.until = time.monotonic()
+        return "after the outage"
+
+    policy.answer = slow
+    yard = Yard(policy=policy)
+    yard.run(one_turn, attempt_deadline=1.5)
+    assert policy.seconds_down > 1.5
+    assert not yard.history().failures
+
+
+def test_a_run_past_its_deadline_stops_and_can_be_resumed():
+    yard = Yard(*"ab", policy=Oracle(hanging))
+    ending = yard.run(one_turn, run_deadline=0.03, grace=0.01)
+    assert "deadline of 0.03 s" in ending.stopped
+    assert ending.fatal is None
+    yard.policy.answer = lambda request: "now"
+    yard.run(one_turn)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    assert not yard.report().causes
+
+
+# --- stopping
+
+
+def stopping_when(yard: Yard, answer):
+    """Asks the run to stop while its first request is in flight."""
+
+    def asked(request):
+        yard.stop.request("enough")
+        return answer(request)
+
+    return asked
+
+
+def test_a_stop_lets_what_is_in_flight_finish_its_step():
+    yard = Yard(*"abc")
+    yard.policy.answer = stopping_when(yard, lambda request: asyncio.sleep(0.02, "in flight"))
+
+    async def rollout(t):
+        await turn(t)
+        await turn(t, "second")
+
+    ending = yard.run(rollout, concurrency=1)
+    assert (ending.stopped, ending.fatal) == ("enough", None)
+    assert yard.statuses() == {
+        name: (status, False)
+        for name, status in {"a/0": "RUNNING", "b/0": "PENDING", "c/0": "PENDING"}.items()
+    }
+    assert list(yard.history("a/0").steps) == ["0"]
+    assert not yard.history("a/0").failures
+    yard.policy.answer = lambda request: "resumed"
+    yard.run(rollout)
+    assert yard.policy.asked.count("run/a/0/0") == 1
+
+
+def test_a_scorer_that_ends_it_all_lets_replies_that_are_on_their_way_become_durable():
+    yard = Yard(*"ab")
+
+    async def answer(request):
+        if "/b/" in request.id:
+            await yard.stop.event.wait()
+            await asyncio.sleep(0.05)
+        return "x"
+
+    def skip(view):
+        raise ScoringStopped(RuntimeError("skip"))
+
+    yard.policy.answer = answer
+    ending = yard.run(one_turn, skip)
+    assert isinstance(ending.fatal, ScoringStopped)
+    assert {name: list(yard.history(name).steps) for name in ("a/0", "b/0")} == {
+        "a/0": ["0"],
+        "b/0": ["0"],
+    }
+
+
+def test_a_stop_cancels_what_does_not_finish_within_the_grace():
+    yard = Yard(*"ab")
+    yard.policy.answer = stopping_when(yard, hanging)
+    ending = yard.run(one_turn, grace=0.02)
+    assert ending.stopped == "enough"
+    assert {settled for _, settled in yard.statuses().values()} == {False}
+
+
+def test_a_rollout_that_swallows_the_stop_gets_no_outcome():
+    yard = Yard()
+    yard.policy.answer = stopping_when(yard, lambda request: "x")
+
+    async def rollout(t):
+        await turn(t)
+        try:
+            await turn(t, "second")
+        except Exception:
+            return 0.0
+
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("RUNNING", False)}
+    assert yard.history().finished is None
+
+
+def test_a_stop_before_the_work_does_nothing():
+    yard = Yard()
+
+    async def main():
+        engine = await yard.engine(one_turn)
+        engine.stop.request("not now")
+        return await engine.work()
+
+    assert asyncio.run(main()).stopped == "not now"
+    assert not yard.policy.requests
+
+
+# --- what ends a run
+
+
+@pytest.mark.parametrize("error", [PolicyRefused("404: no such model"), EndpointDown("gone")])
+def test_an_endpoint_that_will_never_work_stops_the_run_and_fails_no_trajectory(error):
+    yard = Yard(*"abcd", samples=2)
+    yard.policy.answer = lambda request: error if "b/0" in request.id else asyncio.sleep(0.01, "x")
+
+    async def rollout(t):
+        try:
+            await turn(t)
+            await turn(t, "second")
+        except PolicyRefused:
+            return 0.0
+
+    ending = yard.run(rollout, concurrency=3)
+    assert ending.fatal is error
+    assert yard.statuses()["b/0"] == ("PENDING", False)
+    assert not yard.report().permanent_failures
+    yard.policy.answer = lambda request: "back"
+    yard.run(rollout)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    assert not yard.report().causes, "a stopped run is not a failure of its trajectories"
+
+
+def test_an_endpoint_that_is_down_at_admission_stops_the_run():
+    yard = Yard()
+
+    async def never():
+        raise EndpointDown("patience is at its end")
+
+    yard.policy.ready = never
+    assert isinstance(yard.run(one_turn).fatal, EndpointDown)
+    assert yard.statuses() == {"a/0": ("PENDING", False)}
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("error", [JournalFull("disk full"), LeaseLost("taken over")])
+def test_a_journal_that_fails_at_any_operation_stops_the_run_and_loses_nothing(error, when):
+    async def rollout(t):
+        try:
+            await turn(t)
+            await t.value(lambda: 1)
+        except Exception:
+            return 0.0  # Must not become an outcome.
+        return 1.0
+
+    counting = FaultyJournal(MemoryJournal())
+    Yard(*"ab", samples=2, journal=counting).run(rollout, lambda view: 2.0, concurrency=2)
+    first = counting.operations.index("join") + 1
+    for k in range(first, len(counting.operations) + 1):
+        faulty = FaultyJournal(MemoryJournal(), k, when=when, error=lambda: error)
+        yard = Yard(*"ab", samples=2, journal=faulty)
+        try:
+            fatal = yard.run(rollout, lambda view: 2.0, concurrency=2).fatal
+        except type(error) as raised:
+            fatal = raised
+        yard.assert_nothing_left()
+        assert fatal is error, counting.operations[k - 1]
+        asyncio.run(_bury(faulty))
+        yard.run(rollout, lambda view: 2.0, concurrency=2)
+        assert set(yard.statuses().values()) == {("COMPLETED", True)}, k
+        assert {history.reward for history in yard.histories().values()} == {2.0}
+        assert not yard.report().causes
+
+
+async def _bury(faulty: FaultyJournal) -> None:
+    """What a new process finds: the worker that could not leave is dead."""
+    await release_all(faulty.journal)
+
+
+async def release_all(journal: MemoryJournal) -> None:
+    def release(store: Store) -> None:
+        for (worker,) in store.rows("SELECT id FROM workers"):
+            leases.release(store, worker)
+
+    await journal.transact(release)
+
+
+def test_a_worker_that_was_declared_dead_stops():
+    yard = Yard(policy=Oracle(hanging))
+
+    async def main():
+        work = asyncio.create_task(yard.work(one_turn, lease_seconds=0.06, grace=30.0))
+        while not yard.policy.requests:
+            await asyncio.sleep(0.005)
+        await release_all(yard.journal)
+        return await work
+
+    assert isinstance(asyncio.run(main()).fatal, LeaseLost)
+    yard.assert_nothing_left()
+
+
+def test_a_run_that_another_worker_holds_is_refused_or_shared():
+    from holdfast.records.errors import RunHeld
+
+    yard = Yard()
+
+    async def held():
+        run = await yard.journal.create_run(yard.spec, yard.tasks)
+        await yard.journal.join(run, someone_else(), lease_seconds=600, share=False)
+
+    asyncio.run(held())
+    with pytest.raises(RunHeld):
+        yard.run(one_turn)
+    yard.run(one_turn, join=True)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_cancelling_the_work_leaves_nothing_behind():
+    yard = Yard(*"abc", samples=2, policy=Oracle(hanging))
+
+    async def main():
+        work = asyncio.create_task(yard.work(one_turn))
+        while len(yard.policy.requests) < 6:
+            await asyncio.sleep(0.005)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+    yard.assert_nothing_left()
+    yard.policy.answer = lambda request: "again"
+    yard.run(one_turn)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+def test_a_bug_of_ours_stops_the_run_and_is_shown(monkeypatch):
+    yard = Yard(*"ab", policy=Oracle())
+
+    async def broken(runner, lease):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("holdfast.engine.running.attempt.TrajectoryRunner.load", broken)
+    assert isinstance(yard.run(one_turn).fatal, ZeroDivisionError)
