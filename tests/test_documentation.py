@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.records.failure import TREATMENT
 
 ROOT = Path(__file__).parent.parent

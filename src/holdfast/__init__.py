@@ -40,7 +40,6 @@ holdfast` costs milliseconds.
 - `prometheus`: Metrics in Prometheus' text format.
 - `clock`: Time as something that can be replaced.
 - `crashpoint`: Places where a test may end the process.
-- `exit_codes`: How a command ended.
 """
 
 from typing import TYPE_CHECKING

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Done, Lab, end, start
 
 CANARY = "tkn4f9a8b7c6d5e"

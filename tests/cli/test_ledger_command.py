@@ -6,8 +6,8 @@ import json
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.exit_codes import Exit
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.records.exit_codes import Exit
 from support.records import consuming, ready, settle
 
 

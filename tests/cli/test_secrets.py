@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.cli.main import _take_passwords
-from holdfast.exit_codes import Exit
 from holdfast.journal.postgres.address import address_of
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Lab
 
 CANARY = "canaryQ7x9Zp42mNw"

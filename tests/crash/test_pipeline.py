@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.crash.agent_rollout import SILENT
 from support.crash.pipeline import (
     AGENT,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.crash.pipeline import (
     AGENT,
     ENGINE,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
+from holdfast.records.exit_codes import Exit
 from support.crash.lab import SIGKILLED
 from support.crash.training import (
     HELD,

@@ -22,10 +22,10 @@ from holdfast.cli.setup.config_file import (
 )
 from holdfast.cli.terminal import text
 from holdfast.engine.options import API_KEY
-from holdfast.exit_codes import Exit
 from holdfast.journal import PASSWORDS, adopt_passwords, is_server, take_password
 from holdfast.records.encoding import redaction
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 
 PR_SET_DUMPABLE = 4
 _JOURNALS = ("journal", "journal_b", "file", "source", "target")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from msgspec import Struct, structs
 
 from holdfast.engine.report import escape_text, many
-from holdfast.exit_codes import Exit
 from holdfast.journal.journal import GroupEnd, Journal
 from holdfast.journal.process import this_process
 from holdfast.journal.rules import give_back, held_text, two_scorers
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.history import History
 from holdfast.records.run import Run, RunSpec

@@ -7,7 +7,8 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
 - `trajectory`, `step`, `message`, `usage`: A trajectory's identity, the records of its log,
   messages, and counts of tokens.
 - `foreign`: Foreign exceptions, which are read without trust.
-- `failure`, `errors`, `outside`: What went wrong, classified once.
+- `failure`, `errors`, `outside`, `exit_codes`: What went wrong, classified once, and how a
+  command ends with it.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
 - `samples`: The training view, its logprobs, weight versions, and a trajectory in numbers.
 - `encoding`: How values are encoded, checked, and kept from showing secrets.

@@ -9,7 +9,7 @@ first two, once, where a failure is caught.
 from enum import StrEnum
 from typing import ClassVar
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 
 
 class Cause(StrEnum):

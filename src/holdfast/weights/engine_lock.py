@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from holdfast.exit_codes import Exit
 from holdfast.private_files import open_private, private_folder
 from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import HoldfastError
+from holdfast.records.exit_codes import Exit
 
 
 class EngineInUse(HoldfastError):

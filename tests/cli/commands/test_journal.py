@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.exit_codes import Exit
 from holdfast.journal.files.witness import Witness
 from holdfast.journal.sqlite.schema import identity_of
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import Fault, FaultKind
 from support.cli.shell import Lab, start
 

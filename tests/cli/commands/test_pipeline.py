@@ -22,7 +22,6 @@ from holdfast.cli.commands.pipeline import (
 )
 from holdfast.cli.terminal.signals import Signals
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
 from holdfast.journal import opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.pipeline.child import is_crash
@@ -30,6 +29,7 @@ from holdfast.pipeline.settings import RestartPolicy
 from holdfast.pipeline.status import StatusFile
 from holdfast.pipeline.supervisor import PipelineEnding, Supervisor
 from holdfast.records.errors import JournalFull, NotTrainable, PolicyRefused, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.trajectory import Status
 from holdfast.training.run.folder import PARTS
 from support.records import joined, make_tasks, settle, spec

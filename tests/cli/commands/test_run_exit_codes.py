@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 
 
 def test_a_run_in_which_nothing_succeeded_is_no_success(lab):

@@ -2,7 +2,7 @@
 
 import json
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast
-from holdfast.exit_codes import Exit
 from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab
 

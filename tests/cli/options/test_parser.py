@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 
 
 def refused(lab, *words) -> str:

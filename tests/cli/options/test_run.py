@@ -7,7 +7,7 @@ import re
 import pytest
 
 from holdfast.cli.main import _parser
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.paths import DOCS
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab
 

@@ -1,6 +1,6 @@
 """`--reasoning-effort`: told to an engine that takes it, refused at once where nothing can."""
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab
 

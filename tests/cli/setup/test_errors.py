@@ -11,8 +11,8 @@ from contextlib import closing
 import pytest
 
 from holdfast.cli.setup.errors import guarded
-from holdfast.exit_codes import Exit
 from holdfast.records import errors
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from holdfast.training.run.folder import FolderInUse, OtherTraining
 from holdfast.weights.engine_lock import EngineInUse

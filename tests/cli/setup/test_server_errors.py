@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Done, Lab
 from support.journal import postgres_server as server

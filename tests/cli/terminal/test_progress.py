@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from support.cli.shell import Lab, end, start
 

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
+from holdfast.records.exit_codes import Exit
 from support.fork_server import Popen
 
 AGENT = """

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import PATHS, Invocation
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 
 _RUNS = "holdfast runs --names"
 """Prints a name on each line; an error is nobody's business while a word is typed."""

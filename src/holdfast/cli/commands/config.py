@@ -5,8 +5,8 @@ import argparse
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.setup.config_file import FILE, PROJECT, Invocation
 from holdfast.cli.terminal.text import print_json, visible_name
-from holdfast.exit_codes import Exit
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.exit_codes import Exit
 
 
 def config(args: argparse.Namespace) -> int:

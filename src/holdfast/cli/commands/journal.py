@@ -10,7 +10,6 @@ import msgspec
 from holdfast.cli.setup.journals import to_change, to_read
 from holdfast.cli.terminal.text import bytes_text, print_json, visible_name
 from holdfast.engine.report import many
-from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, require_driver
 from holdfast.journal.damage.check import accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
@@ -19,6 +18,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Cut, GroupEnd, LedgerEntry
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import WeightVersion, newest_of
 
 MAX_NAMED = 16

@@ -20,11 +20,11 @@ from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.options import RETRY_FAILED
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, share_passwords
 from holdfast.pipeline.settings import PipelineSettings, RestartPolicy
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.samples.version import newest_of
 from holdfast.training.run.folder import PARTS, check_folder, use_folder
 

@@ -41,7 +41,6 @@ from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
 from holdfast.journal import check_address, is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact
@@ -52,6 +51,7 @@ from holdfast.records.errors import (
     JournalUnreachable,
     UsageError,
 )
+from holdfast.records.exit_codes import Exit
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling, object_text

@@ -36,12 +36,12 @@ from holdfast.engine.report import many
 from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
 from holdfast.extras import require
 from holdfast.journal import check_address
 from holdfast.pipeline.settings import PipelineSettings, adapted, check_pipeline, corrected
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprinted
 from holdfast.tasks.read import read_tasks

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from holdfast.cli.options.suggestions import meant
 from holdfast.cli.terminal.text import one_line
-from holdfast.exit_codes import Exit
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.exit_codes import Exit
 
 _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit for training"}
 EXIT_CODES = "exit codes:\n" + "\n".join(

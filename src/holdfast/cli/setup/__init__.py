@@ -8,4 +8,5 @@
 - `connect`: the engine that a command names.
 - `journals`: the journal that a command names.
 - `command_run`: the run that a command names.
+- `gateway_options`: what the options say of a gateway.
 """

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 
 from holdfast.cli.terminal.text import can_print, forget_reader, one_line
-from holdfast.exit_codes import Exit
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalCorrupt
+from holdfast.records.exit_codes import Exit
 from holdfast.records.foreign import headline_of, text_of
 
 # How a stream fails that takes nothing: full, over a quota, or not open for writing.

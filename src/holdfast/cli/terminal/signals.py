@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 
 CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 

@@ -35,7 +35,12 @@ def read_image(store: Store, run: Run) -> RunImage:
                 "ordinal, id, body, current", "tasks", "ordinal"
             )
         ],
-        [PlacedTrajectory(*row[:6], summary=kept_summary(row[6], row[0])) for row in members],
+        [
+            PlacedTrajectory(
+                number, task, sample, status, epoch, settled, kept_summary(summary, number)
+            )
+            for number, task, sample, status, epoch, settled, summary in members
+        ],
         rows("ordinal, name, step, digest", "versions", "ordinal"),
         rows("consumer, committed, seen", "consumers", "consumer"),
         rows("task, consumer, state, settled, step, place, reason", "deliveries", "consumer, task"),

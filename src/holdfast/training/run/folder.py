@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from holdfast.exit_codes import Exit
 from holdfast.journal import is_server, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.exit_codes import Exit
 
 CHECKPOINTS, WEIGHTS, CURVE, ENGINE_LOG = "checkpoints", "weights", "curve.svg", "engine.log"
 PARTS = "pipeline"

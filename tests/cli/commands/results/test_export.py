@@ -10,7 +10,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.cli.shell import Lab, end, start
 

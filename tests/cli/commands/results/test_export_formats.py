@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.convert import from_nemo, from_slime, from_trl
 from holdfast.convert.provenance import restored
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Lab
 
 FORMATS = ("verl", "slime", "trl", "nemo", "tinker", "sft")

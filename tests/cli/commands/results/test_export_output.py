@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Lab
 
 LONG_MESSAGE = """

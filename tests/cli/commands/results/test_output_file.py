@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Lab
 
 KINDS = (

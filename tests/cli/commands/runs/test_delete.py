@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast.cli.commands.runs.list_runs import resume_text
-from holdfast.exit_codes import Exit
 from holdfast.journal.damage.check import check
+from holdfast.records.exit_codes import Exit
 from support.cli.shell import Lab, end, start
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from holdfast.exit_codes import Exit
+from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.cli.shell import Lab, end, start
 

@@ -25,9 +25,9 @@ from holdfast.cli.commands import run as running
 from holdfast.cli.commands.cluster import checks
 from holdfast.cli.commands.cluster.driver import Driver
 from holdfast.cli.commands.cluster.worker import Working
-from holdfast.cli.commands.serving.gateway import processor_options
 from holdfast.cli.commands.supervision import worker_options
 from holdfast.cli.setup.connect import api_key
+from holdfast.cli.setup.gateway_options import processor_options
 from holdfast.cli.setup.user_code import load_module, scorer_in, scorer_place
 from holdfast.cli.terminal.text import notify
 from holdfast.cluster.child import Child

@@ -34,12 +34,12 @@ from holdfast.engine.running.run_plan import RunPlan, check_supported
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.exit_codes import Exit
 from holdfast.journal import opened_journal
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import hide, redact
 from holdfast.records.errors import HoldfastError, JournalError, PolicyError, UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 

@@ -10,11 +10,11 @@ from holdfast.cli.terminal.text import print_json, visible
 from holdfast.evaluation.stats.comparison import compare as compared
 from holdfast.evaluation.stats.comparison import format_comparison, questions_of
 from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.exit_codes import Exit
 from holdfast.extras import needed_by
 from holdfast.journal import is_server
 from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 
 
 async def compare(args: argparse.Namespace) -> int:

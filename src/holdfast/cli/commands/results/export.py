@@ -28,10 +28,10 @@ from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import Row, What, is_kept, rows
 from holdfast.engine.export.prices import chosen_prices
 from holdfast.engine.report import many
-from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.records.samples.logprobs import Accepted, LogprobsMode
 

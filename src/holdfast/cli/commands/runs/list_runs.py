@@ -20,10 +20,10 @@ from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
 from holdfast.engine.report import many
-from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, Journal, RunRow
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 from holdfast.training.report import HELD_OUT

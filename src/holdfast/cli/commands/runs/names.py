@@ -5,9 +5,9 @@ import argparse
 from holdfast.cli.setup.journals import to_change
 from holdfast.cli.terminal.text import print_json, visible_name
 from holdfast.engine.open_run import is_training
-from holdfast.exit_codes import Exit
 from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
+from holdfast.records.exit_codes import Exit
 
 
 async def rename(args: argparse.Namespace) -> int:

@@ -10,11 +10,11 @@ import socket
 import ssl
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from holdfast.addresses import is_loopback, secret_in
 from holdfast.cli.commands import run as running
 from holdfast.cli.commands.serving import gateway_workers
+from holdfast.cli.setup.gateway_options import ignored_fields, processor_options
 from holdfast.cli.setup.scorers import make_scorer
 from holdfast.cli.setup.user_code import SCORE, load_module, scorer_in, split
 from holdfast.cli.terminal.gateway_log import log_to
@@ -24,8 +24,6 @@ from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.unsupported import IgnoredFields
-from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import SECRET_BYTES, load_or_create_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import is_server
@@ -80,17 +78,6 @@ def gateway(args: argparse.Namespace) -> int:
         return running.go(args, work)
 
 
-def processor_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of a gateway, wherever it listens."""
-    return {
-        "silence": args.silence,
-        "rejoin": args.rejoin,
-        "limits": GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
-        "ignore": _ignored(args),
-        "on_refused": args.on_refused,
-    }
-
-
 def _listening(args: argparse.Namespace, role: gateway_workers.WorkerRole | None) -> socket.socket:
     return address.listen(args.host, args.port) if role is None else role.sock
 
@@ -101,7 +88,7 @@ def _on_cluster(args: argparse.Namespace) -> int:
     wants = gateways.check(args)
     # What only `run` has options for.
     vars(args).update(worker_cpus=0.0, worker_gpus=0.0, off_gpu_nodes=False)
-    processor = ExternalRolloutProcessor(ignore=_ignored(args), on_refused=args.on_refused)
+    processor = ExternalRolloutProcessor(ignore=ignored_fields(args), on_refused=args.on_refused)
     return gateways.run(args, _work(args, processor, quiet=False), wants)
 
 
@@ -127,7 +114,7 @@ def _work(
 
 
 def _rollout(args: argparse.Namespace) -> str:
-    without = "".join(f", without {name}" for name in sorted(_ignored(args)))
+    without = "".join(f", without {name}" for name in sorted(ignored_fields(args)))
     accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
     return ROLLOUT + without + accepting
 
@@ -150,10 +137,6 @@ def _check(args: argparse.Namespace) -> None:
         )
     if not args.silence > 0:
         raise UsageError("--silence must be more than 0 seconds")
-
-
-def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
-    return IgnoredFields(name for listed in args.ignore or () for name in listed.split(",")).names
 
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:

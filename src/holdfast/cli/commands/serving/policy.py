@@ -7,11 +7,11 @@ import msgspec
 from holdfast.cli.setup.connect import api_key
 from holdfast.cli.terminal.text import one_line, print_json, visible
 from holdfast.engine.connect import check_engine
-from holdfast.exit_codes import Exit
 from holdfast.policy.client.capability_check import Inspection, inspect
 from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
+from holdfast.records.exit_codes import Exit
 
 ONE_TRY = RetryPolicy(tries=1, deadline=60.0, try_timeout=60.0, stall_timeout=60.0)
 
