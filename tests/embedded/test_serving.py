@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast.cli.commands.serving.serve import add_serve
 from holdfast.cli.commands.serving.serve import serve as run_serve
+from holdfast.cli.options.run import add_serve
 from holdfast.embedded import EmbeddedEngine, ServeSettings, arguments, serve, serving
 from holdfast.embedded.child_process import EngineDidNotStart
 from holdfast.embedded.model import load as folder_of_a_model
@@ -141,7 +141,7 @@ def test_a_bad_command_line_is_one_line_and_2(words: list[str], said: str) -> No
 
 def test_the_command_takes_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
-    add_serve(parser.add_subparsers(dest="command"))
+    add_serve(parser.add_subparsers(dest="command").add_parser("serve"))
     monkeypatch.setenv("A_KEY", "s3cret")
     words = "serve --host 0.0.0.0 --model m --version v3 --threads 2 --api-key-env A_KEY"
     assert arguments.settings(parser.parse_args(words.split())) == ServeSettings(

@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_found_and_a_repaired_run_ends_like_an_undisturbed_one(
     assert ran.engine.stats().requests == 1, "the turn before the damage was kept"
 
 
-def test_a_settled_trajectory_that_is_corrupt_is_told_by_every_command(ran):
+def test_a_settled_trajectory_that_is_corrupt_is_told_by_every_command_that_reads_its_log(ran):
     place = position(ran, 2)
     ran.damage(FLIP.format(position=place))
     for words in (
@@ -90,13 +90,9 @@ def test_a_settled_trajectory_that_is_corrupt_is_told_by_every_command(ran):
         assert "`holdfast journal check holdfast.db`" in done.line
         assert "--repair" in done.line
     assert not (ran.place / "o").exists()
-    for words in (("show", "r"), ran.words("--quiet")):
-        done = ran.holdfast(*words)
-        assert done.code == Exit.CORRUPT, words
-        assert f"CORRUPT r/sum/0: record 2 of trajectory 1 (position {place})" in done.out
-        assert "--repair" in done.line
     assert ran.holdfast("show", "r", "long-one/0").code == 0
-    assert ran.holdfast("runs").code == 0
+    for words in (("show", "r"), ("runs",)):
+        assert ran.holdfast(*words).code == 0, "it reads what the journal keeps beside the logs"
 
 
 @pytest.mark.parametrize("damage", [FLIP, "UPDATE records SET body = substr(body, 1, 9) {0}"])

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 
 import holdfast
-from holdfast.engine.progress.counters import Progress, ProgressSnapshot, watch
+from holdfast.engine.progress import watch
+from holdfast.engine.progress.counters import Progress, ProgressSnapshot
 from holdfast.records.errors import UsageError
 
 TASKS = [{"id": name, "prompt": "hi"} for name in "abc"]

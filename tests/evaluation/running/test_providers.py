@@ -157,7 +157,7 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
         "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
         "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
         "'holdfast.evaluation.plugin', 'holdfast.lazy_names', 'holdfast.records', "
-        "'holdfast.records.errors']"
+        "'holdfast.records.errors', 'holdfast.records.exit_codes']"
     ) in out
 
 

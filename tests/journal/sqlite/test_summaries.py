@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from holdfast.testing.faulty_journal import FaultyConnections, When
 from msgspec import structs
 
 from holdfast.engine.report import build
@@ -19,6 +18,7 @@ from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 from support.engine.yard import Yard, turn
+from support.journal.faulty_journal import FaultyConnections, When
 from support.records import finished, generated, ready, scored, sql, started
 
 LOG: list[Record] = [started(), generated("0"), finished(), scored()]

@@ -29,7 +29,7 @@ WAYS = {
 
 
 async def main(way: str, folder: Path, urls: list[str]) -> None:
-    policy = EnginePolicy(urls, "fake", patience=60.0)
+    policy = EnginePolicy(urls, "fake", patience=60.0, is_trained=True)
     await policy.check()
     sync = WeightSync(policy, [WAYS[way]()], report=print)
     await sync.start()

@@ -2,8 +2,10 @@
 
 import argparse
 
-from holdfast.embedded import arguments, serving
+from holdfast.embedded import arguments
 
 
 def serve(args: argparse.Namespace) -> int:
+    from holdfast.embedded import serving
+
     return serving.serve(arguments.settings(args))
