@@ -38,7 +38,7 @@ from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
-from holdfast.records.errors import JournalDamaged, JournalError
+from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
 
 def check(path: Path) -> Report:
@@ -121,11 +121,26 @@ def accept_loss(path: Path) -> str | None:
     loss = find_loss(path, thoroughly=True)
     if loss is None:
         return None
-    with closing(connect_to_read(path, without_log=loss.without_log)) as connection:
-        refuse_if_held(SqliteStore(connection, BootClock().read))
+    try:
+        _refuse_if_held(path, without_log=False)
+    except RunHeld:
+        raise
+    except JournalError:  # The log of a live worker can be read.
+        if not loss.without_log:
+            raise
+    if loss.without_log:
+        _refuse_if_held(path, without_log=True)
     if loss.is_cut:
         return _mend_cut(path, loss)
     return accept(path, _choose_whole(path, loss))
+
+
+def _refuse_if_held(path: Path, *, without_log: bool) -> None:
+    with closing(connect_to_read(path, without_log=without_log)) as connection:
+        try:
+            refuse_if_held(SqliteStore(connection, BootClock().read))
+        except sqlite3.Error as error:
+            raise explain(error, path) from error
 
 
 def _choose_whole(path: Path, loss: Loss) -> Loss:
