@@ -9,14 +9,18 @@ import asyncio
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import holdfast
 from holdfast.testing import FakeEngine
 
 PACKAGE = str(Path(holdfast.__file__).parent) + "/"
 Hops = Counter[tuple[str, str]]
+Run = Callable[[str, int], Coroutine[Any, Any, None]]
+"""Runs so many units against the engine at this address."""
 
 
 @holdfast.tool
@@ -47,7 +51,7 @@ async def run(url: str, trajectories: int) -> None:
             await journal.close()
 
 
-def walk(url: str, trajectories: int) -> Hops:
+def walk(run: Run, url: str, size: int) -> Hops:
     """The calls in the loop's thread: the file of the caller, and that of the callee."""
     hops: Hops = Counter()
 
@@ -62,17 +66,26 @@ def walk(url: str, trajectories: int) -> Hops:
 
     sys.setprofile(note)
     try:
-        asyncio.run(run(url, trajectories))
+        asyncio.run(run(url, size))
     finally:
         sys.setprofile(None)
     return hops
 
 
-with FakeEngine() as engine:
-    walk(engine.url, 1)  # Imports and caches.
-    more = walk(engine.url, 3) - walk(engine.url, 2)
-between = Counter({pair: n for pair, n in more.items() if pair[0] and pair[0] != pair[1]})
-print(f"{len({file for _, file in more})} files, {between.total()} hops, {more.total()} calls")
-if "--hops" in sys.argv:
-    for (caller, callee), number in between.most_common():
-        print(f"{number:5} {caller.removeprefix(PACKAGE)} -> {callee.removeprefix(PACKAGE)}")
+def report(run: Run, small: int, large: int) -> None:
+    """Prints what the large run does more than the small one, for each unit of the difference."""
+    with FakeEngine() as engine:
+        walk(run, engine.url, 1)  # Imports and caches.
+        more = walk(run, engine.url, large) - walk(run, engine.url, small)
+    units = large - small
+    between = Counter({pair: n for pair, n in more.items() if pair[0] and pair[0] != pair[1]})
+    hops, calls = between.total() / units, more.total() / units
+    print(f"{len({file for _, file in more})} files, {hops:.0f} hops, {calls:.0f} calls")
+    if "--hops" in sys.argv:
+        for (caller, callee), number in between.most_common():
+            names = (name.removeprefix(PACKAGE) for name in (caller, callee))
+            print(f"{number / units:5} {' -> '.join(names)}")
+
+
+if __name__ == "__main__":
+    report(run, 2, 3)
