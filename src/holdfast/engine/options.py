@@ -426,8 +426,7 @@ SCORER_CONCURRENCY = Option(
 )
 PARTIAL_TOKENS = Option(
     "partial-tokens",
-    "stream replies and record every N tokens; 0 records whole replies, which alone repeat under "
-    "--seed on vLLM (default: {})",
+    "record an unfinished reply every N tokens; 0 records only whole replies (default: {})",
     Whole(0),
     0,
     "N",

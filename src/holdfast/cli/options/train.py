@@ -32,7 +32,7 @@ LEARNING = (
     ),
     Option(
         "schedule",
-        "change the learning rate like this after the warm-up (default: {})",
+        "keep, or lower, the learning rate after the warm-up (default: {})",
         None,
         "constant",
         choices=tuple(RateSchedule),
@@ -63,7 +63,7 @@ OBJECTIVE = (
     ),
     Option(
         "kl-estimate",
-        "estimate the KL divergence like this (default: {})",
+        "use this estimate of the KL divergence (default: {})",
         None,
         "k3",
         choices=("k1", "k2", "k3"),
@@ -77,7 +77,7 @@ OBJECTIVE = (
     ),
     Option(
         "correction",
-        "correct the gap between engine and trainer like this (default: not)",
+        "correct the gap between engine and trainer by this method (default: none)",
         None,
         choices=tuple(CORRECTIONS),
     ),
@@ -170,7 +170,7 @@ MACHINE = (
     switch("gradient-checkpointing", "use less memory and more time"),
     Option(
         "weight-sync",
-        "send new weights to engines like this (default: {}, the best way that they offer)",
+        "send new weights to engines by this method (default: {}, the best that they offer)",
         None,
         "auto",
         choices=WEIGHT_SYNC,
@@ -315,9 +315,10 @@ def add_train(train: argparse.ArgumentParser) -> None:
     ):
         add_group(train, title, listed)
     _beside_rollouts(train)
-    for title, listed in options.SUBJECTS.items():
-        if listed not in (options.SAMPLING, options.GROUPS):
-            add_group(train, title, [option for option in listed if option not in NO_BUDGETS])
+    own = (*options.SAMPLING, *options.GROUPS, *NO_BUDGETS)
+    for subject, shared in options.SUBJECTS.items():
+        if left := [option for option in shared if option not in own]:
+            add_group(train, subject, left)
     add_group(train, CLUSTER, options.CLUSTER_PROCESSES)
 
 
