@@ -15,7 +15,10 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.run import MAX_SAMPLES
 
 OPTIONS = {
-    option.dest: option for option in (*options.SAMPLING, *options.BUDGETS, *options.DEADLINES)
+    option.dest: option
+    for listed in options.SUBJECTS.values()
+    for option in listed
+    if listed is not options.PRINTING
 }
 
 

@@ -48,49 +48,86 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         metavar="DIR",
-        help="the folder: config.json, safetensors, tokenizer (a tiny model of ours)",
+        help="serve this Hugging Face folder (default: our tiny model)",
     )
-    parser.add_argument("--host", default=_DEFAULTS.host, metavar="ADDRESS", help="%(default)s")
-    _add_integer(parser, "--port", 0, _MAX_PORT, _DEFAULTS.port, "0 takes a free one (%(default)s)")
     parser.add_argument(
-        "--served-model-name", metavar="NAME", help="what clients call it (the folder's name)"
+        "--host",
+        default=_DEFAULTS.host,
+        metavar="ADDRESS",
+        help="listen at this address (default: %(default)s)",
     )
-    _add_integer(parser, "--max-batch", 1, _MAX_BATCH, _DEFAULTS.max_batch, "at once (%(default)s)")
     _add_integer(
-        parser, "--max-waiting", 1, 1 << 20, _DEFAULTS.max_waiting, "more get 503 (%(default)s)"
+        parser,
+        "--port",
+        0,
+        _MAX_PORT,
+        _DEFAULTS.port,
+        "listen at this port; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        help="serve the model by this name (default: the folder's)",
     )
     _add_integer(
-        parser, "--max-model-len", 2, 1 << 30, None, "prompt + completion (as the model says)"
+        parser,
+        "--max-batch",
+        1,
+        _MAX_BATCH,
+        _DEFAULTS.max_batch,
+        "run up to N requests at once (default: %(default)s)",
+    )
+    _add_integer(
+        parser,
+        "--max-waiting",
+        1,
+        1 << 20,
+        _DEFAULTS.max_waiting,
+        "refuse requests with 503 when N wait (default: %(default)s)",
+    )
+    _add_integer(
+        parser,
+        "--max-model-len",
+        2,
+        1 << 30,
+        None,
+        "limit prompt and completion to N tokens together (default: the model's limit)",
     )
     parser.add_argument(
         "--version",
         dest="weight_version",
         default=_DEFAULTS.version,
         metavar="V",
-        help="the version of the weights in the folder (%(default)s)",
+        help="report this version of the weights (default: %(default)s)",
     )
-    _add_integer(parser, "--threads", 1, _MAX_THREADS, _DEFAULTS.threads, "of torch (%(default)s)")
+    _add_integer(
+        parser,
+        "--threads",
+        1,
+        _MAX_THREADS,
+        _DEFAULTS.threads,
+        "let torch use N threads (default: %(default)s)",
+    )
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when stdin does, so that a parent that dies leaves nothing behind; nothing is "
-        "read from it",
+        help="end when standard input closes, so that the server dies with its parent",
     )
     parser.add_argument(
         "--progress",
         action="store_true",
-        help="until it serves, write to stdout what it does, as `starting: …`",
+        help="write the progress of the start to stdout, as `starting: …`",
     )
     parser.add_argument(
         "--log-requests",
         action="store_true",
-        help="write the id of each request to stderr, as `request ID`",
+        help="write one line `request ID` to stderr for each request",
     )
     parser.add_argument(
         "--api-key-env",
         default="",
         metavar="NAME",
-        help="the environment variable with the key that clients must send (none)",
+        help="require the key in this environment variable of clients (default: none)",
     )
 
 

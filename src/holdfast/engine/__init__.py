@@ -6,6 +6,7 @@ Knows attempts, groups and budgets. Never knows what a rollout does or how token
 - `judging`: a judge: a model that scores by a rubric.
 - `scoring`: scorers, and their durable results.
 - `guards`: keeps user code from harming the run.
+- `option_kinds`: what an option's text may be.
 - `options`: the options of a run, each declared once.
 - `settings`: how a run is worked on.
 - `stop`: whether the run is to end, and why.

@@ -6,151 +6,32 @@ time: `holdfast --help`, and pytest sessions without evaluations, import this mo
 """
 
 import argparse
-import json
-import math
-from argparse import ArgumentTypeError
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.records.errors import UsageError
+from holdfast.engine.option_kinds import (
+    FACTOR,
+    FRACTION,
+    MAX_INTEGER,
+    PENALTY,
+    POSITIVE,
+    SECONDS,
+    SECONDS_OR_NONE,
+    SHARE,
+    Number,
+    Whole,
+    columns,
+    json_object,
+    price_table,
+    text,
+    token_bias,
+    token_ids,
+    workers,
+)
 
-MAX_INTEGER = 2**63 - 1
 MAX_SAMPLES = 1_000_000
 """Of one task; `records.run` says why."""
 API_KEY = "HOLDFAST_API_KEY"
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole number."""
-
-    least: int
-    most: int = MAX_INTEGER
-
-    def __call__(self, text: str) -> int:
-        """From a command line; raises `ArgumentTypeError`."""
-        try:
-            value = int(text)
-        except ValueError:
-            raise ArgumentTypeError(f"wants a whole number, not {text!r}") from None
-        if wrong := self._wrong(value):
-            raise ArgumentTypeError(f"{wrong}, not {text}")
-        return value
-
-    def check(self, name: str, value: object) -> None:
-        """From Python; raises `UsageError`."""
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
-        if wrong := self._wrong(value):
-            raise UsageError(f"{name} {wrong}, not {value}")
-
-    def _wrong(self, value: int) -> str:
-        if self.least < 0 and not self.least <= value <= self.most:
-            return "must fit in 64 bits"
-        if value < self.least:
-            return f"must be {self.least} or more"
-        return f"must be {self.least} to {self.most}" if value > self.most else ""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number within a bound. A command line has no infinite ones."""
-
-    bound: str
-    fits: Callable[[float], bool]
-
-    def __call__(self, text: str) -> float:
-        """From a command line; raises `ArgumentTypeError`."""
-        try:
-            value = float(text)
-        except ValueError:
-            raise ArgumentTypeError(f"wants a number, not {text!r}") from None
-        if not math.isfinite(value):
-            raise ArgumentTypeError(f"must be a finite number, {self.bound}, not {text}")
-        if not self.fits(value):
-            raise ArgumentTypeError(f"must be {self.bound}, not {text}")
-        return value
-
-    def check(self, name: str, value: object) -> None:
-        """From Python; raises `UsageError`."""
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise UsageError(f"{name} must be a number, not {value!r:.100}")
-        if not self.fits(value):
-            raise UsageError(f"{name} must be {self.bound}, not {value}")
-
-
-FINITE = Number("of any size", lambda value: True)
-POSITIVE = Number("0 or more", lambda value: value >= 0)
-GROWTH = Number("1 or more", lambda value: value >= 1)
-FRACTION = Number("0 to 1", lambda value: 0 <= value <= 1)
-PENALTY = Number("-2 to 2", lambda value: -2 <= value <= 2)
-FACTOR = Number("above 0", lambda value: value > 0)
-_BIAS = Number("-100 to 100", lambda value: -100 <= value <= 100)
-SHARE = Number("above 0 and at most 1", lambda value: 0 < value <= 1)
-SECONDS = Number("longer than 0 seconds", lambda value: value > 0)
-SECONDS_OR_NONE = Number("0 seconds or more", lambda value: value >= 0)
-
-
-def text(value: str) -> str:
-    if not value:
-        raise ArgumentTypeError("wants a text, not an empty one")
-    return value
-
-
-def columns(value: str) -> list[tuple[str, str]]:
-    """Fields of tasks, and the columns that hold them: `prompt=question,ground_truth=answer`."""
-    pairs = [pair.partition("=") for pair in value.split(",")]
-    if wrong := [field for field, equals, column in pairs if not (field and equals and column)]:
-        raise ArgumentTypeError(f"wants FIELD=COLUMN, like prompt=question, not {wrong[0]!r}")
-    return [(field.strip(), column.strip()) for field, _, column in pairs]
-
-
-def token_ids(value: str) -> list[int]:
-    """Token ids with commas between them."""
-    return [_token(part) for part in value.split(",")]
-
-
-def token_bias(value: str) -> tuple[int, float]:
-    """The bias of one token: `42=-100`."""
-    token, equals, bias = value.partition("=")
-    if not equals:
-        raise ArgumentTypeError(f"wants TOKEN=BIAS, like 42=-100, not {value!r}")
-    return _token(token), _BIAS(bias)
-
-
-def json_object(value: str) -> dict[str, object]:
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ArgumentTypeError(f'wants a JSON object, like {{"name": true}}, not {value:.100}')
-    return found
-
-
-def price_table(value: str) -> str:
-    """The path of a table that can be read."""
-    from pathlib import Path
-
-    from holdfast.engine.export.prices import read_prices
-
-    try:
-        read_prices(Path(value))
-    except UsageError as error:
-        raise ArgumentTypeError(str(error)) from None
-    return value
-
-
-def _token(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) >= 2**31:
-        raise ArgumentTypeError(f"wants the id of a token, a whole number, not {text!r}")
-    return int(text)
-
-
-def workers(value: str) -> int | str:
-    """How many workers: a number, or as many as are needed."""
-    return value if value == "auto" else Whole(1, 100_000)(value)
 
 
 class Option(NamedTuple):
@@ -165,6 +46,8 @@ class Option(NamedTuple):
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     action: Any = None
+    is_common: bool = False
+    """Whether `--help` shows it, and not only `--help-all`."""
 
     def check(self, value: object, name: str = "") -> None:
         """Raises `UsageError` where a Python caller gave what the option cannot be. None, where
@@ -204,105 +87,135 @@ class Adds(Protocol):
     def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
 
 
+def add_group(parser: argparse.ArgumentParser, title: str, listed: Iterable[Option]) -> None:
+    """Adds options under a title, which says what a person does with them. Common options go to
+    the parser itself: `--help` shows these, and `--help-all` shows everything."""
+    group = parser.add_argument_group(title)
+    for option in listed:
+        option.add_to(parser if option.is_common else group)
+
+
 def switch(name: str, meaning: str) -> Option:
     return Option(name, meaning, default=False, action="store_true")
 
 
 def seconds(name: str, default: float | None, meaning: str, kind: Number = SECONDS) -> Option:
-    return Option(name, f"{meaning} ({{}})", kind, default, "SECONDS")
+    return Option(name, f"{meaning} (default: {{}})", kind, default, "SECONDS")
 
 
 # --- which engine
 
 POLICY = Option(
     "policy",
-    "the inference engine; several times for several replicas; none: the embedded engine",
+    "use the inference engine at this address; repeat for replicas (default: the embedded engine)",
+    is_common=True,
     metavar="URL",
     action="append",
 )
 DIALECT = Option(
     "dialect",
-    "how to speak to the engine (found out)",
+    "speak this API to the engine (default: find out)",
     choices=("vllm", "vllm-generate", "sglang", "fireworks", "chat"),
 )
 API_KEY_ENV = Option(
     "api-key-env",
-    "the environment variable that holds the engine's key ({})",
+    "read the engine's key from this environment variable (default: {})",
     None,
     API_KEY,
     "NAME",
 )
 TASKS = Option(
     "tasks",
-    "a file (JSONL, JSON, CSV, Parquet), a folder, hf:NAME:SPLIT, or FILE.py:FUNCTION",
+    "read tasks from a JSONL, JSON, CSV or Parquet file, a folder, hf:NAME:SPLIT or FILE.py:NAME",
     metavar="SOURCE",
+    is_common=True,
 )
 SYSTEM = Option(
     "system",
-    "a system message before each task's own messages; @FILE: the text of a file",
+    "put this system message before each task's messages; @FILE reads it from a file",
     text,
     metavar="TEXT|@FILE",
 )
 LIMIT = Option(
     "limit",
-    "only the first N tasks (all); another N is another run",
+    "use only the first N tasks; another N is another run (default: all)",
     Whole(1),
     metavar="N",
 )
 COLUMNS = Option(
     "columns",
-    "which column of the tasks is which field: prompt=question,ground_truth=answer",
+    "read fields from other columns: prompt=question,ground_truth=answer",
     columns,
     [],
     "FIELD=COLUMN[,…]",
     action="extend",
 )
 JOURNAL = Option(
-    "journal", "the file, or postgresql://USER@HOST/DATABASE ({})", None, "holdfast.db", "PATH"
+    "journal",
+    "record in this file, or at postgresql://USER@HOST/DATABASE (default: {})",
+    None,
+    "holdfast.db",
+    "PATH",
+    is_common=True,
 )
 
 # --- which processes, on which machines
 
 CLUSTER = Option(
-    "cluster", "have Ray start workers on a cluster: auto, or its head's address", None, None,
+    "cluster", "let Ray start workers on a cluster: auto, or the address of its head", None, None,
     "auto|HOST:PORT",
 )  # fmt: skip
 WORKERS = Option(
-    "workers", "on the cluster; auto: as many as the queue needs ({})", workers, "auto", "N|auto"
+    "workers",
+    "start N workers; auto starts as many as the queue needs (default: {})",
+    workers,
+    "auto",
+    "N|auto",
 )
 CLUSTER_CODE = (
-    Option("score-gpus", "of each scorer ({})", POSITIVE, 0.0, "N"),
-    Option("requirements", "what the rollout needs installed on the nodes", metavar="FILE"),
+    Option("score-gpus", "reserve N GPUs for each scorer (default: {})", POSITIVE, 0.0, "N"),
+    Option("requirements", "install these pip requirements on the nodes", metavar="FILE"),
     Option(
-        "cluster-exclude", "a folder or file that does not travel", metavar="NAME", action="append"
+        "cluster-exclude",
+        "do not copy this folder or file to the nodes; repeatable",
+        metavar="NAME",
+        action="append",
     ),
     Option(
-        "cluster-env", "one more environment variable that travels", metavar="NAME", action="append"
+        "cluster-env",
+        "copy this environment variable to the nodes; repeatable",
+        metavar="NAME",
+        action="append",
     ),
 )
 CLUSTER_PROCESSES = (
     CLUSTER,
     WORKERS,
-    Option("worker-cpus", "of each worker ({})", POSITIVE, 1.0, "N"),
-    Option("worker-gpus", "of each worker ({})", POSITIVE, 0.0, "N"),
-    switch("off-gpu-nodes", "keep workers off nodes that have GPUs"),
+    Option("worker-cpus", "reserve N CPUs for each worker (default: {})", POSITIVE, 1.0, "N"),
+    Option("worker-gpus", "reserve N GPUs for each worker (default: {})", POSITIVE, 0.0, "N"),
+    switch("off-gpu-nodes", "start no workers on nodes that have GPUs"),
     *CLUSTER_CODE,
 )
 
 # --- what is sampled
 
 SAMPLES = Option(
-    "samples", "per task (1, or the rollout's own n)", Whole(1, MAX_SAMPLES), None, "N"
+    "samples",
+    "roll out each task N times (default: 1, or the rollout's own n)",
+    Whole(1, MAX_SAMPLES),
+    None,
+    "N",
+    is_common=True,
 )
-SEED = Option("seed", "derive each request's seed from N", Whole(-MAX_INTEGER - 1), None, "N")
+SEED = Option("seed", "derive the seed of each request from N", Whole(-MAX_INTEGER - 1), None, "N")
 REASONING_EFFORT = Option(
     "reasoning-effort",
-    "how long the model thinks: low, medium, high, … (its own; refused where it has none)",
+    "tell the model how long to think: low, medium, high, … (default: its own)",
     metavar="LEVEL",
 )
 STOP_TOKEN_IDS = Option(
     "stop-token-ids",
-    "tokens that end a reply, beside the model's own; again for more",
+    "also end a reply at these tokens; repeatable",
     token_ids,
     [],
     "ID[,ID]",
@@ -310,54 +223,100 @@ STOP_TOKEN_IDS = Option(
 )
 CHAT_TEMPLATE_KWARGS = Option(
     "chat-template-kwargs",
-    'arguments for the model\'s chat template: {{"enable_thinking": false}}',
+    'pass these arguments to the chat template: {{"enable_thinking": false}}',
     json_object,
     metavar="JSON",
 )
 ALTERING = (
-    Option("top-k", "draw from the K likeliest tokens; 0: from all ({})", Whole(0), 0, "K"),
-    Option("min-p", "not from those below this share of the likeliest ({})", FRACTION, 0.0, "P"),
-    Option("presence-penalty", "on tokens that a reply has already ({})", PENALTY, 0.0, "X"),
-    Option("frequency-penalty", "the same, each time it has them ({})", PENALTY, 0.0, "X"),
-    Option("repetition-penalty", "on tokens of prompt and reply; 1: none ({})", FACTOR, 1.0, "X"),
+    Option(
+        "top-k", "sample from the K likeliest tokens; 0 means all (default: {})", Whole(0), 0, "K"
+    ),
+    Option(
+        "min-p",
+        "leave out tokens less likely than P times the likeliest (default: {})",
+        FRACTION,
+        0.0,
+        "P",
+    ),
+    Option(
+        "presence-penalty",
+        "penalize tokens that the reply already contains (default: {})",
+        PENALTY,
+        0.0,
+        "X",
+    ),
+    Option(
+        "frequency-penalty",
+        "penalize tokens for each time that the reply contains them (default: {})",
+        PENALTY,
+        0.0,
+        "X",
+    ),
+    Option(
+        "repetition-penalty",
+        "penalize tokens of prompt and reply by this factor (default: {})",
+        FACTOR,
+        1.0,
+        "X",
+    ),
     Option(
         "logit-bias",
-        "what is added to the logit of a token: 42=-100; again for more",
+        "add this to the logit of a token: 42=-100; repeatable",
         token_bias,
         [],
         "TOKEN=BIAS",
         action="append",
     ),
     STOP_TOKEN_IDS,
-    switch("ignore-eos", "go on after what would end a reply, up to --max-tokens"),
-    switch("routed-experts", "record the experts that each token is routed to (vLLM, SGLang)"),
+    switch("ignore-eos", "do not stop at the end token; sample up to --max-tokens"),
+    switch("routed-experts", "record the experts of each token (vLLM, SGLang)"),
     CHAT_TEMPLATE_KWARGS,
     Option(
         "separate-reasoning",
-        "set `<think>…</think>` at the beginning of a chat API's reply apart from its text",
+        "move `<think>…</think>` from the start of a chat API's reply to its reasoning",
         default=True,
         action=argparse.BooleanOptionalAction,
     ),
     Option(
         "extra-body",
-        "more for each request to the engine, as it is; recorded, so no secrets",
+        "add these fields to each request; they are recorded, so put no secrets here",
         json_object,
         metavar="JSON",
     ),
 )
 KEEP_INTERRUPTED = switch(
     "keep-interrupted",
-    "keep samples in which the process died during a call of an at_most_once tool (they fail)",
+    "keep samples in which the process died during an at_most_once tool call (default: they fail)",
 )
 SAMPLING = (
     SAMPLES,
     SEED,
-    Option("temperature", "0: always the likeliest token ({})", POSITIVE, 1.0, "T"),
-    Option("top-p", "draw from the likeliest tokens that make up this share ({})", SHARE, 1.0, "P"),
-    Option("max-tokens", "per reply ({})", Whole(1), 1024, "N"),
+    Option(
+        "temperature",
+        "sample at this temperature; 0 takes the likeliest token (default: {})",
+        POSITIVE,
+        1.0,
+        "T",
+        is_common=True,
+    ),
+    Option(
+        "top-p",
+        "sample from the likeliest tokens that have probability P together (default: {})",
+        SHARE,
+        1.0,
+        "P",
+    ),
+    Option(
+        "max-tokens",
+        "limit each reply to N tokens (default: {})",
+        Whole(1),
+        1024,
+        "N",
+        is_common=True,
+    ),
     Option(
         "stop",
-        "a text that ends a reply when it is said; again for more",
+        "end a reply at this text; repeatable",
         text,
         [],
         "TEXT",
@@ -365,145 +324,194 @@ SAMPLING = (
     ),
     REASONING_EFFORT,
     *ALTERING,
-    Option(
-        "tokenizer", "the folder of the model's tokenizer (what the engine names)", metavar="DIR"
-    ),
+    Option("tokenizer", "use the tokenizer in this folder (default: the engine's)", metavar="DIR"),
     Option(
         "renderer",
-        "how messages become tokens: a model family, template, or bytes (by the tokenizer)",
+        "render messages by this model family, `template` or `bytes` (default: by the tokenizer)",
         metavar="NAME",
     ),
-    Option(
-        "scorer",
-        "the function that rewards (`score` of the rollout's file, if there is one)",
-        metavar="[FILE.py:]NAME",
-    ),
+)
+GROUPS = (
     Option(
         "group-refill",
-        "how often a sample that infrastructure broke is made anew ({})",
+        "roll out a sample again up to N times after infrastructure failed (default: {})",
         Whole(0),
         1,
         "N",
     ),
     Option(
         "group-shortfall",
-        "what becomes of a task's samples when some failed for good ({})",
+        "if some samples of a task failed for good: keep the others, or drop all (default: {})",
         default="partial",
         choices=("partial", "drop"),
     ),
-    Option("group-at-least", "partial: how many must be valid ({})", Whole(1), 1, "M"),
+    Option(
+        "group-at-least",
+        "drop a task's samples if fewer than M are valid (default: {})",
+        Whole(1),
+        1,
+        "M",
+    ),
     KEEP_INTERRUPTED,
 )
 
 # --- how it is worked on
 
-CONCURRENCY = Option("concurrency", "trajectories at once ({})", Whole(1), 64, "N")
+CONCURRENCY = Option(
+    "concurrency",
+    "run up to N trajectories at once (default: {})",
+    Whole(1),
+    64,
+    "N",
+    is_common=True,
+)
 MAX_RETRY = Option(
-    "max-retry", "how often a failed trajectory is tried again ({})", Whole(0), 3, "N"
+    "max-retry", "retry a failed trajectory up to N times (default: {})", Whole(0), 3, "N"
 )
 MAX_FAILURES = Option(
-    "max-failures", "stop when so many failed for good since the start (go on)", Whole(1), None, "N"
+    "max-failures",
+    "stop when N trajectories failed for good since the start (default: never)",
+    Whole(1),
+    None,
+    "N",
 )
 MAX_COST = Option(
     "max-cost",
-    "stop when the run has cost this much, by the table of --price (go on)",
+    "stop when the run has cost this much, by the table of --price (default: never)",
     FACTOR,
     None,
     "AMOUNT",
 )
 MAX_TOKENS_TOTAL = Option(
     "max-tokens-total",
-    "stop when the run has used this many tokens, of prompts and replies together (go on)",
+    "stop when prompts and replies have used N tokens together (default: never)",
     Whole(1),
     None,
     "N",
 )
 PRICE = Option(
     "price",
-    "a table of what a million tokens of each model cost (what HOLDFAST_PRICES names, if anything)",
+    "compute costs from this table of prices (default: the file that HOLDFAST_PRICES names)",
     price_table,
     None,
     "FILE",
 )
 FAIL_ON_PERMANENT_FAILURE = Option(
     "fail-on-permanent-failure",
-    "exit with 1 when a trajectory failed for good",
+    "exit with code 1 if a trajectory failed for good",
     default=False,
     action=argparse.BooleanOptionalAction,
 )
-SCORER_TRIES = Option("scorer-tries", "of one score ({})", Whole(1), 2, "N")
+SCORER_TRIES = Option(
+    "scorer-tries", "call a scorer up to N times for one score (default: {})", Whole(1), 2, "N"
+)
+SCORER = Option(
+    "scorer",
+    "score trajectories with this function (default: `score` in the rollout's file)",
+    metavar="[FILE.py:]NAME",
+    is_common=True,
+)
 SCORE_WORKERS = Option(
     "score-workers",
-    "score in so many processes of their own; 0: in this one ({})",
+    "score in N separate processes; 0 scores in this one (default: {})",
     Whole(0, 10_000),
     0,
     "N",
 )
 SCORE_CONCURRENCY = Option(
-    "score-concurrency", "scores at once in each of those ({})", Whole(1), 1, "N"
+    "score-concurrency", "compute N scores at once in each process (default: {})", Whole(1), 1, "N"
 )
-SCORER_CONCURRENCY = Option("max-concurrent-evaluations", "scores at once", Whole(1), 32, "N")
+SCORER_CONCURRENCY = Option(
+    "max-concurrent-evaluations", "judge up to N rows at once (default: {})", Whole(1), 32, "N"
+)
 PARTIAL_TOKENS = Option(
     "partial-tokens",
-    "stream, and make each N tokens of an unfinished reply durable; 0: whole replies only (with "
-    "--seed on vLLM: only these repeat, when interrupted)",
+    "record an unfinished reply every N tokens; 0 records only whole replies (default: {})",
     Whole(0),
     0,
     "N",
 )
 ON_DIVERGENCE = Option(
     "on-divergence",
-    "when the rollout no longer does what is recorded ({})",
+    "if the rollout differs from its record: fork and go on, or fail (default: {})",
     default="fork",
     choices=("fork", "fail"),
 )
 SPENDING = (MAX_COST, MAX_TOKENS_TOTAL, PRICE)
-BUDGETS = (
+RETRIES = (
     CONCURRENCY,
     MAX_RETRY,
     MAX_FAILURES,
-    *SPENDING,
     FAIL_ON_PERMANENT_FAILURE,
-    Option("call-tries", "of one call to the engine ({})", Whole(1), 5, "N"),
-    SCORER_TRIES,
-    PARTIAL_TOKENS,
-    DIALECT,
     ON_DIVERGENCE,
+)
+CONNECTION = (
     API_KEY_ENV,
+    DIALECT,
+    PARTIAL_TOKENS,
+    Option("call-tries", "send a request up to N times (default: {})", Whole(1), 5, "N"),
 )
-ATTEMPT_DEADLINE = seconds("attempt-deadline", 21600.0, "one attempt at a trajectory")
-SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "one score")
-LEASE = seconds("lease", 30.0, "after how much silence others may take the work over")
-GRACE = seconds("grace", 10.0, "at a signal: how long calls in flight may finish", SECONDS_OR_NONE)
-PATIENCE = seconds(
-    "patience", 900.0, "how long to wait for an engine that is down", SECONDS_OR_NONE
+ATTEMPT_DEADLINE = seconds(
+    "attempt-deadline", 21600.0, "end an attempt at a trajectory after this time"
 )
-RUN_DEADLINE = Option("run-deadline", "this command (none)", SECONDS, None, "SECONDS")
+SCORER_TIMEOUT = seconds("scorer-timeout", 300.0, "end a call of the scorer after this time")
+LEASE = seconds("lease", 30.0, "let other workers take over after this much silence")
+GRACE = seconds(
+    "grace", 10.0, "at Ctrl-C, let calls in flight finish for this time", SECONDS_OR_NONE
+)
+PATIENCE = seconds("patience", 900.0, "wait this long for an engine that is down", SECONDS_OR_NONE)
+RUN_DEADLINE = Option(
+    "run-deadline", "stop the command after this time (default: never)", SECONDS, None, "SECONDS"
+)
 DEADLINES = (
-    seconds("try-timeout", 1800.0, "one try of a call"),
-    seconds("stall-timeout", 300.0, "how long a stream may send nothing"),
-    seconds("call-deadline", 3600.0, "a call with all its tries"),
+    seconds("try-timeout", 1800.0, "end one try of a request after this time"),
+    seconds("stall-timeout", 300.0, "end a stream that sends nothing for this time"),
+    seconds("call-deadline", 3600.0, "end a request with all its tries after this time"),
     ATTEMPT_DEADLINE,
-    SCORER_TIMEOUT,
     PATIENCE,
     LEASE,
     GRACE,
     RUN_DEADLINE,
 )
 
+SCORING = (SCORER, SCORER_TRIES, SCORER_TIMEOUT, SCORE_WORKERS, SCORE_CONCURRENCY)
+
 FULL_TRACEBACKS = switch(
-    "full-tracebacks", "show every frame of a traceback, also those of failures that healed"
+    "full-tracebacks", "show whole tracebacks, also of failures that a retry overcame"
 )
-FORCE = switch("force", "write over a file, also where something in it is lost by that")
+PRINTING = (
+    FULL_TRACEBACKS,
+    switch("json", "print the report as JSON"),
+    switch("quiet", "show no progress"),
+)
+FORCE = switch("force", "replace the file even if data in it is lost")
 
 # --- when the run exists already
 
-NEW = switch("new", "start another run, NAME-2 and so on")
+NEW = switch("new", "begin another run: NAME-2, NAME-3, …")
 ACCEPT_CHANGES = switch(
-    "accept-changes", "go on although tasks, sampling or code changed; it is recorded"
+    "accept-changes", "go on although tasks, sampling or code changed, and record the change"
 )
-JOIN = switch("join", "share the run with a live worker")
+MODEL = Option(
+    "model",
+    "use this model of the engine; for the embedded engine, a model's folder",
+    metavar="NAME",
+    is_common=True,
+)
+RUN = Option("run", "give the run this name", metavar="NAME", is_common=True)
+JOIN = switch("join", "work on a run beside its live workers")
 RETRY_FAILED = switch(
     "retry-failed",
-    "try again those that failed for good; ask again for a judge's verdicts that could not be read",
+    "give failed trajectories new attempts; ask a judge again where its answer was unreadable",
 )
+SUBJECTS = {
+    "change how replies are sampled (part of the run's identity)": SAMPLING,
+    "score trajectories": SCORING,
+    "complete the groups of samples": GROUPS,
+    "retry failures, or stop": RETRIES,
+    "limit the cost": SPENDING,
+    "connect to the engine": CONNECTION,
+    "set deadlines": DEADLINES,
+    "change what is printed": PRINTING,
+}
+"""The options of every run, by what a person does with them."""

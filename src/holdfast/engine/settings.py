@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from holdfast.engine import options
+from holdfast.engine import option_kinds, options
 from holdfast.engine.export.prices import Prices, as_prices, default_prices
 from holdfast.records.encoding.declared import NamedFields, check_fields
 from holdfast.records.errors import UsageError
@@ -77,9 +77,9 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
         check_fields(self)
         for name, option in _OPTIONS.items():
             option.check(getattr(self, name), name)
-        options.SECONDS_OR_NONE.check("backoff", self.backoff)
-        options.SECONDS_OR_NONE.check("backoff_cap", self.backoff_cap)
-        options.GROWTH.check("backoff_growth", self.backoff_growth)
+        option_kinds.SECONDS_OR_NONE.check("backoff", self.backoff)
+        option_kinds.SECONDS_OR_NONE.check("backoff_cap", self.backoff_cap)
+        option_kinds.GROWTH.check("backoff_growth", self.backoff_growth)
         prices = default_prices() if self.prices is None else as_prices(self.prices)
         structs.force_setattr(self, "prices", prices)
         if self.max_cost is not None and prices is None:

@@ -20,7 +20,8 @@ COMMANDS = [(), ("run",), ("runs",), ("show",), ("export",), ("journal",), ("jou
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_explains_every_word_and_every_exit_code(lab, words):
-    done = lab.holdfast(*words, "--help", env={"COLUMNS": "100"})
+    word = "--help-all" if words == ("run",) else "--help"
+    done = lab.holdfast(*words, word, env={"COLUMNS": "100"})
     assert (done.code, done.err) == (0, "")
     assert "usage: " + " ".join(("holdfast", *words)) in done.out
     told = dict(re.findall(r"^ +(\d+)  (\S.*)$", done.out, re.MULTILINE))
@@ -31,6 +32,25 @@ def test_help_explains_every_word_and_every_exit_code(lab, words):
     )
     assert unexplained == []
     assert max(map(len, done.out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", ["run", "train", "gateway"])
+def test_help_shows_common_options_and_help_all_shows_every_option(lab, command):
+    common, everything = (
+        lab.holdfast(command, word, env={"COLUMNS": "100"}).out for word in ("--help", "--help-all")
+    )
+    shown, all_options = (
+        re.findall(r"^  (?:-h, )?(--\S+)", text, re.MULTILINE) for text in (common, everything)
+    )
+    assert set(shown) < set(all_options)
+    assert len(all_options) == len(set(all_options))
+    assert {"--tasks", "--run", "--policy", "--model", "--samples"} <= set(shown)
+    assert 10 <= len(shown) <= 18
+    left_out = len(all_options) - len(shown)
+    assert f"{left_out} more options, shown by `holdfast {command} --help-all`:" in common
+    titles = re.findall(r"^  ([a-z].*)$", common.partition("--help-all`:\n")[2], re.MULTILINE)
+    assert titles
+    assert all(f"\n{title}:\n" in everything for title in titles)
 
 
 def test_a_command_that_is_none_is_refused_and_no_command_is_help(lab):

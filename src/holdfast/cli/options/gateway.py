@@ -2,69 +2,80 @@
 
 import argparse
 
-from holdfast.cli.options.run import whole_run
-from holdfast.engine.options import (
-    CLUSTER,
-    CLUSTER_CODE,
-    SECONDS_OR_NONE,
-    Option,
-    Whole,
-    seconds,
-)
+from holdfast.cli.options import run
+from holdfast.engine.option_kinds import SECONDS_OR_NONE, Whole
+from holdfast.engine.options import CLUSTER, CLUSTER_CODE, Option, add_group, seconds
 
 _LISTENING = (
-    Option("host", "{}", default="127.0.0.1", metavar="HOST"),
-    Option("port", "any that is free", Whole(0, 65535), 0, "N"),
+    Option(
+        "host",
+        "listen at this address (default: {})",
+        default="127.0.0.1",
+        metavar="HOST",
+        is_common=True,
+    ),
+    Option(
+        "port",
+        "listen at this port; 0 takes a free one (default: {})",
+        Whole(0, 65535),
+        0,
+        "N",
+        is_common=True,
+    ),
     Option(
         "token-env",
-        "the variable with the token that takers of trajectories send; needed beyond loopback "
-        "(a token in a file that the command names)",
+        "read the token that agents must send from this variable; required beyond loopback "
+        "(default: a token in a file that the command names)",
         metavar="NAME",
     ),
-    Option("tls-cert", "serve https: the certificate, PEM", metavar="FILE"),
-    Option("tls-key", "its key, PEM, without a password", metavar="FILE"),
+    Option("tls-cert", "serve https with this certificate, PEM", metavar="FILE"),
+    Option("tls-key", "use this key of the certificate, PEM without a password", metavar="FILE"),
     Option(
         "advertise",
-        "the address that agents get (beyond loopback: by which others reach this "
-        "machine, its full name or an address)",
+        "give agents this address of the gateway (default: the one it listens at, or beyond "
+        "loopback the machine's full name)",
         metavar="HOST|URL",
     ),
-    Option("workers", "processes that serve the address together ({})", Whole(1), 1, "N"),
-    Option("log", "one line for each request; -: stderr", metavar="FILE"),
+    Option("workers", "serve with N processes (default: {})", Whole(1), 1, "N"),
+    Option("log", "write one line for each request to this file; - is stderr", metavar="FILE"),
     Option("as-worker", argparse.SUPPRESS),
 )
 _AGENTS = (
     seconds(
-        "silence", 1800.0, "after which an agent that asks nothing is given up", SECONDS_OR_NONE
+        "silence", 1800.0, "give up an agent that sends nothing for this time", SECONDS_OR_NONE
     ),
     seconds(
-        "rejoin", 30.0, "in which an agent that outlived the gateway may go on", SECONDS_OR_NONE
+        "rejoin",
+        30.0,
+        "after a restart, wait this long for agents that are still alive",
+        SECONDS_OR_NONE,
     ),
     seconds(
         "drain",
         10.0,
-        "in which responses under way are sent when the gateway closes",
+        "when the gateway closes, finish sending responses for this time",
         SECONDS_OR_NONE,
     ),
     Option(
         "ignore",
-        "leave this out of every request, and say so in the record: a parameter (seed), or a "
-        "type of tools (tool:web_search; tool:*); again for more",
+        "ignore this part of requests: a parameter (seed), or a type of tools "
+        "(tool:web_search, tool:*); repeatable",
         metavar="NAME",
         action="append",
     ),
     Option(
         "on-refused",
-        "an agent was refused a call, did not ask again, and says that it is done: its "
-        "trajectory has failed, or is what the agent says ({})",
+        "if an agent finishes after a refused call: fail its trajectory, or accept what the agent "
+        "reports (default: {})",
         default="fail",
         choices=("fail", "accept"),
     ),
-    Option("max-body", "the largest request that is read ({})", Whole(1), 64, "MIB"),
+    Option("max-body", "refuse requests larger than this (default: {})", Whole(1), 64, "MIB"),
 )
 
 
 def add_gateway(gateway: argparse.ArgumentParser) -> None:
+    gateway.usage = "holdfast gateway --tasks SOURCE --run NAME [options]"
     gateway.description = (
         "Serves the trajectories of a run to agents that come by themselves.\n\n"
         "  holdfast gateway --tasks tasks.jsonl --samples 4 --run first --port 8100 \\\n"
@@ -72,10 +83,8 @@ def add_gateway(gateway: argparse.ArgumentParser) -> None:
         "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
         "ends with POST /complete."
     )
-    for option in (*_LISTENING, *_AGENTS):
-        option.add_to(gateway)
-    whole_run(gateway)
-    group = gateway.add_argument_group("a cluster (needs a journal on PostgreSQL)")
-    for option in (CLUSTER, *CLUSTER_CODE):
-        option.add_to(group)
+    run.whole_run(gateway)
+    add_group(gateway, "listen", _LISTENING)
+    add_group(gateway, "deal with agents", _AGENTS)
+    add_group(gateway, run.CLUSTER, (CLUSTER, *CLUSTER_CODE))
     gateway.add_argument("--as-node", type=int, help=argparse.SUPPRESS)

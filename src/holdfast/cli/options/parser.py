@@ -36,8 +36,21 @@ class ShowVersion(argparse.Action):
         parser.exit(0)
 
 
+class ShowAll(argparse.Action):
+    """`--help-all`: every option, by what a person does with it."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: Any = None
+    ) -> NoReturn:
+        print(argparse.ArgumentParser.format_help(parser), end="")
+        parser.exit(0)
+
+
 class Parser(argparse.ArgumentParser):
-    """One line for a mistake, and no guessing at options that were cut short."""
+    """One line for a mistake, and no guessing at options that were cut short.
+
+    `--help` shows the parser's own options. Those of groups with a title are shown by `--help-all`,
+    which is there as soon as there is such a group."""
 
     def __init__(self, **options: Any):
         self._typed: list[str] = []
@@ -48,6 +61,34 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **options,
         )
+
+    def add_argument_group(self, *titles: Any, **options: Any) -> Any:
+        is_ready = hasattr(self, "_optionals")  # argparse makes its own groups first.
+        if is_ready and "--help-all" not in self._option_string_actions:
+            self.add_argument("--help-all", action=ShowAll, nargs=0, help="show every option")
+        return super().add_argument_group(*titles, **options)
+
+    def format_help(self) -> str:
+        own, titled = self._action_groups[:2], self._action_groups[2:]
+        if not titled:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in own:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)  # noqa: SLF001
+            formatter.end_section()
+        formatter.add_text(self._more(titled))
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _more(self, groups: "Sequence[Any]") -> str:
+        """What `--help` leaves out."""
+        actions = [action for group in groups for action in group._group_actions]  # noqa: SLF001
+        count = sum(action.help is not argparse.SUPPRESS for action in actions)
+        titles = "\n".join(f"  {group.title}" for group in groups)
+        return f"{count} more options, shown by `{self.prog} --help-all`:\n{titles}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Rejects unknown arguments itself: the parser that called it has other suggestions."""

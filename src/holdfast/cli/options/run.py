@@ -4,10 +4,13 @@ import argparse
 
 from holdfast.engine import options
 
+CLUSTER = "use a cluster (needs a journal on PostgreSQL)"
+
 
 def add_run(run: argparse.ArgumentParser) -> None:
+    run.usage = "holdfast run FILE.py[:NAME] --tasks SOURCE --run NAME [options]"
     run.description = (
-        "Runs a rollout over tasks. The same command again goes on where it was.\n\n"
+        "Runs a rollout over tasks. If it was interrupted, the same command goes on.\n\n"
         "  holdfast run agent.py --tasks tasks.jsonl --samples 4 --run first \\\n"
         "      --policy http://127.0.0.1:8000 --model NAME\n\n"
         "Without --policy, the embedded engine and its small model serve the run.\n\n"
@@ -18,49 +21,28 @@ def add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "rollout",
         metavar="FILE.py[:NAME]",
-        help="the rollout; NAME may be left out when it is `rollout` or the only one",
+        help="the rollout; leave NAME out if it is `rollout` or the only one",
     )
     whole_run(run)
-    group = run.add_argument_group("a cluster (needs a journal on PostgreSQL)")
-    for option in options.CLUSTER_PROCESSES:
-        option.add_to(group)
+    options.add_group(run, CLUSTER, options.CLUSTER_PROCESSES)
     run.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
 
 
 def whole_run(run: argparse.ArgumentParser) -> None:
     """The options of every run: of a rollout, or of agents at a gateway."""
     options.TASKS.add_to(run, required=True)
-    options.COLUMNS.add_to(run)
-    options.SYSTEM.add_to(run)
-    options.LIMIT.add_to(run)
-    options.POLICY.add_to(run)
-    run.add_argument(
-        "--model",
-        metavar="NAME",
-        help="the model it serves (if it serves several); a model's folder for the embedded engine",
-    )
-    run.add_argument("--run", required=True, metavar="NAME", help="what this run is called")
-    options.JOURNAL.add_to(run)
-    for title, listed in (
-        ("what is sampled (part of the run's identity)", options.SAMPLING),
-        ("budgets (may change from one start to the next)", options.BUDGETS),
-        ("deadlines, in seconds (may change too)", options.DEADLINES),
-    ):
-        group = run.add_argument_group(title)
-        for option in listed:
-            option.add_to(group)
-    group = run.add_argument_group("processes (may change too)")
-    options.SCORE_WORKERS.add_to(group)
-    options.SCORE_CONCURRENCY.add_to(group)
-    group = run.add_argument_group("when the run exists already")
+    options.RUN.add_to(run, required=True)
+    for option in (options.POLICY, options.MODEL, options.JOURNAL):
+        option.add_to(run)
+    options.add_group(run, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
+    for title, listed in options.SUBJECTS.items():
+        options.add_group(run, title, listed)
+    group = run.add_argument_group("go on with a run that exists")
     which = group.add_mutually_exclusive_group()
     options.NEW.add_to(which)
     options.ACCEPT_CHANGES.add_to(which)
     options.JOIN.add_to(group)
     options.RETRY_FAILED.add_to(group)
-    options.FULL_TRACEBACKS.add_to(run)
-    run.add_argument("--json", action="store_true", help="print the report as JSON")
-    run.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_serve(serve: argparse.ArgumentParser) -> None:

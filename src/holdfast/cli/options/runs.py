@@ -5,6 +5,7 @@ import argparse
 import re
 from argparse import ArgumentTypeError
 
+from holdfast.engine.option_kinds import Number, Whole
 from holdfast.engine.options import (
     API_KEY_ENV,
     DIALECT,
@@ -12,8 +13,6 @@ from holdfast.engine.options import (
     FULL_TRACEBACKS,
     JOURNAL,
     PRICE,
-    Number,
-    Whole,
 )
 from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.trajectory import Status
@@ -36,9 +35,9 @@ def add_runs(runs: argparse.ArgumentParser) -> None:
         "mean reward and tags, who works on it, how much of it is trained, and how to go on."
     )
     JOURNAL.add_to(runs)
-    _flag(runs, "--all", "each evaluation of a training, too")
-    _flag(runs, "--names", "print their names alone, for scripts")
-    runs.add_argument("--tag", metavar="TAG", help="only those with this tag")
+    _flag(runs, "--all", "also list the evaluations of trainings")
+    _flag(runs, "--names", "print only names, for scripts")
+    runs.add_argument("--tag", metavar="TAG", help="list only runs with this tag")
     _json(runs)
 
 
@@ -52,7 +51,7 @@ def add_show(show: argparse.ArgumentParser) -> None:
         "trajectory",
         metavar="TASK/SAMPLE",
         nargs="?",
-        help="as `holdfast show RUN` lists it; TASK alone is its first sample",
+        help="one trajectory, as `holdfast show RUN` lists it; TASK alone is its first sample",
     )
     JOURNAL.add_to(show)
     _flag(show, "--all", "list every trajectory")
@@ -72,10 +71,14 @@ def add_logs(logs: argparse.ArgumentParser) -> None:
         "Lists the log files of a run's processes (scorers, workers, gateways), with "
         "their last lines."
     )
-    logs.add_argument("run", metavar="RUN", help="its name")
+    logs.add_argument("run", metavar="RUN", help="the run's name")
     JOURNAL.add_to(logs)
     logs.add_argument(
-        "--tail", type=Whole(0), default=5, metavar="N", help="last lines of each (%(default)s)"
+        "--tail",
+        type=Whole(0),
+        default=5,
+        metavar="N",
+        help="show the last N lines of each file (default: %(default)s)",
     )
     _json(logs)
 
@@ -96,25 +99,25 @@ def add_export(export: argparse.ArgumentParser) -> None:
             *("verl", "slime", "trl", "nemo", "tinker", "sft"),
         ),
         required=True,
-        help="token ids and rewards for a trainer; the same as EvaluationRows of eval-protocol, "
-        "with their messages; conversations; what went wrong; or the samples as the rows of "
-        "another trainer (verl, slime, TRL, NeMo-RL, Tinker), or for supervised fine-tuning",
+        help="write token ids with rewards (samples), EvaluationRows of eval-protocol (rows), "
+        "conversations, failures, the input of another trainer, or conversations for supervised "
+        "fine-tuning (sft)",
     )
     _where_to(export)
     _for_some_kinds(export)
     JOURNAL.add_to(export)
-    PRICE.add_to(export, help="rows, trajectories: with what they cost, by this table")
-    _flag(export, "--json", "say what was written as JSON")
+    PRICE.add_to(export, help="rows, trajectories: add costs from this table of prices")
+    _flag(export, "--json", "report the written file as JSON")
 
 
 def _where_to(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--format",
         choices=("jsonl", "parquet", "csv"),
-        help="default: by the file's ending, else jsonl",
+        help="write this format (default: by the file's ending, else jsonl)",
     )
     export.add_argument(
-        "--out", required=True, metavar="FILE", help="where to; - for standard output"
+        "--out", required=True, metavar="FILE", help="write to this file; - is standard output"
     )
     FORCE.add_to(export)
 
@@ -134,37 +137,38 @@ def _for_some_kinds(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--logprobs",
         choices=[mode.value for mode in Accepted],
-        help="those of another distribution than the one that was sampled from are "
-        "refused (processed, the default), or exported as what they are (raw)",
+        help="refuse logprobs of another distribution than the sampled one (processed, the "
+        "default), or export them as they are (raw)",
     )
     export.add_argument(
         "--branches",
         choices=("refuse", "longest"),
-        help="trl, nemo: of a trajectory with several branches, keep the longest (refuse)",
+        help="trl, nemo: refuse trajectories with several branches, or keep the longest branch "
+        "(default: refuse)",
     )
     export.add_argument(
         "--missing-reward",
         type=_underscored,
         choices=("refuse", "leave_out"),
-        help="verl, slime, nemo: leave out what nobody scored (refuse)",
+        help="verl, slime, nemo: refuse samples without a reward (the default), or leave them out",
     )
     export.add_argument(
         "--min-reward",
         type=Number("any", lambda value: True),
         metavar="REWARD",
-        help="sft: only what earned as much",
+        help="sft: export only conversations with at least this reward",
     )
     export.add_argument(
         "--sft-layout",
         type=_underscored,
         choices=("messages", "prompt_completion"),
-        help="sft: the whole conversation (messages), or what was there before the first reply, "
-        "and the rest",
+        help="sft: write whole conversations, or split them before the first reply "
+        "(default: messages)",
     )
     _flag(
         export,
         "--with-turn-traces",
-        "rows: one per trajectory, each turn with its whole prompt (large)",
+        "rows: write one row per trajectory, each turn with its whole prompt (large)",
     )
 
 
@@ -177,9 +181,7 @@ def add_journal(journal: argparse.ArgumentParser) -> None:
         description="Verifies every checksum and invariant of a journal, and says what it found.",
     )
     _file(check)
-    _flag(
-        check, "--repair", "first cut torn logs to their last good record; what is cut is set aside"
-    )
+    _flag(check, "--repair", "cut torn logs to their last good record, and keep what is cut")
     _json(check)
     compact = actions.add_parser(
         "compact",
@@ -195,9 +197,17 @@ def add_journal(journal: argparse.ArgumentParser) -> None:
         description="Copies runs between files and PostgreSQL servers, in either direction, and "
         "compares the\ncopy with the original. Nobody may work on them meanwhile.",
     )
-    copy.add_argument("source", metavar="FROM", help="a file, or postgresql://USER@HOST/DATABASE")
-    copy.add_argument("target", metavar="TO", help="the same; a file that is not there is made")
-    copy.add_argument("runs", metavar="RUN", nargs="*", default=[], help="only these (all)")
+    copy.add_argument(
+        "source",
+        metavar="FROM",
+        help="the journal to copy from: a file, or postgresql://USER@HOST/DATABASE",
+    )
+    copy.add_argument(
+        "target", metavar="TO", help="the journal to copy to; a missing file is created"
+    )
+    copy.add_argument(
+        "runs", metavar="RUN", nargs="*", default=[], help="copy only these runs (default: all)"
+    )
     _json(copy)
     ledger = actions.add_parser(
         "ledger",
@@ -206,7 +216,7 @@ def add_journal(journal: argparse.ArgumentParser) -> None:
         "trained in\na step that a checkpoint holds, dismissed with its reason, or still open.",
     )
     ledger.add_argument("run", metavar="RUN", help="the run's name")
-    ledger.add_argument("--consumer", metavar="NAME", help="only this one's")
+    ledger.add_argument("--consumer", metavar="NAME", help="show only this consumer")
     JOURNAL.add_to(ledger)
     _json(ledger)
 
@@ -222,7 +232,9 @@ def add_policy(policy: argparse.ArgumentParser) -> None:
         "evaluation\nonly, or for neither.",
     )
     check.add_argument("url", metavar="URL", help="the inference engine")
-    check.add_argument("--model", metavar="NAME", help="the model, if it serves several")
+    check.add_argument(
+        "--model", metavar="NAME", help="check this model, if the engine serves several"
+    )
     DIALECT.add_to(check)
     API_KEY_ENV.add_to(check)
     _json(check)
@@ -239,16 +251,18 @@ def add_resume(resume: argparse.ArgumentParser) -> None:
     _run(resume)
     JOURNAL.add_to(resume)
     resume.add_argument(
-        "--folder", metavar="DIR", help="where the files of the command are now (where they were)"
+        "--folder",
+        metavar="DIR",
+        help="find the files of the command in this folder (default: where they were)",
     )
     resume.add_argument(
-        "--print", action="store_true", help="print the command, and do nothing", dest="only_print"
+        "--print", action="store_true", help="only print the command", dest="only_print"
     )
     resume.add_argument(
         "options",
         nargs=argparse.REMAINDER,
         metavar="OPTIONS",
-        help="of its command, instead of the recorded ones",
+        help="options that replace those of the recorded command",
     )
 
 
@@ -271,13 +285,16 @@ def add_prune(prune: argparse.ArgumentParser) -> None:
         "  holdfast prune --tag sweep --keep 3"
     )
     prune.add_argument(
-        "--older-than", type=age, metavar="AGE", help="begun so long ago: 90m, 12h, 30d, 8w"
+        "--older-than",
+        type=age,
+        metavar="AGE",
+        help="delete runs that began longer ago: 90m, 12h, 30d, 8w",
     )
-    prune.add_argument("--tag", metavar="TAG", help="those with this tag")
-    _flag(prune, "--untagged", "those without any tag")
-    _flag(prune, "--unfinished", "those with open trajectories")
-    prune.add_argument("--keep", type=Whole(0), metavar="N", help="of all these, keep the N newest")
-    _flag(prune, "--dry-run", "only say which runs these are")
+    prune.add_argument("--tag", metavar="TAG", help="delete runs with this tag")
+    _flag(prune, "--untagged", "delete runs without a tag")
+    _flag(prune, "--unfinished", "delete runs with open trajectories")
+    prune.add_argument("--keep", type=Whole(0), metavar="N", help="keep the N newest of these runs")
+    _flag(prune, "--dry-run", "only list the runs that would be deleted")
     JOURNAL.add_to(prune)
     _yes(prune)
 
@@ -285,7 +302,7 @@ def add_prune(prune: argparse.ArgumentParser) -> None:
 def add_rename(rename: argparse.ArgumentParser) -> None:
     rename.description = "Gives a run another name. Trajectories are called by it from then on."
     _run(rename)
-    rename.add_argument("name", metavar="NAME", help="its new name")
+    rename.add_argument("name", metavar="NAME", help="the new name")
     JOURNAL.add_to(rename)
     _json(rename)
 
@@ -298,9 +315,15 @@ def add_tag(tag: argparse.ArgumentParser) -> None:
     )
     _run(tag)
     tag.add_argument(
-        "tags", nargs="*", default=[], metavar="TAG", help="to add (none: list its tags)"
+        "tags",
+        nargs="*",
+        default=[],
+        metavar="TAG",
+        help="add these tags (without any: list the run's tags)",
     )
-    tag.add_argument("--remove", action="append", default=[], metavar="TAG", help="again for more")
+    tag.add_argument(
+        "--remove", action="append", default=[], metavar="TAG", help="remove this tag; repeatable"
+    )
     JOURNAL.add_to(tag)
     _json(tag)
 
@@ -312,12 +335,12 @@ def add_compare(compare: argparse.ArgumentParser) -> None:
         "differs in how the runs were made. A RUN that is no run of the journal but a file is\n"
         "read as results of another tool (EvaluationRows, Inspect logs, verifiers results)."
     )
-    compare.add_argument("run_a", metavar="RUN_A", help="the one to compare with")
-    compare.add_argument("run_b", metavar="RUN_B", help="the one that is compared")
+    compare.add_argument("run_a", metavar="RUN_A", help="the run to compare with")
+    compare.add_argument("run_b", metavar="RUN_B", help="the run that is compared")
     JOURNAL.add_to(compare)
-    compare.add_argument("--journal-b", metavar="PATH", help="where RUN_B is, if elsewhere")
+    compare.add_argument("--journal-b", metavar="PATH", help="read RUN_B from this journal")
     compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
-    _flag(compare, "--by-id", "also compare tasks that ask something else in B")
+    _flag(compare, "--by-id", "also compare tasks whose messages or ground truth differ")
     _json(compare)
 
 
@@ -329,26 +352,27 @@ def add_report(report: argparse.ArgumentParser) -> None:
         "the network for nothing, and is replaced when all of it is there."
     )
     _run(report)
-    report.add_argument("--out", metavar="FILE.html", help="write HTML (print the numbers)")
+    report.add_argument(
+        "--out", metavar="FILE.html", help="write an HTML file instead of printing numbers"
+    )
     FORCE.add_to(report)
-    _flag(report, "--all", "print every row, not the first 40")
+    _flag(report, "--all", "print every row instead of the first 40")
     JOURNAL.add_to(report)
     PRICE.add_to(report)
     FULL_TRACEBACKS.add_to(report)
     report.add_argument(
         "--tokenizer",
         metavar="DIR",
-        help="the folder of the model's tokenizer: replies are then shown token by token",
+        help="show replies token by token, with the tokenizer in this folder",
     )
     report.add_argument(
         "--max-megabytes",
         type=Whole(1),
         default=MEGABYTES,
         metavar="N",
-        help="how large the conversations may be together; beyond, they are shortened "
-        "(%(default)s)",
+        help="shorten conversations if they exceed N megabytes together (default: %(default)s)",
     )
-    _flag(report, "--json", "the numbers, or what was written, as JSON")
+    _flag(report, "--json", "print the numbers, or the written file, as JSON")
 
 
 def add_config(config: argparse.ArgumentParser) -> None:
@@ -371,13 +395,17 @@ def add_completion(completion: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
+    parser.add_argument("run", metavar="RUN", help="the run's name, as `holdfast runs` lists it")
 
 
 def _file(parser: argparse.ArgumentParser) -> None:
     default = JOURNAL.default
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", default=default, help="the journal (%(default)s)"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default=default,
+        help="the journal (default: %(default)s)",
     )
 
 

@@ -1,18 +1,11 @@
 """The options of `holdfast train`."""
 
 import argparse
-from collections.abc import Sequence
 
+from holdfast.cli.options.run import CLUSTER
 from holdfast.engine import options
-from holdfast.engine.options import (
-    KEEP_INTERRUPTED,
-    POSITIVE,
-    SECONDS,
-    Number,
-    Option,
-    Whole,
-    switch,
-)
+from holdfast.engine.option_kinds import POSITIVE, SECONDS, Number, Whole
+from holdfast.engine.options import KEEP_INTERRUPTED, Option, add_group, switch
 from holdfast.pipeline.settings import TooOld
 from holdfast.training.objective.objective import CORRECTIONS, PRESETS
 from holdfast.training.settings import DTYPES, WEIGHT_SYNC, RateSchedule, TruncationPolicy
@@ -21,65 +14,91 @@ _RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
 LEARNING = (
     Option(
         "loss",
-        f"{', '.join(PRESETS)}, or a function of your own ({{}})",
+        f"minimize this loss: {', '.join(PRESETS)}, or your own function (default: {{}})",
         None,
         "grpo",
         "NAME|FILE.py:NAME",
+        is_common=True,
     ),
-    Option("steps", "optimizer steps ({})", Whole(1), 40, "N"),
-    Option("groups", "tasks per step ({})", Whole(1), 16, "N"),
-    Option("samples", "trajectories per task ({})", Whole(1), 8, "N"),
+    Option("steps", "train for N steps (default: {})", Whole(1), 40, "N", is_common=True),
+    Option("groups", "roll out N tasks per step (default: {})", Whole(1), 16, "N", is_common=True),
+    Option("samples", "roll out each task N times (default: {})", Whole(1), 8, "N", is_common=True),
     Option(
         "learning-rate",
-        "of AdamW (3e-4 for the small model of ours, 1e-5 with LoRA, else 1e-6)",
+        "set AdamW's learning rate (default: 3e-4 for our tiny model, 1e-5 with LoRA, else 1e-6)",
         _RATE,
         metavar="R",
+        is_common=True,
     ),
     Option(
         "schedule",
-        "of the learning rate, after the warm-up ({})",
+        "keep, or lower, the learning rate after the warm-up (default: {})",
         None,
         "constant",
         choices=tuple(RateSchedule),
     ),
-    Option("warmup-steps", "in which the learning rate grows ({})", Whole(0), 0, "N"),
-    Option("weight-decay", "of AdamW ({})", POSITIVE, 0.0, "W"),
-    Option("max-norm", "gradients are scaled down to it ({})", POSITIVE, 1.0, "X"),
-    Option("updates", "optimizer updates per step ({})", Whole(1), 1, "N"),
-    Option("seed", "of the order of tasks, and of every request ({})", Whole(0), 0, "N"),
+    Option(
+        "warmup-steps",
+        "raise the learning rate over the first N steps (default: {})",
+        Whole(0),
+        0,
+        "N",
+    ),
+    Option("weight-decay", "set AdamW's weight decay (default: {})", POSITIVE, 0.0, "W"),
+    Option("max-norm", "scale gradients down to this norm (default: {})", POSITIVE, 1.0, "X"),
+    Option("updates", "update the weights N times per step (default: {})", Whole(1), 1, "N"),
+    Option(
+        "seed",
+        "derive the order of tasks and every request's seed from N (default: {})",
+        Whole(0),
+        0,
+        "N",
+    ),
 )
 OBJECTIVE = (
-    Option("clip-low", "how far a ratio may fall below 1 (the loss's own)", POSITIVE, metavar="E"),
-    Option("clip-high", "how far it may rise above 1 (the loss's own)", POSITIVE, metavar="E"),
-    Option("kl", "coefficient of the KL term to a reference ({})", POSITIVE, 0.0, "C"),
-    Option("kl-estimate", "how it is estimated ({})", None, "k3", choices=("k1", "k2", "k3")),
-    switch("kl-in-reward", "take it off the rewards instead"),
-    Option("reference", "the model to stay near to (the one that is trained)", metavar="DIR"),
-    Option("entropy", "coefficient of an entropy bonus ({})", POSITIVE, 0.0, "C"),
+    Option("clip-low", "clip ratios below 1 - E (default: the loss's own)", POSITIVE, metavar="E"),
+    Option("clip-high", "clip ratios above 1 + E (default: the loss's own)", POSITIVE, metavar="E"),
+    Option(
+        "kl", "add C times the KL divergence from a reference (default: {})", POSITIVE, 0.0, "C"
+    ),
+    Option(
+        "kl-estimate",
+        "use this estimate of the KL divergence (default: {})",
+        None,
+        "k3",
+        choices=("k1", "k2", "k3"),
+    ),
+    switch("kl-in-reward", "subtract the KL term from rewards instead of adding it to the loss"),
+    Option(
+        "reference", "take this model as the reference (default: the initial one)", metavar="DIR"
+    ),
+    Option(
+        "entropy", "add an entropy bonus with this coefficient (default: {})", POSITIVE, 0.0, "C"
+    ),
     Option(
         "correction",
-        "of the gap between engine and trainer (none)",
+        "correct the gap between engine and trainer by this method (default: none)",
         None,
         choices=tuple(CORRECTIONS),
     ),
     switch(
         "recompute-old",
-        "compute the old policy's logprobs at the beginning of a step, instead of the recorded",
+        "compute old logprobs at the start of a step instead of using the recorded ones",
     ),
     switch(
         "dynamic",
-        "dismiss and replace groups in which all rewards are equal (with --loss dapo, always)",
+        "replace groups in which all rewards are equal (always on with --loss dapo)",
     ),
     Option(
         "max-draws",
-        "with --dynamic, draw at most N times the groups of a step ({})",
+        "with --dynamic, sample at most N times the groups of a step (default: {})",
         Whole(1),
         3,
         "N",
     ),
     Option(
         "truncation",
-        "whether trajectories that reached a limit are trained, or only in the baseline ({})",
+        "train on trajectories that reached a limit, or only compare with them (default: {})",
         None,
         "keep",
         choices=tuple(TruncationPolicy),
@@ -87,20 +106,20 @@ OBJECTIVE = (
     KEEP_INTERRUPTED,
     Option(
         "overlong-length",
-        "take a penalty off the reward of trajectories near or above N sampled tokens (none)",
+        "penalize trajectories of nearly N sampled tokens or more (default: not)",
         Whole(1),
         metavar="N",
     ),
     Option(
         "overlong-margin",
-        "over how many tokens before that it grows (a fifth of them)",
+        "begin the penalty N tokens before that length (default: a fifth of it)",
         Whole(1),
         metavar="N",
     ),
-    Option("overlong-penalty", "what it grows to ({})", POSITIVE, 1.0, "X"),
+    Option("overlong-penalty", "let the penalty grow to X (default: {})", POSITIVE, 1.0, "X"),
     Option(
         "discount",
-        "credit each turn with the rewards from it on, times G per turn (each with the whole)",
+        "credit a turn with later rewards, times G per turn (default: with the whole reward)",
         Number("0 to 1", lambda value: 0 <= value <= 1),
         metavar="G",
     ),
@@ -108,68 +127,93 @@ OBJECTIVE = (
 SAMPLED = (
     Option(
         "temperature",
-        "of the distribution that is sampled and trained ({})",
+        "sample and train at this temperature (default: {})",
         Number("above 0", lambda value: value > 0),
         1.0,
         "T",
     ),
-    Option("max-tokens", "per reply ({})", Whole(1), 1024, "N"),
+    Option(
+        "max-tokens",
+        "limit each reply to N tokens (default: {})",
+        Whole(1),
+        1024,
+        "N",
+        is_common=True,
+    ),
     options.STOP_TOKEN_IDS,
     options.REASONING_EFFORT,
     options.CHAT_TEMPLATE_KWARGS,
     Option(
-        "scorer", "the function that rewards (`score` beside the rollout)", metavar="[FILE.py:]NAME"
+        "scorer",
+        "score trajectories with this function (default: `score` in the rollout's file)",
+        metavar="[FILE.py:]NAME",
     ),
 )
 MACHINE = (
-    Option("device", "cpu, cuda, cuda:1 ({})", None, "cpu", "NAME"),
+    Option("device", "train on this device: cpu, cuda, cuda:1 (default: {})", None, "cpu", "NAME"),
     Option(
         "ranks",
-        "processes that train together, on GPUs with one each (1; under torchrun, all of them)",
+        "train in N processes with one GPU each (default: 1; under torchrun, all)",
         Whole(1),
         metavar="N",
     ),
     Option(
         "dtype",
-        "of the model; with bfloat16, the optimizer keeps float32 ({})",
+        "hold the model in this type; the optimizer always keeps float32 (default: {})",
         None,
         "float32",
         choices=DTYPES,
     ),
-    Option("row-tokens", "the token budget of a micro-batch ({})", Whole(2), 8192, "N"),
-    switch("gradient-checkpointing", "less memory, more time"),
+    Option(
+        "row-tokens", "put up to N tokens into a micro-batch (default: {})", Whole(2), 8192, "N"
+    ),
+    switch("gradient-checkpointing", "use less memory and more time"),
     Option(
         "weight-sync",
-        "how engines get new weights: by the best way that they offer, or by this one ({})",
+        "send new weights to engines by this method (default: {}, the best that they offer)",
         None,
         "auto",
         choices=WEIGHT_SYNC,
     ),
     Option(
         "weight-dir",
-        "where engines read them, for instance /dev/shm/holdfast (OUT/weights)",
+        "let engines read weights from this folder (default: OUT/weights)",
         metavar="DIR",
     ),
-    Option("lora-rank", "train a LoRA adapter of this rank (none)", Whole(1), metavar="N"),
-    Option("lora-alpha", "its scale ({})", Whole(1), 32, "N"),
-    Option("lora-targets", "its modules, comma-separated (all linear ones)", metavar="NAMES"),
+    Option(
+        "lora-rank",
+        "train a LoRA adapter of this rank (default: train all weights)",
+        Whole(1),
+        metavar="N",
+    ),
+    Option("lora-alpha", "set the adapter's scale (default: {})", Whole(1), 32, "N"),
+    Option(
+        "lora-targets",
+        "adapt these modules, comma-separated (default: all linear ones)",
+        metavar="NAMES",
+    ),
 )
 KEPT = (
-    Option("checkpoint-every", "steps between checkpoints ({})", Whole(1), 1, "N"),
-    Option("keep-checkpoints", "the newest N ({})", Whole(1), 3, "N"),
-    Option("eval-every", "steps between evaluations ({})", Whole(1), 10, "N"),
-    Option("eval-samples", "trajectories per held-out task ({})", Whole(1), 1, "N"),
+    Option("checkpoint-every", "save a checkpoint every N steps (default: {})", Whole(1), 1, "N"),
+    Option("keep-checkpoints", "keep the newest N checkpoints (default: {})", Whole(1), 3, "N"),
+    Option("eval-every", "evaluate every N steps (default: {})", Whole(1), 10, "N"),
+    Option("eval-samples", "evaluate each held-out task N times (default: {})", Whole(1), 1, "N"),
     Option(
         "eval-deadline",
-        "seconds after which an evaluation is given up (none)",
+        "give up an evaluation after S seconds (default: never)",
         SECONDS,
         metavar="S",
     ),
-    Option("eval-max-tokens", "per reply of an evaluation (as in training)", Whole(1), metavar="N"),
-    switch("log-requests", "the embedded engine writes the id of each request into OUT/engine.log"),
+    Option(
+        "eval-max-tokens",
+        "limit replies in evaluations to N tokens (default: as in training)",
+        Whole(1),
+        metavar="N",
+    ),
+    switch("log-requests", "let the embedded engine log each request in OUT/engine.log"),
     Option(
         "track",
-        "log to wandb, trackio or tensorboard, too; again for more",
+        "also log to wandb, trackio or tensorboard; repeatable",
         None,
         [],
         "NAME",
@@ -180,38 +224,75 @@ KEPT = (
 PIPELINE = (
     Option(
         "max-staleness",
-        "how many versions a token may be behind the weights that are trained (1; 0 where the "
-        "training is too short for that, or its loss needs fresh samples)",
+        "train on tokens that are at most N versions old (default: 1, or 0 where the loss needs "
+        "fresh samples or the training is too short)",
         Whole(0),
         metavar="N",
     ),
     Option(
         "straggler-wait",
-        "seconds that a step waits for a group that is due, when it could go on without (600)",
+        "wait up to S seconds for a late group before going on without it (default: 600)",
         POSITIVE,
         metavar="S",
     ),
     Option(
         "too-old",
-        "what becomes of a group that is older than that all the same (train)",
+        "train or dismiss groups that are older than --max-staleness (default: train)",
         None,
         choices=tuple(TooOld),
     ),
-    Option("epochs", "end the stream after so many (with the last step)", Whole(1), metavar="N"),
-    Option("restarts", "how often a part may crash within ten minutes (5)", Whole(0), metavar="N"),
     Option(
-        "metrics-port", "serve Prometheus metrics at 127.0.0.1", Whole(0, 65535), metavar="PORT"
+        "epochs",
+        "stop after N passes over the tasks (default: after the last step)",
+        Whole(1),
+        metavar="N",
     ),
     Option(
+        "restarts",
+        "give up after N crashes of a part within ten minutes (default: 5)",
+        Whole(0),
+        metavar="N",
+    ),
+    Option(
+        "metrics-port",
+        "serve Prometheus metrics at this port of 127.0.0.1",
+        Whole(0, 65535),
+        metavar="PORT",
+    ),
+    Option("watch", "show a training that runs, with its --journal and --out", metavar="RUN"),
+    Option(
         "only",
-        "run this part alone, beside the other one in a process of its own; needs --policy",
+        "run only this part; another process runs the other one; needs --policy",
         None,
         choices=("rollouter", "trainer"),
     ),
 )
 
-NO_BUDGETS = (options.FAIL_ON_PERMANENT_FAILURE, options.MAX_COST, options.PRICE)
-"""What only a run has: a trained model is the user's own, and has no price by the token."""
+TRAINED = (
+    Option("eval-tasks", "evaluate on these held-out tasks", metavar="SOURCE", is_common=True),
+    options.RUN,
+    Option(
+        "out",
+        "write checkpoints, weights and metrics to this folder",
+        metavar="DIR",
+        is_common=True,
+    ),
+    Option(
+        "model",
+        "train this Hugging Face folder, or ORG/NAME on the hub (default: our tiny model)",
+        metavar="DIR",
+        is_common=True,
+    ),
+)
+NO_BUDGETS = (
+    options.FAIL_ON_PERMANENT_FAILURE,
+    options.MAX_COST,
+    options.PRICE,
+    options.SCORER,
+    options.FULL_TRACEBACKS,
+)
+"""What only a run has (a trained model is the user's own, and has no price by the token), and the
+scorer, which is part of a training's identity."""
 
 
 def add_train(train: argparse.ArgumentParser) -> None:
@@ -226,69 +307,38 @@ def add_train(train: argparse.ArgumentParser) -> None:
     )
     _what_is_trained(train)
     for title, listed in (
-        ("learning (part of the training's identity)", LEARNING),
-        ("the objective (part of its identity, too)", OBJECTIVE),
-        ("what is sampled", SAMPLED),
-        ("the machine", MACHINE),
-        ("what is kept and shown", KEPT),
+        ("change how it learns (part of the training's identity)", LEARNING),
+        ("change the loss (part of its identity, too)", OBJECTIVE),
+        ("change how replies are sampled", SAMPLED),
+        ("use the machine", MACHINE),
+        ("save, evaluate and log", KEPT),
     ):
-        _group(train, title, listed)
+        add_group(train, title, listed)
     _beside_rollouts(train)
-    budgets = [option for option in options.BUDGETS if option not in NO_BUDGETS]
-    _group(train, "budgets of rollouts", budgets)
-    _group(train, "deadlines of rollouts, in seconds", options.DEADLINES)
-    train.add_argument("--json", action="store_true", help="print the report as JSON")
-    train.add_argument(
-        "--quiet", action="store_true", help="no progress, only the line of each step"
-    )
+    own = (*options.SAMPLING, *options.GROUPS, *NO_BUDGETS)
+    for subject, shared in options.SUBJECTS.items():
+        if left := [option for option in shared if option not in own]:
+            add_group(train, subject, left)
+    add_group(train, CLUSTER, options.CLUSTER_PROCESSES)
 
 
 def _what_is_trained(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "rollout", nargs="?", metavar="FILE.py[:NAME]", help="the rollout, as for `run`"
     )
-    options.TASKS.add_to(train, help=f"what is trained on: {options.TASKS.help}")
-    options.LIMIT.add_to(train)
-    train.add_argument(
-        "--eval-tasks", metavar="SOURCE", help="held-out tasks, evaluated as it goes"
-    )
-    options.COLUMNS.add_to(train)
-    options.SYSTEM.add_to(train)
-    train.add_argument("--run", metavar="NAME", help="what this training is called")
-    train.add_argument(
-        "--out", metavar="DIR", help="the folder for checkpoints, weights and numbers"
-    )
-    train.add_argument(
-        "--model",
-        metavar="DIR",
-        help="a Hugging Face folder, or ORG/NAME on the hub (a small model of ours)",
-    )
-    options.POLICY.add_to(train)
-    options.JOURNAL.add_to(train)
-    options.RETRY_FAILED.add_to(train)
+    for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
+        option.add_to(train)
+    add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
+    add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 
 
 def _beside_rollouts(train: argparse.ArgumentParser) -> None:
-    """The parts of a training in processes of their own, here and on a cluster."""
-    pipeline = train.add_argument_group("rollouts and training at the same time")
-    pipeline.add_argument(
+    """The parts of a training in processes of their own."""
+    train.add_argument(
         "--async",
         action="store_true",
         dest="is_async",
-        help="roll out while the model is trained, in processes of their own",
+        help="roll out and train at the same time, in separate processes",
     )
-    for option in PIPELINE:
-        option.add_to(pipeline)
-    pipeline.add_argument(
-        "--watch", metavar="RUN", help="look at a training that runs, with its --journal and --out"
-    )
-    _group(train, "scorers and a cluster", (
-        options.SCORE_WORKERS, options.SCORE_CONCURRENCY, *options.CLUSTER_PROCESSES
-    ))  # fmt: skip
+    add_group(train, "roll out and train at the same time", PIPELINE)
     train.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
-
-
-def _group(parser: argparse.ArgumentParser, title: str, listed: Sequence[Option]) -> None:
-    group = parser.add_argument_group(title)
-    for option in listed:
-        option.add_to(group)

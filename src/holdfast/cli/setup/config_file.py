@@ -26,7 +26,18 @@ FILE = "holdfast.toml"
 PROJECT = "pyproject.toml"
 VARIABLE = "HOLDFAST_CONFIG"
 _TYPED_EACH_TIME = frozenset(
-    {"yes", "new", "accept_changes", "join", "retry_failed", "repair", "help", "as_worker", "force"}
+    {
+        "yes",
+        "new",
+        "accept_changes",
+        "join",
+        "retry_failed",
+        "repair",
+        "help",
+        "help_all",
+        "as_worker",
+        "force",
+    }
 )
 """A file that answers these would answer what is asked to be sure."""
 PATHS = frozenset({"FILE", "PATH", "DIR", "SOURCE"})

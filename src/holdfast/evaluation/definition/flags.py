@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import options
-from holdfast.engine.options import FINITE, POSITIVE, Option, Whole, switch
+from holdfast.engine.option_kinds import FINITE, POSITIVE, Whole
+from holdfast.engine.options import Option, switch
 
 if TYPE_CHECKING:
     import pytest

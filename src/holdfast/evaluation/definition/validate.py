@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.engine import options
-from holdfast.engine.options import Whole
+from holdfast.engine.option_kinds import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
 from holdfast.evaluation.definition.definition import Definition, Mode
 from holdfast.evaluation.eval_protocol.basic import SingleTurnRolloutProcessor

@@ -1,0 +1,147 @@
+"""What an option's text may be: whole numbers, numbers within a bound, lists, JSON, tables.
+
+Each kind reads the text of a command line, and raises `ArgumentTypeError`; numbers also check a
+value from Python, and raise `UsageError`. Imports nothing that takes time.
+"""
+
+import json
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.records.errors import UsageError
+
+MAX_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number."""
+
+    least: int
+    most: int = MAX_INTEGER
+
+    def __call__(self, text: str) -> int:
+        """From a command line; raises `ArgumentTypeError`."""
+        try:
+            value = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"wants a whole number, not {text!r}") from None
+        if wrong := self._wrong(value):
+            raise ArgumentTypeError(f"{wrong}, not {text}")
+        return value
+
+    def check(self, name: str, value: object) -> None:
+        """From Python; raises `UsageError`."""
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
+        if wrong := self._wrong(value):
+            raise UsageError(f"{name} {wrong}, not {value}")
+
+    def _wrong(self, value: int) -> str:
+        if self.least < 0 and not self.least <= value <= self.most:
+            return "must fit in 64 bits"
+        if value < self.least:
+            return f"must be {self.least} or more"
+        return f"must be {self.least} to {self.most}" if value > self.most else ""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number within a bound. A command line has no infinite ones."""
+
+    bound: str
+    fits: Callable[[float], bool]
+
+    def __call__(self, text: str) -> float:
+        """From a command line; raises `ArgumentTypeError`."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise ArgumentTypeError(f"wants a number, not {text!r}") from None
+        if not math.isfinite(value):
+            raise ArgumentTypeError(f"must be a finite number, {self.bound}, not {text}")
+        if not self.fits(value):
+            raise ArgumentTypeError(f"must be {self.bound}, not {text}")
+        return value
+
+    def check(self, name: str, value: object) -> None:
+        """From Python; raises `UsageError`."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise UsageError(f"{name} must be a number, not {value!r:.100}")
+        if not self.fits(value):
+            raise UsageError(f"{name} must be {self.bound}, not {value}")
+
+
+FINITE = Number("of any size", lambda value: True)
+POSITIVE = Number("0 or more", lambda value: value >= 0)
+GROWTH = Number("1 or more", lambda value: value >= 1)
+FRACTION = Number("0 to 1", lambda value: 0 <= value <= 1)
+PENALTY = Number("-2 to 2", lambda value: -2 <= value <= 2)
+FACTOR = Number("above 0", lambda value: value > 0)
+_BIAS = Number("-100 to 100", lambda value: -100 <= value <= 100)
+SHARE = Number("above 0 and at most 1", lambda value: 0 < value <= 1)
+SECONDS = Number("longer than 0 seconds", lambda value: value > 0)
+SECONDS_OR_NONE = Number("0 seconds or more", lambda value: value >= 0)
+
+
+def text(value: str) -> str:
+    if not value:
+        raise ArgumentTypeError("wants a text, not an empty one")
+    return value
+
+
+def columns(value: str) -> list[tuple[str, str]]:
+    """Fields of tasks, and the columns that hold them: `prompt=question,ground_truth=answer`."""
+    pairs = [pair.partition("=") for pair in value.split(",")]
+    if wrong := [field for field, equals, column in pairs if not (field and equals and column)]:
+        raise ArgumentTypeError(f"wants FIELD=COLUMN, like prompt=question, not {wrong[0]!r}")
+    return [(field.strip(), column.strip()) for field, _, column in pairs]
+
+
+def token_ids(value: str) -> list[int]:
+    """Token ids with commas between them."""
+    return [_token(part) for part in value.split(",")]
+
+
+def token_bias(value: str) -> tuple[int, float]:
+    """The bias of one token: `42=-100`."""
+    token, equals, bias = value.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"wants TOKEN=BIAS, like 42=-100, not {value!r}")
+    return _token(token), _BIAS(bias)
+
+
+def json_object(value: str) -> dict[str, object]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ArgumentTypeError(f'wants a JSON object, like {{"name": true}}, not {value:.100}')
+    return found
+
+
+def price_table(value: str) -> str:
+    """The path of a table that can be read."""
+    from pathlib import Path
+
+    from holdfast.engine.export.prices import read_prices
+
+    try:
+        read_prices(Path(value))
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return value
+
+
+def _token(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 2**31:
+        raise ArgumentTypeError(f"wants the id of a token, a whole number, not {text!r}")
+    return int(text)
+
+
+def workers(value: str) -> int | str:
+    """How many workers: a number, or as many as are needed."""
+    return value if value == "auto" else Whole(1, 100_000)(value)
