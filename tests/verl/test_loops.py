@@ -46,9 +46,11 @@ class Servers:
         self.step = step
         self.errors = [error] if error else []
         self.requests: list[dict[str, Any]] = []
+        self.ids: list[str] = []
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: Any):
         self.requests.append(sampling_params)
+        self.ids.append(request_id)
         if self.errors:
             raise self.errors.pop()
         ids = [10 + (sum(prompt_ids) + n) % 90 for n in range(REPLY)]
@@ -129,6 +131,20 @@ def test_a_row_has_the_fields_that_verl_trains_on(tmp_path):
     assert output.extra_fields["min_global_steps"] == 3
     assert output.extra_fields["max_global_steps"] == 3
     assert all(params["logprobs"] and params["top_k"] == -1 for params in servers.requests)
+
+
+def test_all_requests_of_a_trajectory_have_the_id_by_which_verl_finds_its_server(tmp_path):
+    servers = Servers()
+    issue(loop_of(servers, tmp_path / "holdfast.db"), prompt(), prompt(session=1))
+    assert len(servers.ids) == 4
+    assert sorted(servers.ids.count(name) for name in set(servers.ids)) == [2, 2]
+
+
+def test_where_verl_passes_ids_on_to_its_engines_each_request_has_its_own(tmp_path):
+    config, servers = Config(), Servers()
+    config.rollout.full_determinism = True
+    issue(loop_of(servers, tmp_path / "holdfast.db", config=config), prompt())
+    assert len(set(servers.ids)) == 2
 
 
 def test_a_prompt_that_is_issued_again_is_replayed(tmp_path):

@@ -169,7 +169,12 @@ class _Rollouts:
         mode = LogprobsMode.PROCESSED
         if getattr(loop.rollout_config, "logprobs_mode", "processed_logprobs").startswith("raw"):
             mode = LogprobsMode.RAW
-        policy = ServerPolicy(loop.server_manager, model="verl", logprobs_mode=mode)
+        policy = ServerPolicy(
+            loop.server_manager,
+            model="verl",
+            logprobs_mode=mode,
+            unique_ids=bool(getattr(loop.rollout_config, "full_determinism", False)),
+        )
 
         @asynccontextmanager
         async def connected(
