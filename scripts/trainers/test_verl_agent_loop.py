@@ -151,6 +151,7 @@ def test_a_trainer_that_does_not_say_the_step_is_refused(tmp_path):
 
 def rollouts(tmp_path):
     return loops._Rollouts(
+        "calculator",
         solve,
         score,
         journal=tmp_path / "holdfast.db",

@@ -49,11 +49,26 @@ def journal(tmp_path):
     return tmp_path / "holdfast.db"
 
 
-def feed(delivery, buffer, **more):
+def config(*, max_age=STEPS, temperature=1.0, **more):
+    """The sections of NeMo's `MasterConfig` that a feed looks at."""
+    return {
+        "grpo": {
+            "num_prompts_per_step": PROMPTS,
+            "num_generations_per_prompt": SIZE,
+            "async_grpo": {"enabled": True, "max_trajectory_age_steps": max_age},
+            "max_num_steps": 1000000,
+            **more.pop("grpo", {}),
+        },
+        "policy": {"generation": {"temperature": temperature, "top_p": 1.0, "vllm_cfg": {"x": 1}}},
+        **more,
+    }
+
+
+def feed(delivery, buffer, settings=None, **more):
     from holdfast.nemo import BufferFeed
 
-    more = {"weight_version": lambda samples: 0, "max_age_steps": STEPS} | more
-    return BufferFeed(delivery, Handle(buffer), num_generations=SIZE, **more)
+    more = {"weight_version": lambda samples: 0} | more
+    return BufferFeed(delivery, Handle(buffer), settings or config(), **more)
 
 
 def delivery(journal, **more):
@@ -95,21 +110,43 @@ def test_batches_have_the_columns_that_nemo_trains_on(journal):
         assert len(log[1]["token_ids"]) == len(log[1]["generation_logprobs"])
 
 
-@pytest.mark.parametrize("held", [0, 1, 2])
-def test_what_the_restored_buffer_holds_is_not_added_again(journal, held):
+def fed_and_restored(journal, *places):
+    """The names of step 0, and the buffer as a checkpoint after it brings it back: of the two
+    groups of step 1 those at these places."""
     buffer = ReplayBuffer(max_size=100)
     with delivery(journal) as found:
         feed(found, buffer).run(steps=2)
-        trained = [train(buffer, 0)]
+        trained = train(buffer, 0)
         found.commit(1)
     restored = ReplayBuffer(max_size=100)
-    restored.entries = buffer.entries[:held]  # As the checkpoint of step 1 has it.
+    restored.entries = [buffer.entries[place] for place in places]
+    return trained, restored
+
+
+@pytest.mark.parametrize("places", [(), (0,), (1,), (0, 1), (1, 0)])
+def test_whatever_the_restored_buffer_holds_every_group_is_trained_once(journal, places):
+    names, restored = fed_and_restored(journal, *places)
     with delivery(journal, checkpoint=1) as found:
         feed(found, restored).run()
-    trained += [train(restored, step) for step in range(1, STEPS)]
-    names = sorted(name for step in trained for name in step)
-    assert names == [f"task-{n}" for n in range(STEPS * PROMPTS)]
+    names += [name for step in range(1, STEPS) for name in train(restored, step)]
+    assert sorted(names) == [f"task-{n}" for n in range(STEPS * PROMPTS)]
     assert not restored.entries
+
+
+def test_a_restored_buffer_of_another_training_is_refused(journal):
+    _, restored = fed_and_restored(journal, 0)
+    _, version, target = restored.entries[0]
+    restored.entries.append(({"batch": {"task_name": ["another"]}}, version, target))
+    refused = pytest.raises(NotTrainable, match="'another' for step 1, which is not of this step")
+    with delivery(journal, checkpoint=1) as found, refused:
+        feed(found, restored).run()
+
+
+def test_a_group_that_the_restored_buffer_holds_twice_is_refused(journal):
+    _, restored = fed_and_restored(journal, 0, 0)
+    refused = pytest.raises(NotTrainable, match="for step 1, twice: resume from a checkpoint")
+    with delivery(journal, checkpoint=1) as found, refused:
+        feed(found, restored).run()
 
 
 def test_it_waits_while_the_buffer_is_full(journal, monkeypatch):
@@ -132,7 +169,7 @@ def test_what_nemo_would_evict_or_wait_for_in_vain_is_refused(journal, tmp_path)
         delivery(journal) as found,
         pytest.raises(NotTrainable, match="more than 1 steps older than step 2"),
     ):
-        feed(found, ReplayBuffer(100), max_age_steps=1).run()
+        feed(found, ReplayBuffer(100), config(max_age=1)).run()
     asyncio.run(fill(tmp_path / "failed.db", failed=True))
     with (
         delivery(tmp_path / "failed.db") as found,
@@ -146,8 +183,36 @@ def test_what_is_no_feed_is_named(journal):
         feed(3, ReplayBuffer(max_size=8))
     with pytest.raises(UsageError, match="weight_version must be a function, not 0"):
         feed(delivery(journal), ReplayBuffer(max_size=8), weight_version=0)
-    with pytest.raises(UsageError, match="max_age_steps must be a whole number, not '1'"):
-        feed(delivery(journal), ReplayBuffer(max_size=8), max_age_steps="1")
+    with pytest.raises(UsageError, match="max_trajectory_age_steps must be a whole number, not '"):
+        feed(delivery(journal), ReplayBuffer(max_size=8), config(max_age="1"))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"grpo": {"use_dynamic_sampling": True}}, r"grpo.use_dynamic_sampling \(True\): a step"),
+        ({"grpo": {"reward_scaling": {"enabled": True}}}, "let the scorer do it"),
+        ({"reward_penalties": {"penalize_unwanted_tokens": True}}, "let the scorer do it"),
+        ({"policy": {"generation": {"temperature": 1.0, "top_p": 0.9}}}, r"top_p \(0.9\): NeMo"),
+    ],
+)
+def test_settings_of_nemo_that_a_feed_cannot_follow_are_refused(journal, more, why):
+    with pytest.raises(UsageError, match=why):
+        feed(delivery(journal), ReplayBuffer(max_size=8), config(**more))
+
+
+def test_a_setting_that_no_table_has_is_named(journal):
+    with pytest.warns(UserWarning, match=r"leaves them to it: grpo\.of_a_later_nemo;"):
+        feed(delivery(journal), ReplayBuffer(8), config(grpo={"of_a_later_nemo": 2}))
+
+
+def test_groups_that_nemo_would_train_otherwise_are_refused(journal):
+    for settings, why in (
+        (config(temperature=0.5), "sampled at temperature 1, and the trainer .* at 0.5"),
+        (config(grpo={"num_prompts_per_step": 3}), r"step 0 has 2 groups, and NeMo-RL waits for 3"),
+    ):
+        with delivery(journal) as found, pytest.raises(NotTrainable, match=why):
+            feed(found, ReplayBuffer(max_size=8), settings).run()
 
 
 def test_a_buffer_that_stays_full_is_waited_for_no_longer_than_was_said(journal, monkeypatch):
@@ -165,5 +230,5 @@ def test_a_buffer_that_does_not_answer_is_an_error(journal, monkeypatch):
     with delivery(journal) as found:
         feeding = feed(found, ReplayBuffer(max_size=100))
         monkeypatch.setattr("holdfast.nemo.buffer.ray", SimpleNamespace(get=get))
-        with pytest.raises(HoldfastError, match="does not answer: get_trajectories_needed"):
+        with pytest.raises(HoldfastError, match="does not answer: size"):
             feeding.run()

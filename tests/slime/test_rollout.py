@@ -18,7 +18,7 @@ from holdfast.records.history import History
 from holdfast.testing import FakeEngine
 from support.exhaustive import points
 from support.paths import TESTS
-from support.slime.arguments import AGENT, arguments
+from support.slime.arguments import AGENT, arguments, evaluation
 
 PACKAGE = TESTS / "support" / "slime" / "package"
 DRIVER = TESTS / "support" / "slime" / "driver.py"
@@ -145,7 +145,8 @@ def test_a_placeholder_is_in_no_baseline_and_is_no_prompt(opened, tmp_path):
     args, source = opened(**broken(tmp_path))
     group, other = generate(args, 0, source)
     stand_in = group[1]
-    assert (stand_in.tokens, stand_in.loss_mask, stand_in.reward) == ([0, 0], [0], 0.0)
+    assert (stand_in.tokens, stand_in.loss_mask) == ([0, 0], [0])
+    assert stand_in.reward == group[0].reward, "the mean of the others: no logged mean moves"
     assert (stand_in.status.value, stand_in.remove_sample, stand_in.prompt) == ("aborted", True, "")
     samples = [*group, *other]
     group[0].reward = 1.0
@@ -212,21 +213,14 @@ def test_branches_share_a_rollout_and_every_member_is_a_list(opened):
 
 
 def test_evaluations_are_runs_of_their_own(opened, tmp_path):
-    args, source = opened(eval_prompt_data=["held-out", str(tmp_path / "data.jsonl")])
+    args, source = opened(eval_datasets=[evaluation("held-out", tmp_path / "data.jsonl")])
     found = generate(args, 0, source, evaluation=True)["held-out"]
     assert len(found["rewards"]) == len(found["truncated"]) == len(found["samples"]) == 8
     assert source.ledger() == []
 
 
-@pytest.mark.parametrize("words", [["held-out"], ["a", "a.jsonl", "b"]])
-def test_evaluation_data_without_a_path_is_refused(opened, words):
-    args, source = opened(eval_prompt_data=words)
-    with pytest.raises(UsageError, match="--eval-prompt-data is pairs of a name and a path"):
-        generate(args, 0, source, evaluation=True)
-
-
 def test_every_run_is_closed_whatever_one_raises(opened, tmp_path, monkeypatch):
-    args, source = opened(eval_prompt_data=["held-out", str(tmp_path / "data.jsonl")])
+    args, source = opened(eval_datasets=[evaluation("held-out", tmp_path / "data.jsonl")])
     generate(args, 0, source, evaluation=True)
     generate(args, 0, source)
     thread, streams = source._thread, list(source._streams.values())
@@ -273,10 +267,6 @@ def test_bad_input(opened, tmp_path):
     with pytest.raises(UsageError, match="put back"):
         source.add_samples([[object()]])
     source.add_samples([])
-    with pytest.raises(UsageError, match="global-dataset"):
-        opened(rollout_global_dataset=False)
-    with pytest.raises(UsageError, match="--partial-rollout"):
-        opened(partial_rollout=True)
     with pytest.raises(UsageError, match="no router"):
         opened(holdfast_policy=None)
     args, other = opened(holdfast_rollout=None, holdfast_run="x")

@@ -4,6 +4,7 @@ checkpoint commits, and what is refused before anything is trained wrongly."""
 import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,3 +199,44 @@ def test_a_trainer_that_would_train_wrongly_is_refused(started, tmp_path, traine
 def test_options_that_make_no_sense_are_named(started, options, message):
     with pytest.raises(UsageError, match=message):
         started(**options)
+
+
+@dataclass
+class Arguments:
+    """TRL's `GRPOConfig`, with what it declares beside transformers' own."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    generation_kwargs: Any = None
+    max_tool_calling_iterations: int | None = None
+    of_a_later_trl: int = 3
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"generation_kwargs": {"min_tokens": 3}}, "generation_kwargs.*TRL's own engine samples"),
+        ({"max_tool_calling_iterations": 3}, "the rollout decides on turns and tools"),
+    ],
+)
+def test_arguments_of_trl_that_cannot_be_followed_are_refused(given, why):
+    from holdfast.trl.arguments import check_arguments
+
+    check_arguments(Arguments(temperature=0.5))
+    with pytest.raises(UsageError, match=why):
+        check_arguments(Arguments(**given))
+
+
+def test_an_argument_of_trl_that_no_table_has_is_named():
+    from holdfast.trl.arguments import check_arguments
+
+    with pytest.warns(UserWarning, match="TRL, and leaves them to it: of_a_later_trl;"):
+        check_arguments(Arguments(of_a_later_trl=4))
+
+
+def test_a_training_that_is_sampled_from_a_part_of_the_tokens_is_refused_at_once(started, engine):
+    trainer = started()
+    trainer.args.top_p = 0.9
+    with pytest.raises(UsageError, match=r"sampled with top_p 0\.9, from a distribution"):
+        trainer.step()
+    assert engine.stats().requests == 0

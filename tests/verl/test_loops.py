@@ -46,9 +46,11 @@ class Servers:
         self.step = step
         self.errors = [error] if error else []
         self.requests: list[dict[str, Any]] = []
+        self.ids: list[str] = []
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: Any):
         self.requests.append(sampling_params)
+        self.ids.append(request_id)
         if self.errors:
             raise self.errors.pop()
         ids = [10 + (sum(prompt_ids) + n) % 90 for n in range(REPLY)]
@@ -63,10 +65,15 @@ class Servers:
 class Config(dict[str, Any]):
     """verl's configuration, of which an agent loop has a part as attributes."""
 
-    def __init__(self, folder: str = "", response_length: int = 64):
-        super().__init__(trainer={"default_local_dir": folder} if folder else None)
+    def __init__(self, folder: str = "", response_length: int = 64, **sections: Any):
+        super().__init__(trainer={"default_local_dir": folder} if folder else None, **sections)
         self.rollout = SimpleNamespace(
-            temperature=1.0, top_p=1.0, top_k=-1, response_length=response_length
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            prompt_length=512,
+            response_length=response_length,
+            val_kwargs=SimpleNamespace(temperature=0.7),
         )
 
 
@@ -131,6 +138,20 @@ def test_a_row_has_the_fields_that_verl_trains_on(tmp_path):
     assert all(params["logprobs"] and params["top_k"] == -1 for params in servers.requests)
 
 
+def test_all_requests_of_a_trajectory_have_the_id_by_which_verl_finds_its_server(tmp_path):
+    servers = Servers()
+    issue(loop_of(servers, tmp_path / "holdfast.db"), prompt(), prompt(session=1))
+    assert len(servers.ids) == 4
+    assert sorted(servers.ids.count(name) for name in set(servers.ids)) == [2, 2]
+
+
+def test_where_verl_passes_ids_on_to_its_engines_each_request_has_its_own(tmp_path):
+    config, servers = Config(), Servers()
+    config.rollout.full_determinism = True
+    issue(loop_of(servers, tmp_path / "holdfast.db", config=config), prompt())
+    assert len(set(servers.ids)) == 2
+
+
 def test_a_prompt_that_is_issued_again_is_replayed(tmp_path):
     journal, servers = tmp_path / "holdfast.db", Servers()
     first = issue(loop_of(servers, journal), prompt(), prompt(session=1))
@@ -184,6 +205,101 @@ def test_a_validation_is_a_run_of_its_own(tmp_path):
 
     assert asyncio.run(main()) == ["verl", "verl-val"]
     assert [params["temperature"] for params in servers.requests] == [1.0, 1.0, 0.7, 0.7]
+
+
+def test_a_validation_may_sample_greedily_or_from_a_part_of_the_tokens(tmp_path):
+    servers, config = Servers(), Config()
+
+    async def main() -> None:
+        loop = loop_of(servers, tmp_path / "holdfast.db", config=config)
+        config.rollout.val_kwargs.temperature = 0.0
+        await issued(loop, prompt(), params=PARAMS | {"temperature": 0.0, "top_p": 0.5})
+
+    asyncio.run(main())
+    assert [params["top_p"] for params in servers.requests] == [0.5, 0.5]
+
+
+def test_what_verl_samples_greedily_beside_training_is_a_run_of_its_own(tmp_path):
+    async def main() -> bool:
+        loop = loop_of(Servers(), tmp_path / "holdfast.db")
+        await issued(loop, prompt(), params=PARAMS | {"temperature": 0.0})
+        await issued(loop, prompt(), params=PARAMS | {"temperature": 0.7})
+        opened = holdfast.open_journal(tmp_path / "holdfast.db", read_only=True)
+        try:
+            return await opened.find_run("verl-greedy") is not None
+        finally:
+            await opened.close()
+
+    assert asyncio.run(main())
+
+
+def test_a_training_that_is_sampled_from_a_part_of_the_tokens_is_refused_at_once(tmp_path):
+    servers, config = Servers(), Config()
+    config.rollout.top_p = 0.9
+    loop = loop_of(servers, tmp_path / "holdfast.db", config=config)
+    with pytest.raises(UsageError, match=r"sampled with top_p 0\.9, from a distribution"):
+        asyncio.run(issued(loop, prompt(), params=PARAMS | {"top_p": 0.9}))
+    assert not servers.requests
+
+
+ROLLOUT = {"agent": {"default_agent_loop": "my loop"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"data": {"mm_processor_kwargs": {"fps": 2}}}, "data.mm_processor_kwargs .*text alone"),
+        ({"reward": {"custom_reward_function": {"path": "a.py"}}}, r"path \(a.py\): the scorer"),
+        (
+            {"actor_rollout_ref": {"rollout": ROLLOUT | {"multi_turn": {"max_user_turns": 3}}}},
+            r"multi_turn.max_user_turns \(3\): it is for verl's own agent loops",
+        ),
+        (
+            {"actor_rollout_ref": {"rollout": {"enable_rollout_routing_replay": True}}},
+            "no routes of experts",
+        ),
+    ],
+)
+def test_settings_of_verl_that_cannot_be_followed_are_refused(tmp_path, sections, why):
+    servers = Servers()
+    loop = loop_of(servers, tmp_path / "holdfast.db", config=Config(**sections))
+    with pytest.raises(UsageError, match=why):
+        issue(loop, prompt())
+    assert not servers.requests
+
+
+def test_settings_of_verls_own_loops_and_rewards_are_left_to_them(tmp_path):
+    rollout = {"agent": {"default_agent_loop": "tool_agent"}, "multi_turn": {"max_user_turns": 3}}
+    config = Config(
+        actor_rollout_ref={"rollout": rollout},
+        reward={"custom_reward_function": {"path": "a.py"}},
+    )
+    (output,) = issue(
+        loop_of(Servers(), tmp_path / "holdfast.db", config=config, scorer=None), prompt()
+    )
+    assert output.reward_score is None
+
+
+def test_a_setting_that_no_table_has_is_named(tmp_path):
+    config = Config(data={"of_a_later_verl": 3, "_target_": "x"})
+    with pytest.warns(UserWarning, match="verl, and leaves them to it: data.of_a_later_verl;"):
+        issue(loop_of(Servers(), tmp_path / "holdfast.db", config=config), prompt())
+
+
+def test_arguments_of_the_chat_template_are_followed_or_refused_before_sampling(tmp_path):
+    servers = Servers()
+    loop = loop_of(servers, tmp_path / "holdfast.db")
+    loop.apply_chat_template_kwargs = {"enable_thinking": False}
+    with pytest.raises(UsageError, match="chat_template_kwargs cannot be followed"):
+        issue(loop, prompt())
+    assert not servers.requests
+
+
+def test_a_prompt_that_verl_has_no_room_for_is_refused(tmp_path):
+    config = Config()
+    config.rollout.prompt_length = 3
+    with pytest.raises(NotTrainable, match="verl has room for 3"):
+        issue(loop_of(Servers(), tmp_path / "holdfast.db", config=config), prompt())
 
 
 def test_a_training_with_other_checkpoints_does_not_get_the_samples(tmp_path):

@@ -9,5 +9,6 @@
 - `stream`: A run that a trainer asks for rollouts, step by step: what plug-ins stand on.
 - `taken_rows`: Rows on their way through an asynchronous trainer: which of them were trained.
 - `weights`: A model of transformers as a version of the weights, on its way into the engine.
+- `framework_arguments`: What a plug-in does with each argument of its framework.
 - `frameworks`: Which version of a framework is here, and which ones were tested.
 """

@@ -45,7 +45,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
-from holdfast.training.batch import load_group
+from holdfast.training.batch import TrainingGroup, load_group
 
 _log = logging.getLogger("holdfast.delivery")
 LEASE = "the trainer's lease"
@@ -124,10 +124,12 @@ class RolloutStream:
         *,
         journal: Callable[[], Journal],
         consumer: str | None,
+        trained: bool = True,
     ):
         """Without a consumer, steps are not reserved: several processes may share the run, and
-        what is trained is the trainer's own bookkeeping."""
+        what is trained is the trainer's own bookkeeping. `trained=False`: it is an evaluation."""
         self.plan = plan
+        self._is_trained = trained
         self._connect = connect
         self._open_journal = journal
         self._name = consumer
@@ -152,6 +154,8 @@ class RolloutStream:
         between the checkpoint and its commit. `trained`: of groups that were taken before their
         step was known, those that the checkpoint holds. `begins`: the trainer goes on from no
         checkpoint; then a run that has one is another training's, and is left as it is."""
+        if self._is_trained:
+            _check_sampling(self.plan.spec.sampling)
         try:
             self.journal = self._open_journal()
             self._stack.push_async_callback(self.journal.close)
@@ -301,7 +305,7 @@ class RolloutStream:
         groups = []
         for task in tasks:
             members = found.get(task.id)
-            loaded = None if members is None else await load_group(self.journal, members)
+            loaded = None if members is None else await self._load(members)
             samples = [s for t in loaded.trajectories for s in t.samples] if loaded else []
             experts = await self._experts(members or ())
             groups.append(StepGroup(task, tuple(samples), size, experts))
@@ -310,6 +314,9 @@ class RolloutStream:
             which = f"of {names if step is None else f'step {step}'}"
             raise await self.nothing_to_train(which, tasks=tasks)
         return groups
+
+    async def _load(self, members: Sequence[TrajectoryRow]) -> TrainingGroup:
+        return await load_group(self.journal, members, trained=self._is_trained)
 
     async def _experts(self, members: Sequence[TrajectoryRow]) -> Any:
         spec = self.run.spec
@@ -412,4 +419,16 @@ class RolloutStream:
         return NothingToTrain(
             f"run {name!r}: every trajectory {which} failed{why}; `holdfast report {name}` says "
             "more"
+        )
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    """Raises where no trainer would compute the logprobs of what is sampled so."""
+    altered = [f"{name} {getattr(sampling, name)!r:.60}" for name in sampling.altered_by]
+    if not sampling.temperature > 0:
+        altered.append(f"temperature {sampling.temperature:g}")
+    if altered:
+        raise UsageError(
+            f"rollouts are sampled with {', '.join(altered)}, from a distribution that is cut or "
+            "bent, and the trainer computes the logprobs of the model's own: train without"
         )

@@ -3,6 +3,7 @@
 Checked against NeMo-RL's main of August 2026, which it needs (it is not on PyPI).
 
 - `environment`: `HoldfastEnvironment`: any `holdfast.Environment` as an environment of NeMo-RL.
+- `arguments`: What becomes of each setting of NeMo-RL where recorded groups go into its buffer.
 - `buffer`: `BufferFeed`: the groups of a `Delivery` into NeMo-RL's replay buffer.
 """
 

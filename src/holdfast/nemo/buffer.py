@@ -2,19 +2,22 @@
 
 NeMo trains a step when its buffer holds the groups that are meant for it (`target_weight_version`),
 and takes exactly these. So a step of the ledger is a step of NeMo's. Its checkpoint holds the
-buffer, too: what is in there already is not added again.
+buffer, too, and NeMo drops any of its groups as it restores them: the feed looks at which groups
+are there, by their tasks, and adds the others.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
+from holdfast.convert.checks import check_temperature
 from holdfast.convert.nemo import Decode, to_nemo
 from holdfast.delivery.delivery import DeliveredBatch, Delivery
+from holdfast.nemo.arguments import settings_of
 from holdfast.records.encoding.declared import checks_arguments
 from holdfast.records.errors import HoldfastError, NotTrainable
 from holdfast.records.samples.sample import Sample
@@ -32,8 +35,7 @@ class BufferFeed:
     """`run` it in a thread beside NeMo's training, with a `Delivery` of its own:
 
         with holdfast.Delivery(journal, run, groups=num_prompts_per_step, checkpoint=step) as found:
-            BufferFeed(found, replay_buffer, num_generations=8, max_age_steps=1,
-                       weight_version=oldest).run()
+            BufferFeed(found, replay_buffer, master_config, weight_version=oldest).run()
 
     `checkpoint` is NeMo's number of trained steps; commit the same number when its checkpoint is on
     disk: `found.commit(step)`.
@@ -44,23 +46,23 @@ class BufferFeed:
         self,
         delivery: Delivery,
         buffer: Any,
+        config: Any,
         *,
-        num_generations: int,
-        max_age_steps: int,
         weight_version: WeightVersion,
         decode: Decode | None = None,
         wait: float | None = None,
     ):
-        """`buffer`: the handle of NeMo's `ReplayBuffer` actor. `num_generations` and
-        `max_age_steps` are NeMo's. `wait`: seconds that a full buffer is waited for, longer than a
-        step takes; None: no end, as training may stand still for a long time."""
+        """`buffer`: the handle of NeMo's `ReplayBuffer` actor. `config`: its `MasterConfig`, of
+        which `UsageError` names what cannot be followed. `wait`: seconds that a full buffer is
+        waited for, longer than a step takes; None: no end, as training may stand still for a long
+        time."""
         self._delivery = delivery
         self._buffer = buffer
-        self._size = num_generations
-        self._max_age = max_age_steps
+        self._settings = settings_of(config)
         self._version = weight_version
         self._decode = decode
         self._wait = wait
+        self._restored: dict[int, list[str]] | None = None
 
     def run(self, steps: int | None = None) -> None:
         """Until the run is over, or so many steps are fed. Waits while the buffer is full."""
@@ -70,23 +72,50 @@ class BufferFeed:
                 return
 
     def add(self, batch: DeliveredBatch) -> None:
-        """The groups of one step that the buffer does not hold yet. They are added in their order,
-        and NeMo takes a step's groups all together: what it holds of a step came first."""
+        """The groups of one step that the buffer does not hold yet."""
         target = batch.step - 1  # NeMo counts steps from 0.
-        groups = batch.groups
-        missing = self._call("get_trajectories_needed", target, len(groups), self._max_age)
-        for group in groups[len(groups) - missing :]:
-            self._add(group, target)
+        if len(batch.groups) != self._settings.prompts:
+            raise NotTrainable(
+                f"step {target} has {len(batch.groups)} groups, and NeMo-RL waits for "
+                f"{self._settings.prompts} (grpo.num_prompts_per_step): give Delivery(groups=…) "
+                "the same, and the run a multiple of it"
+            )
+        held = self._held(target)
+        tasks = [group.task for group in batch.groups]
+        self._check_held(held, tasks, target)
+        for group in batch.groups:
+            if group.task not in held:
+                self._add(group, target)
+
+    def _held(self, target: int) -> list[str]:
+        """The tasks whose groups NeMo has restored for a step. The buffer is asked once: whatever
+        comes into it later comes from here."""
+        if self._restored is None:
+            state = self._call("state_dict") if self._call("size") else None
+            self._restored = {} if state is None else _tasks_by_step(state, self._settings.max_age)
+        return self._restored.get(target, [])
+
+    def _check_held(self, held: Sequence[str], tasks: Sequence[str], target: int) -> None:
+        """Raises where NeMo would train something else in this step than the ledger says."""
+        for place, task in enumerate(held):
+            if task not in tasks or task in held[:place]:
+                what = "twice" if task in tasks else "which is not of this step"
+                raise NotTrainable(
+                    f"NeMo-RL's buffer holds task {task!r} for step {target}, {what}: resume from "
+                    "a checkpoint of the training that this journal and consumer belong to, or "
+                    "take replay_buffer.pt out of it"
+                )
 
     def _add(self, group: TrainingGroup, target: int) -> None:
         samples = [sample for member in group.trajectories for sample in member.samples]
         version = self._version(samples)
-        if target - version > self._max_age:
+        if target - version > self._settings.max_age:
             raise NotTrainable(
                 f"task {group.task!r}: sampled with weights {version}, and NeMo-RL takes none that "
-                f"are more than {self._max_age} steps older than step {target}: let fewer rollouts "
-                "be under way, or raise max_trajectory_age_steps"
+                f"are more than {self._settings.max_age} steps older than step {target}: let fewer "
+                "rollouts be under way, or raise max_trajectory_age_steps"
             )
+        check_temperature(samples, self._settings.temperature)
         entry = self._entry(group, samples)
         began = time.monotonic()
         while (status := self._call("add", entry, version, target)) == "full":
@@ -104,11 +133,11 @@ class BufferFeed:
 
     def _entry(self, group: TrainingGroup, samples: Sequence[Sample]) -> dict[str, Any]:
         rows = to_nemo(samples, decode=self._decode, tensors=True)
-        if len(rows) != self._size:
+        if len(rows) != self._settings.generations:
             raise NotTrainable(
                 f"task {group.task!r}: it has {len(rows)} valid members, and NeMo-RL trains "
-                f"{self._size} of each (num_generations_per_prompt): let the run drop smaller "
-                "groups (GroupPolicy(shortfall='drop'))"
+                f"{self._settings.generations} of each (num_generations_per_prompt): let the run "
+                "drop smaller groups (GroupPolicy(shortfall='drop'))"
             )
         batch: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         batch["length"] = torch.tensor(batch["length"])
@@ -131,3 +160,18 @@ class BufferFeed:
             raise HoldfastError(
                 f"NeMo-RL's buffer does not answer: {method}, for {ANSWER_SECONDS:g} seconds"
             ) from error
+
+
+def _tasks_by_step(state: Mapping[str, Any], max_age: int) -> dict[int, list[str]]:
+    """What NeMo's buffer holds. Without the groups that NeMo will evict as too old."""
+    entries = zip(
+        state["trajectories"],
+        state["trajectory_versions"],
+        state["target_weight_versions"],
+        strict=True,
+    )
+    steps: dict[int, list[str]] = {}
+    for entry, version, target in entries:
+        if target - version <= max_age:
+            steps.setdefault(target, []).append(entry["batch"]["task_name"][0])
+    return steps

@@ -10,6 +10,7 @@ Checked against slime's main of August 2026, which it needs (it is not on PyPI).
 A rollout is a step of the ledger: asked for again, it is the same batch. slime's `save` commits,
 its `load` rewinds.
 
+- `arguments`: What becomes of each argument of slime.
 - `config`: What the arguments of slime say about a run.
 - `rewards`: Normalizing rewards group by group, whatever their size.
 - `rollout`: `DataSource` and `generate_rollout`.

@@ -6,6 +6,8 @@ file: `holdfast_rollout` (FILE.py:NAME), `holdfast_scorer` (a NAME in that file,
 it is not slime's own router), `holdfast_renderer` (a family, where it is not found out).
 """
 
+import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,20 @@ from holdfast.delivery.stream import plan_stream
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.journal import check_address, is_server
 from holdfast.journal.journal import MEMORY
+from holdfast.policy.rendering.reasoning_effort import renderer_at
+from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.code.load import load_module, split
+from holdfast.slime.arguments import check_arguments
 from holdfast.tasks.read import read_tasks
 
+_log = logging.getLogger("holdfast.slime")
+_SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<end>-?\d*)\]")
+"""A part of a file, as slime writes it: `file.jsonl@[0:50]`."""
 POST_PROCESS = "holdfast.slime.post_process_rewards"
 
 
@@ -47,19 +55,12 @@ class SlimeConfig(Struct, frozen=True):
 
 def config_of(args: Any) -> SlimeConfig:
     """Raises `UsageError` for what would be trained wrongly, before anything is sampled."""
-    if not getattr(args, "rollout_global_dataset", True):
-        raise UsageError(
-            "with --disable-rollout-global-dataset slime never calls save and load of its data "
-            "source, so that nothing would ever be committed: leave it out"
-        )
-    if getattr(args, "partial_rollout", False):
-        raise UsageError(
-            "--partial-rollout puts unfinished samples back as prompts; with Holdfast, unfinished "
-            "rollouts go on from the journal by themselves: leave it out"
-        )
+    check_arguments(args)
     check_whole("--rollout-batch-size", args.rollout_batch_size, least=1)
     check_whole("--n-samples-per-prompt", args.n_samples_per_prompt, least=1)
-    own = getattr(args, "custom_reward_post_process_path", None)
+    post_process = getattr(args, "custom_reward_post_process_path", None)
+    # A conversion of the user's own calls no function for rewards.
+    converts = getattr(args, "custom_convert_samples_to_train_data_path", None)
     return SlimeConfig(
         journal=_journal(args),
         run=str(getattr(args, "holdfast_run", None) or "slime"),
@@ -67,7 +68,7 @@ def config_of(args: Any) -> SlimeConfig:
         model_folder=Path(args.hf_checkpoint),
         groups=args.rollout_batch_size,
         samples=args.n_samples_per_prompt,
-        leaves_placeholders_out=own == POST_PROCESS,
+        leaves_placeholders_out=post_process == POST_PROCESS and not converts,
         layers=args.num_layers if _replays_routes(args) else None,
         checkpoints=getattr(args, "save", None) or None,
     )
@@ -103,17 +104,11 @@ def _urls(args: Any) -> tuple[str, ...]:
     return (f"http://{ip}:{port}",)
 
 
-def plan_of(args: Any, name: str, *, samples: int, model: str, renderer: str) -> RunPlan:
+def plan_of(
+    args: Any, name: str, sampling: Sampling, *, samples: int, model: str, renderer: str
+) -> RunPlan:
     """The rollout and the scorer that the arguments name, as a run."""
     rollout, scorer = _code(args)
-    sampling = Sampling(
-        max_tokens=args.rollout_max_response_len or Sampling().max_tokens,
-        temperature=args.rollout_temperature,
-        top_p=args.rollout_top_p,
-        top_k=max(getattr(args, "rollout_top_k", 0) or 0, 0),
-        stop=tuple(getattr(args, "rollout_stop", None) or ()),
-        routed_experts=_replays_routes(args),
-    )
     return plan_stream(
         name,
         rollout,
@@ -124,6 +119,39 @@ def plan_of(args: Any, name: str, *, samples: int, model: str, renderer: str) ->
         sampling=sampling,
         seed=args.rollout_seed,
     )
+
+
+def training_sampling(args: Any) -> Sampling:
+    return Sampling(
+        max_tokens=args.rollout_max_response_len or Sampling().max_tokens,
+        temperature=args.rollout_temperature,
+        stop=tuple(getattr(args, "rollout_stop", None) or ()),
+        stop_token_ids=tuple(getattr(args, "rollout_stop_token_ids", None) or ()),
+        chat_template_kwargs=_template_kwargs(args),
+        routed_experts=_replays_routes(args),
+    )
+
+
+def evaluation_sampling(args: Any, dataset: Any) -> Sampling:
+    """Of one data set. slime has filled in its own defaults, by `--eval-temperature` and the
+    like, or by the arguments of training."""
+    training = training_sampling(args)
+    return Sampling(
+        max_tokens=dataset.max_response_len or training.max_tokens,
+        temperature=training.temperature if dataset.temperature is None else dataset.temperature,
+        top_p=1.0 if dataset.top_p is None else dataset.top_p,
+        top_k=max(dataset.top_k or 0, 0),
+        stop=training.stop if dataset.stop is None else tuple(dataset.stop),
+        stop_token_ids=training.stop_token_ids
+        if dataset.stop_token_ids is None
+        else tuple(dataset.stop_token_ids),
+        repetition_penalty=dataset.repetition_penalty or 1.0,
+        chat_template_kwargs=_template_kwargs(dataset) or training.chat_template_kwargs,
+    )
+
+
+def _template_kwargs(holder: Any) -> Any:
+    return getattr(holder, "apply_chat_template_kwargs", None) or ""
 
 
 def _code(args: Any) -> tuple[Any, Any]:
@@ -147,10 +175,55 @@ def _code(args: Any) -> tuple[Any, Any]:
     return rollout, scorer
 
 
-def tasks_of(args: Any, source: object) -> list[Task]:
-    """slime's data set, by the columns that its arguments name."""
-    columns = {"prompt": args.input_key}
-    if getattr(args, "label_key", None):
-        columns["ground_truth"] = args.label_key
-    known = {field: column for field, column in columns.items() if field != column}
-    return read_tasks(source, columns=known)
+class TaskSource(Struct, frozen=True):
+    """A data set of slime's: where it is, its columns, and the longest prompt that it may have."""
+
+    path: str
+    input_key: str
+    label_key: str | None
+    max_prompt: int | None
+
+    def tasks(self, renderer: Renderer, sampling: Sampling) -> list[Task]:
+        """Without the prompts that are too long, as slime leaves them out."""
+        columns = {"prompt": self.input_key}
+        if self.label_key:
+            columns["ground_truth"] = self.label_key
+        known = {field: column for field, column in columns.items() if field != column}
+        path, rows = _sliced(self.path)
+        tasks = read_tasks(path, columns=known)[rows]
+        writer = renderer_at(renderer, sampling)
+        most = self.max_prompt
+        kept = [
+            task for task in tasks if most is None or len(writer.render(task.messages, ())) <= most
+        ]
+        if not kept:
+            longer = f" with a prompt of at most {most} tokens" if tasks else ""
+            raise UsageError(f"{self.path} has no tasks{longer}")
+        if len(kept) < len(tasks):
+            _log.warning(
+                "%s: %d prompts are longer than %d tokens, and left out",
+                *(self.path, len(tasks) - len(kept), most),
+            )
+        return kept
+
+
+def training_data(args: Any) -> TaskSource:
+    longest = getattr(args, "rollout_max_prompt_len", None)
+    return TaskSource(args.prompt_data, args.input_key, _label_key(args), longest)
+
+
+def evaluation_data(args: Any, dataset: Any) -> TaskSource:
+    label = _label_key(dataset) or _label_key(args)
+    longest = getattr(args, "eval_max_prompt_len", None)
+    return TaskSource(dataset.path, dataset.input_key or args.input_key, label, longest)
+
+
+def _label_key(holder: Any) -> str | None:
+    return getattr(holder, "label_key", None) or None
+
+
+def _sliced(path: str) -> tuple[str, slice]:
+    if (match := _SLICED.fullmatch(path)) is None:
+        return path, slice(None)
+    start, end = (int(bound) if bound else None for bound in match.group("start", "end"))
+    return match["path"], slice(start, end)

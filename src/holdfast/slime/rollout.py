@@ -8,6 +8,7 @@ next one; `save` commits what the checkpoint holds, and `load` gives back the re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,8 +26,19 @@ from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
-from holdfast.slime.config import POST_PROCESS, SlimeConfig, config_of, plan_of, tasks_of
+from holdfast.slime.arguments import evaluations_of
+from holdfast.slime.config import (
+    POST_PROCESS,
+    SlimeConfig,
+    config_of,
+    evaluation_data,
+    evaluation_sampling,
+    plan_of,
+    training_data,
+    training_sampling,
+)
 
 Result = TypeVar("Result")
 CONSUMER = "slime"
@@ -42,13 +54,14 @@ class DataSource:
     def __init__(self, args: Any):
         self._args = args
         self._config = config_of(args)
-        self._tasks = tasks_of(args, args.prompt_data)
+        family = getattr(args, "holdfast_renderer", None)
+        self._renderer = renderer_for(self._config.model_folder, family=family)
+        self._sampling = training_sampling(args)
+        self._tasks = training_data(args).tasks(self._renderer, self._sampling)
         shuffle = bool(getattr(args, "rollout_shuffle", False))
         self._stream_of_tasks = EpochStream(self._tasks, seed=args.rollout_seed, shuffle=shuffle)
         self._thread: LoopThread | None = None
         self._streams: dict[str, RolloutStream] = {}
-        family = getattr(args, "holdfast_renderer", None)
-        self._renderer = renderer_for(self._config.model_folder, family=family)
 
     # --- what slime calls
 
@@ -113,18 +126,23 @@ class DataSource:
         return self._call(self._training().roll_out(rollout_id + 1, tasks))
 
     def evaluate(self, rollout_id: int) -> dict[str, list[StepGroup]]:
-        """Each data set of `--eval-prompt-data` is a run of its own, which nobody trains on."""
-        named = _eval_data(self._args)
-        samples = getattr(self._args, "n_samples_per_eval_prompt", None) or 1
-        found = {}
-        for name, source in named.items():
+        """Each data set of `--eval-prompt-data` or `--eval-config` is a run of its own, which
+        nobody trains on."""
+        results = {}
+        for dataset in evaluations_of(self._args):
+            sampling = evaluation_sampling(self._args, dataset)
             tasks = [
                 structs.replace(task, id=f"{task.id}@{rollout_id}")
-                for task in tasks_of(self._args, source)
+                for task in evaluation_data(self._args, dataset).tasks(self._renderer, sampling)
             ]
-            stream = self._opened(f"{self._config.run}-eval-{name}", samples, done=0)
-            found[name] = self._call(stream.roll_out(None, tasks))
-        return found
+            stream = self._opened(
+                f"{self._config.run}-eval-{dataset.name}",
+                sampling,
+                samples=dataset.n_samples_per_eval_prompt or 1,
+                done=0,
+            )
+            results[dataset.name] = self._call(stream.roll_out(None, tasks))
+        return results
 
     @property
     def config(self) -> SlimeConfig:
@@ -170,13 +188,17 @@ class DataSource:
 
     def _training(self, done: int | None = None) -> RolloutStream:
         """Without a `load`, training goes on after the last rollout that was committed."""
-        return self._opened(self._config.run, self._config.samples, done=done)
+        config = self._config
+        return self._opened(config.run, self._sampling, samples=config.samples, done=done)
 
-    def _opened(self, name: str, samples: int, *, done: int | None) -> RolloutStream:
+    def _opened(
+        self, name: str, sampling: Sampling, *, samples: int, done: int | None
+    ) -> RolloutStream:
         if name not in self._streams:
             plan = plan_of(
                 self._args,
                 name,
+                sampling,
                 samples=samples,
                 model=self._config.checkpoints or str(self._config.model_folder),
                 renderer=self._renderer.name,
@@ -186,6 +208,7 @@ class DataSource:
                 self._connect,
                 journal=partial(open_journal, self._config.journal),
                 consumer=CONSUMER,
+                trained=name == self._config.run,
             )
             self._call(stream.open(done, begins=done == 0))
             self._streams[name] = stream
@@ -218,17 +241,6 @@ async def _close(streams: Sequence[RolloutStream]) -> None:
     async with AsyncExitStack() as stack:
         for stream in streams:
             stack.push_async_callback(stream.close)
-
-
-def _eval_data(args: Any) -> dict[str, str]:
-    """Data sets by their names, which slime takes as words: a name, its path, and so on."""
-    words = list(getattr(args, "eval_prompt_data", None) or ())
-    if len(words) % 2:
-        raise UsageError(
-            f"--eval-prompt-data is pairs of a name and a path, and has {len(words)} words: "
-            f"{' '.join(map(str, words))[:200]!r}"
-        )
-    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def generate_rollout(
@@ -297,10 +309,12 @@ def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> l
     from slime.utils.types import Sample
 
     tasks = {group.task.id: group.task for group in groups}
+    means = _mean_rewards(groups)
 
     def made(row: dict[str, Any]) -> Any:
         task = tasks[row["metadata"]["holdfast"]["task"]]
-        return Sample.from_dict(row | _about(task, row))
+        reward = means[task.id] if is_placeholder(row) else row["reward"]
+        return Sample.from_dict(row | _about(task, row) | {"reward": reward})
 
     return [
         [
@@ -309,6 +323,17 @@ def _as_samples(rows: Sequence[Sequence[Any]], groups: Sequence[StepGroup]) -> l
         ]
         for group in rows
     ]
+
+
+def _mean_rewards(groups: Sequence[StepGroup]) -> dict[str, float]:
+    """By task: the mean of its trajectories that have a reward, or of all of them. A placeholder
+    gets it, so that it moves no mean that slime logs."""
+    members = [{s.sample: s.reward for s in g.samples if s.reward is not None} for g in groups]
+    everyone = [reward for group in members for reward in group.values()]
+    return {
+        group.task.id: fmean(rewards.values() if rewards else everyone or [0.0])
+        for group, rewards in zip(groups, members, strict=True)
+    }
 
 
 def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:

@@ -95,8 +95,11 @@ class TrainedSequence(Struct, frozen=True):
     weight: float
 
 
-async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> TrainingGroup:
-    """A settled group as it is trained: its valid members, with samples that were checked."""
+async def load_group(
+    journal: Journal, members: Sequence[TrajectoryRow], *, trained: bool = True
+) -> TrainingGroup:
+    """A settled group as it is trained: its valid members, with samples that were checked. Those of
+    an evaluation (`trained=False`) may be sampled in any way."""
     task = members[0].key.task
     # Of every member: a wrong status would leave one out. At once: one after the other, most of the
     # time goes into changes between threads.
@@ -106,7 +109,7 @@ async def load_group(journal: Journal, members: Sequence[TrajectoryRow]) -> Trai
         if not member.status.is_outcome:
             continue
         samples = samples_of(history, task=task, group=task, sample=member.key.sample)
-        for sample in samples:
+        for sample in samples if trained else ():
             check_trainable(sample)
         found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
     return TrainingGroup(task, tuple(found))

@@ -9,6 +9,7 @@
 Kill it, and resume it by `trainer.train(resume_from_checkpoint=True)`: the steps after the
 checkpoint are asked for again, and are answered from the journal.
 
+- `arguments`: What becomes of each argument of TRL's configurations.
 - `rows`: The trainer's prompts as tasks, and its settings as those of a run.
 - `session`: What a user says about the rollouts; one training, with its run and its engines.
 - `grpo`: `rollouts` and `reward` for `GRPOTrainer`.

@@ -28,6 +28,7 @@ from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks
+from holdfast.trl.arguments import check_arguments
 from holdfast.trl.async_session import AsyncSession
 from holdfast.trl.session import TrlOptions
 
@@ -304,6 +305,7 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
 
 
 def _check_arguments(args: Any, *, has_engines: bool) -> None:
+    check_arguments(args)
     if args.world_size > 1:
         raise UsageError(
             f"holdfast.trl rolls out for one process, and this trainer has {args.world_size}: "

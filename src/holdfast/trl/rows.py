@@ -85,6 +85,7 @@ def sampling_of(args: Any, own: Sampling | None) -> Sampling:
             min_p=args.min_p or 0.0,
             repetition_penalty=args.repetition_penalty or 1.0,
             temperature=args.temperature,
+            chat_template_kwargs=getattr(args, "chat_template_kwargs", None) or "",
         )
     if own.temperature != args.temperature:
         raise UsageError(

@@ -17,6 +17,7 @@ from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
@@ -27,6 +28,7 @@ from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.serving import TrainingEngines
 from holdfast.training.run.weights import WeightFolder, remove_old
 from holdfast.training.settings import TrainingSettings
+from holdfast.trl.arguments import check_arguments
 from holdfast.trl.rows import sampling_of
 
 
@@ -76,6 +78,7 @@ class TrlSession:
         tokenizer: Any,
     ):
         """`training`: what the run's training is known by. `args`: TRL's."""
+        check_arguments(args)
         self._options = options
         self._args = args
         self._training = training
@@ -130,6 +133,7 @@ class TrlSession:
             settings=options.settings,
         )
         plan.check_rewarded()
+        renderer_at(self._renderer, plan.spec.sampling)  # Raises where it cannot follow.
         journal = partial(open_journal, options.journal)
         return RolloutStream(plan, self._connect, journal=journal, consumer="trainer")
 

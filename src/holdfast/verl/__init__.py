@@ -8,6 +8,7 @@
 and, in verl's configuration, `actor_rollout_ref.rollout.agent.default_agent_loop=calculator`, with
 the file named in `agent_loop_config_path`, or imported where agent loops run.
 
+- `arguments`: What becomes of each setting of verl that an agent loop meets.
 - `policy`: A policy over verl's own inference servers.
 - `loops`: The agent loop, and how it is registered.
 """

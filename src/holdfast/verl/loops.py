@@ -34,13 +34,15 @@ from holdfast.engine.scoring.scorer import GroupScorer, PointScorer
 from holdfast.engine.settings import Settings
 from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.rendering.reasoning_effort import renderer_at
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.encoding.declared import checks_arguments
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.samples.sample import Sample
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
+from holdfast.verl.arguments import check_arguments
 from holdfast.verl.policy import ServerPolicy, step_of
 
 KEPT_STEPS = 8
@@ -71,6 +73,7 @@ def agent_loop(
     if step is not None and not callable(step):
         raise UsageError(f"step is a function of what verl gives an agent loop, not {step!r:.100}")
     rollouts = _Rollouts(
+        name,
         rollout,
         scorer,
         journal=journal,
@@ -97,10 +100,12 @@ def _class_name(name: str) -> str:
 
 
 class _Rollouts:
-    """The streams of one agent loop in this process: one for training, one for validation."""
+    """The streams of one agent loop in this process: one for training, one for validation, and one
+    for what verl samples greedily beside them (REMAX)."""
 
     def __init__(
         self,
+        name: str,
         rollout: object,
         scorer: "PointScorer | GroupScorer | None",
         *,
@@ -110,6 +115,7 @@ class _Rollouts:
         settings: Settings | None,
         step: Step | None,
     ):
+        self._loop_name = name
         self._rollout = rollout
         self._scorer = scorer
         self._journal = journal
@@ -125,22 +131,19 @@ class _Rollouts:
     async def run(
         self, loop: AgentLoopBase, params: dict[str, Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        sampling = _sampling(params, loop.rollout_config)
-        config = loop.rollout_config
-        own = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
-        is_training = sampling == _sampling(own, config)
-        name = self._run if is_training else f"{self._run}-val"
+        sampling = _sampling(params, loop)
+        name = self._run + _suffix(sampling, loop)
         stream = await self._stream(name, sampling, loop)
         task = self._task(kwargs)
         (group,) = await stream.roll_out(None, [task])
         samples = list(group.samples)
-        check_temperature(samples, sampling.temperature)
-        check_logprobs(samples)
+        if name == self._run:
+            check_temperature(samples, sampling.temperature)
+            check_logprobs(samples)
         if "session_id" not in kwargs and len(samples) > 1:
             (member,) = groups_of(samples)[0]
             samples = [single_branch(member, self._branches, trainer="verl")[0]]
-        longest = loop.rollout_config.response_length
-        outputs = [_output(self._fields(sample), sample, longest) for sample in samples]
+        outputs = [_output(self._fields(sample), sample, loop.rollout_config) for sample in samples]
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _fields(self, sample: Sample) -> dict[str, Any]:
@@ -154,7 +157,9 @@ class _Rollouts:
             return self._streams[name]
 
     async def _opened(self, name: str, sampling: Sampling, loop: AgentLoopBase) -> RolloutStream:
-        renderer = renderer_for(_folder(loop.tokenizer))
+        check_arguments(loop.config, name=self._loop_name, has_scorer=self._scorer is not None)
+        renderer = renderer_for(_folder(loop.tokenizer, loop.config))
+        renderer_at(renderer, sampling)  # Raises where it cannot follow.
         plan = plan_stream(
             name,
             self._rollout,
@@ -169,7 +174,12 @@ class _Rollouts:
         mode = LogprobsMode.PROCESSED
         if getattr(loop.rollout_config, "logprobs_mode", "processed_logprobs").startswith("raw"):
             mode = LogprobsMode.RAW
-        policy = ServerPolicy(loop.server_manager, model="verl", logprobs_mode=mode)
+        policy = ServerPolicy(
+            loop.server_manager,
+            model="verl",
+            logprobs_mode=mode,
+            unique_ids=bool(getattr(loop.rollout_config, "full_determinism", False)),
+        )
 
         @asynccontextmanager
         async def connected(
@@ -178,7 +188,9 @@ class _Rollouts:
             yield Connection(policy, renderer)
 
         journal = partial(open_journal, self._journal)
-        stream = RolloutStream(plan, connected, journal=journal, consumer=None)
+        stream = RolloutStream(
+            plan, connected, journal=journal, consumer=None, trained=name == self._run
+        )
         await stream.open(None)
         return stream
 
@@ -268,10 +280,18 @@ def _whole(name: str, value: object) -> int:
         raise UsageError(f"{name} must be a whole number, not {value!r:.100}") from error
 
 
-def _output(fields: dict[str, Any], sample: Sample, longest: int) -> AgentLoopOutput:
-    """Cut to verl's `response_length`, as its own agent loops do it."""
+def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOutput:
+    """Cut to verl's `response_length`, as its own agent loops do it. Those cut a prompt, too; what
+    was sampled after a longer one cannot be."""
+    longest = getattr(config, "prompt_length", None)
+    if longest is not None and len(fields["prompt_ids"]) > longest:
+        raise NotTrainable(
+            f"task {sample.task!r}: its prompt has {len(fields['prompt_ids'])} tokens, and verl "
+            f"has room for {longest} (data.max_prompt_length): raise that, or let the data set "
+            "leave out such prompts (data.filter_overlong_prompts)"
+        )
     for name in ("response_ids", "response_mask", "response_logprobs"):
-        fields[name] = fields[name][:longest]
+        fields[name] = fields[name][: config.response_length]
     steps = [step_of(span.version) for span in sample.version_spans]
     known = [step for step in steps if step is not None]
     extra = fields["extra_fields"]
@@ -301,13 +321,30 @@ def _plain(value: Any) -> Any:
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
-def _sampling(params: Mapping[str, Any], config: Any) -> Sampling:
+def _sampling(params: Mapping[str, Any], loop: AgentLoopBase) -> Sampling:
+    """What verl wants of one prompt, with the arguments of its chat template."""
     return Sampling(
-        max_tokens=config.response_length,
+        max_tokens=loop.rollout_config.response_length,
         temperature=float(params.get("temperature", 1.0)),
         top_p=float(params.get("top_p", 1.0)),
         top_k=max(int(params.get("top_k", 0)), 0),
+        repetition_penalty=float(params.get("repetition_penalty", 1.0)),
+        chat_template_kwargs=_plain(getattr(loop, "apply_chat_template_kwargs", None) or {}) or "",
     )
+
+
+def _suffix(sampling: Sampling, loop: AgentLoopBase) -> str:
+    """By which the run of such prompts differs from that of training: verl does not say what a
+    prompt is for, but how it is sampled."""
+    config = loop.rollout_config
+    wanted = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k")}
+    if sampling == _sampling(wanted, loop):
+        return ""
+    validation = getattr(config, "val_kwargs", None)
+    is_greedy = not sampling.temperature and sampling.top_p == 1.0 and not sampling.top_k
+    if is_greedy and (validation is None or validation.temperature):
+        return "-greedy"
+    return "-val"
 
 
 def _training(config: Any) -> str:
@@ -316,10 +353,12 @@ def _training(config: Any) -> str:
     return str((config.get("trainer") or {}).get("default_local_dir") or "verl")
 
 
-def _folder(tokenizer: Any) -> Path:
-    """The tokenizer as a folder: its template renders the rollouts' messages."""
+def _folder(tokenizer: Any, config: Any) -> Path:
+    """The tokenizer as a folder: its template renders the rollouts' messages. verl's
+    `custom_chat_template` is in the tokenizer alone."""
+    model = (config.get("actor_rollout_ref") or {}).get("model") or {}
     named = Path(str(tokenizer.name_or_path))
-    if named.is_dir():
+    if named.is_dir() and not model.get("custom_chat_template"):
         return named
     folder = Path(tempfile.mkdtemp(prefix="holdfast-tokenizer-"))
     tokenizer.save_pretrained(folder)

@@ -21,12 +21,21 @@ _FINISH = {"completed": "stop", "stop": "stop", "length": "length", None: "stop"
 
 
 class ServerPolicy:
-    """`LLMServerClient.generate` as a policy. Its versions are `step-N`, by verl's global steps."""
+    """`LLMServerClient.generate` as a policy. Its versions are `step-N`, by verl's global steps.
 
-    def __init__(self, client: Any, *, model: str, logprobs_mode: LogprobsMode):
+    All requests of one trajectory have one id: verl sends them to one server, whose prefix cache
+    has the turns before.
+    """
+
+    def __init__(
+        self, client: Any, *, model: str, logprobs_mode: LogprobsMode, unique_ids: bool = False
+    ):
+        """`unique_ids`: verl passes ids on to its engines (`full_determinism`), which take no two
+        requests of one id at once. Then every request has an id of its own."""
         self.model = model
         self._client = client
         self._mode = logprobs_mode
+        self._unique_ids = unique_ids
 
     async def check(self) -> None:
         """verl has started its servers before any agent loop runs."""
@@ -43,7 +52,9 @@ class ServerPolicy:
         prompt = request.prompt.tolist()
         try:
             output = await self._client.generate(
-                request.id, prompt_ids=prompt, sampling_params=_params(request)
+                request.id if self._unique_ids else request.home or request.id,
+                prompt_ids=prompt,
+                sampling_params=_params(request),
             )
         except (ConnectionError, TimeoutError, RuntimeError, RayError) as error:
             raise EngineUnavailable(f"verl's servers: {type(error).__name__}: {error}") from error

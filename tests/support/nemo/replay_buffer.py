@@ -13,11 +13,18 @@ class ReplayBuffer:
         self.entries.append((trajectory, weight_version, target_weight_version))
         return "success"
 
-    def get_trajectories_needed(self, target_step, num_prompts_per_step, max_age_steps=None) -> int:
-        held = [v for _, v, target in self.entries if target == target_step]
-        if max_age_steps is not None:
-            held = [version for version in held if version >= target_step - max_age_steps]
-        return max(0, num_prompts_per_step - len(held))
+    def size(self) -> int:
+        return len(self.entries)
+
+    def state_dict(self) -> dict:
+        trajectories, versions, targets = zip(*self.entries, strict=True)
+        return {
+            "trajectories": list(trajectories),
+            "trajectory_versions": list(versions),
+            "target_weight_versions": list(targets),
+            "last_target_weight_already_generated": -1,
+            "max_size": self.max_size,
+        }
 
     def sample(self, num_prompt_groups, current_weight_version, max_age_steps):
         oldest = max(0, current_weight_version - max_age_steps)

@@ -6,6 +6,14 @@ from pathlib import Path
 
 from holdfast.embedded.model.files import TINY
 
+EVALUATION = {
+    **dict.fromkeys(("rm_type", "custom_rm_path", "input_key", "label_key", "tool_key")),
+    **dict.fromkeys(("n_samples_per_eval_prompt", "temperature", "top_p", "top_k")),
+    **dict.fromkeys(("max_response_len", "stop", "stop_token_ids", "min_new_tokens")),
+    **dict.fromkeys(("repetition_penalty", "apply_chat_template", "apply_chat_template_kwargs")),
+    **dict.fromkeys(("custom_generate_function_path", "min_eval_samples")),
+    "metadata_overrides": {},
+}
 AGENT = Path(__file__).parent / "agent.py"
 
 
@@ -40,3 +48,8 @@ def arguments(folder: Path, url: str, *, samples: int = 2, groups: int = 2, **mo
         "holdfast_renderer": "bytes",
     }
     return Namespace(**given | more)
+
+
+def evaluation(name: str, path: Path | str, **more) -> Namespace:
+    """slime's `EvalDatasetConfig`."""
+    return Namespace(**EVALUATION | {"name": name, "path": str(path)} | more)
