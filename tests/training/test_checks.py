@@ -68,7 +68,7 @@ def test_a_model_without_its_parts_is_named(model):
 def test_weights_that_are_damaged_are_named(model, content):
     (model / "model.safetensors").write_bytes(content)
     with pytest.raises(UsageError, match=r"model\.safetensors is damaged .*copy the model again"):
-        check_memory(model, SMALL, has_engine=True)
+        check_memory(model, SMALL, EngineAddress())
 
 
 # --- the machine
@@ -112,9 +112,9 @@ def test_too_little_memory_is_said_with_both_numbers(tmp_path, monkeypatch):
     meminfo.write_text("MemTotal: 9999 kB\nMemAvailable:    1000 kB\n")
     monkeypatch.setattr(checks, "MEMORY", meminfo)
     with pytest.raises(UsageError, match=r"takes at least .* GB of memory, and 0\.0 GB are free"):
-        check_memory(TINY, SMALL, has_engine=True)
+        check_memory(TINY, SMALL, EngineAddress())
     monkeypatch.setattr(checks, "MEMORY", tmp_path / "nothing")
-    check_memory(TINY, SMALL, has_engine=True)
+    check_memory(TINY, SMALL, EngineAddress())
 
 
 # --- tasks

@@ -2,6 +2,7 @@
 
 import argparse
 
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 
 CLUSTER = "use a cluster (needs a journal on PostgreSQL)"
@@ -34,6 +35,7 @@ def whole_run(run: argparse.ArgumentParser) -> None:
     options.RUN.add_to(run, required=True)
     for option in (options.POLICY, options.MODEL, options.JOURNAL):
         option.add_to(run)
+    add_vllm(run)
     options.add_group(run, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     for title, listed in options.SUBJECTS.items():
         options.add_group(run, title, listed)
