@@ -10,6 +10,7 @@ import torch
 from msgspec import structs
 
 from holdfast.embedded.model.files import TINY
+from holdfast.engine.connect import EngineAddress
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task

@@ -33,7 +33,7 @@ from holdfast.policy.dialects.dialect import (
     Seeds,
     ServedModel,
     add_extra,
-    ask_fields,
+    fields_of,
     remove_echo,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
@@ -46,6 +46,7 @@ from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
     ContextOverflow,
+    EndpointDown,
     EngineUnavailable,
     PolicyError,
     PolicyRefused,
@@ -59,6 +60,8 @@ CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 20.0
 """An engine under full load takes many seconds for the smallest answer, and is not down."""
+PAUSES = (0.25, 0.5, 1.0, 2.0)
+"""Before an engine that did not answer is asked again what it is."""
 ANTHROPIC = "api.anthropic.com"
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
@@ -83,6 +86,15 @@ _KEY_REJECTED = (
     "it does not take the key that it was sent: that of HOLDFAST_API_KEY, or of the variable that "
     "--api-key-env names (from Python: api_key)"
 )
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Whether the engine itself said nothing: a proxy in front of it may have."""
+    if isinstance(error, EngineUnavailable):
+        return error.is_busy or not error.reached
+    return isinstance(error, OSError | aiohttp.ClientConnectionError) and not isinstance(
+        error, TimeoutError | aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError
+    )
 
 
 class Denied(PolicyRefused):
@@ -139,6 +151,8 @@ class Endpoint:
         """The weights that it must have to get calls."""
         self.bring_up_to_date: Callable[[], Awaitable[str | None]] | None = None
         """Gives it the expected weights if it has others; returns why it could not, if so."""
+        self.caveat = ""
+        """What is lost by the dialect that it speaks, in a line for people."""
         self.adapter = ""
         """The name under which it serves the weights, where they are an adapter of its model."""
         self.requested: Counter[str] = Counter()
@@ -230,22 +244,34 @@ class Endpoint:
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """The response to one small request; None if it gives none."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         try:
-            return await self.send("GET" if body is None else "POST", path, body)
+            return await self.send_patiently("GET", path)
+        except EndpointDown:
+            raise
         except UNREACHABLE:
             return None
 
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
-        try:
-            await self.send("POST", path, {})
-        except (BadRequest, Truncated):
-            return True
-        except UNREACHABLE:
-            return False
-        return True
+    async def send_patiently(
+        self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
+    ) -> bytes:
+        """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
+        says nothing about what an engine has."""
+        for pause in (*PAUSES, None):
+            try:
+                return await self.send(method, path, body, seconds=seconds)
+            except UNREACHABLE as error:
+                if not _is_silence(error):
+                    raise
+                if pause is None:
+                    raise EndpointDown(
+                        f"{self.name} does not answer at {path} ({describe_error(error)}): start "
+                        "it again, or wait until it is ready"
+                    ) from error
+            await self._clock.sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
@@ -318,7 +344,10 @@ class Endpoint:
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
-        fields = await ask_fields(self, self.dialect.version_path)
+        try:
+            fields = fields_of(await self.send("GET", self.dialect.version_path))
+        except UNREACHABLE:
+            return None
         version = fields.get("weight_version")
         return version if isinstance(version, str) else None
 

@@ -72,7 +72,7 @@ class Chat(Dialect):
     has_tokens = False
     lacks = ("routed_experts",)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
         """Whatever it is: nothing else is left."""
         return True
 
