@@ -55,8 +55,8 @@ _KEPT_LINES = 400
 _MAX_STAGE = 100
 _PREFIX = re.compile(r"^(\(.*?\) )?([A-Z]+ )?(\d\d-\d\d )?(\d\d:\d\d:\d\d )?(\[[^\]]*\] )?")
 """What vLLM writes before each message: the process, the level, the time, the line of code."""
-_ERROR = re.compile(r"^[\w.]*(Error|Exception|error)\b:? ")
-_NO_CAUSE = ("Engine core initialization failed", "See root cause above")
+_ERROR = re.compile(r"^([\w.]+: )?[\w.]*(Error|Exception|error): ")
+_NO_CAUSE = ("Engine core initialization failed", "WorkerProc initialization failed")
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 
 
@@ -224,11 +224,12 @@ class VllmProcess:
         return f"starting ({(self._lines[-1] if self._lines else 'its imports')[:_MAX_STAGE]})"
 
     def _cause(self) -> str:
-        """The last error in its log, with what follows it."""
+        """The first error in its log: the others follow from it."""
         lines = list(self._lines)
-        for at in reversed(range(len(lines))):
-            if _ERROR.match(lines[at]) and not any(text in lines[at] for text in _NO_CAUSE):
-                return " ".join(lines[at : at + 3])
+        for at, line in enumerate(lines):
+            if _ERROR.match(line) and not any(text in line for text in _NO_CAUSE):
+                # pydantic's is in the line after it.
+                return " ".join(lines[at : at + 2]) if "validation error" in line else line
         return " ".join(lines[-3:]) or "it wrote nothing"
 
     def _is_healthy(self) -> bool:

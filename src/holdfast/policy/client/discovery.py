@@ -170,7 +170,8 @@ async def _spoken_by(endpoint: Endpoint) -> tuple[Dialect, str]:
             if not lost or not _is_known(endpoint):
                 return dialect, ""
             return dialect, f"{endpoint.name}: {'; '.join(lost)}; it is spoken to as {dialect.kind}"
-        lost.append(f"{why}, so it does not give {dialect.offers}")
+        if why:
+            lost.append(f"{why}, so it does not give {dialect.offers}")
     raise AssertionError("chat may be spoken by all")
 
 
@@ -180,8 +181,8 @@ def _is_known(endpoint: Endpoint) -> bool:
 
 
 async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """Why its answer in a dialect is not good enough; None if it is. One that has no time to answer
-    now is believed: it may be paused."""
+    """Why its answer in a dialect is not good enough; None if it is, "" where it has the dialect
+    switched off. One that has no time to answer now is believed: it may be paused."""
     if _publishes_itself(endpoint, dialect):
         return await _why_no_path(endpoint, dialect) if dialect.is_optional else None
     if not dialect.has_tokens:
@@ -199,7 +200,7 @@ async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
     except Denied as error:
         if error.status == 401:
             raise
-        return f"it has no {dialect.path} ({error.status})"
+        return "" if dialect.is_optional else f"it has no {dialect.path} ({error.status})"
     except (*UNREACHABLE, InvalidAnswer, EngineError) as error:
         return f"its answer at {dialect.path} is unfit ({describe_error(error)})"
     if piece.ids and piece.logprobs:
@@ -208,16 +209,15 @@ async def _why_not(endpoint: Endpoint, dialect: Dialect) -> str | None:
 
 
 async def _why_no_path(endpoint: Endpoint, dialect: Dialect) -> str | None:
-    """Why it does not have the dialect's path; None if it rejects an empty request there, and not
-    the path."""
+    """None if it rejects an empty request at the dialect's path, and not the path; else ""."""
     try:
         await endpoint.send_patiently("POST", dialect.path, {})
     except (BadRequest, Truncated):
         return None
     except EndpointDown:
         raise
-    except UNREACHABLE as error:
-        return f"it has no {dialect.path} ({describe_error(error)})"
+    except UNREACHABLE:
+        return ""
     return None
 
 

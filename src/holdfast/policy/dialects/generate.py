@@ -61,7 +61,7 @@ class Generate(ChoicesDialect):
     decoder = msgspec.json.Decoder(_Answer)
 
     is_optional = True
-    offers = "the version of the weights that sampled each token (vLLM: --enable-scale-out)"
+    offers = "the version of the weights that sampled each token"
 
     async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
         return engine.described.owner in OWNERS
