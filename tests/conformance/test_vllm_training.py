@@ -1,5 +1,5 @@
-"""`holdfast train --engine vllm` with a real vLLM on the CPU: killed twice, it ends as if it had not
-been, every group is trained once, and nothing of vLLM outlives it.
+"""`holdfast train --engine vllm` with a real vLLM on the CPU: killed twice, it trains every group
+once, and nothing of vLLM outlives it.
 """
 
 import os

@@ -212,7 +212,7 @@ class VllmProcess:
             if (code := self._process.poll()) is not None:
                 if code < 0:
                     raise SystemExit(128 - code)
-                raise UsageError(f"vLLM did not start (exit status {code}): {self._cause()}")
+                raise UsageError(f"vLLM ended with exit status {code}: {self._cause()}")
             if time.monotonic() - reported >= REPORT_SECONDS:
                 before, work = work, _work_of_group(self._process.pid)
                 reported = time.monotonic()

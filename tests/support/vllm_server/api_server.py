@@ -43,7 +43,7 @@ def main() -> None:
     print("(APIServer pid=6) INFO 11-18 19:00:00 [serve.py:1] Loading model weights", flush=True)
     if os.environ.get(FAULT) == "fails":
         print(FAILURE, end="", file=sys.stderr, flush=True)
-        raise SystemExit(1)
+        os._exit(1)  # As vLLM does, it leaves its engine behind.
     if os.environ.get(FAULT) == "waits":
         time.sleep(600)
     options = FakeOptions(args.served_model_name, dialect="vllm-scale-out", max_model_len=2048)
