@@ -193,3 +193,22 @@ def test_a_loss_that_is_right_is_called_as_it_is():
     given = (batch.logprobs.sum(), parts())
     assert checked_loss(lambda batch, objective: given)(batch, None) is given
     assert callable(checked_loss(policy_loss))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "engine", "fits"),
+    [(10, 5, True), (60, 5, False), (10, 50, False)],
+)
+def test_a_gpu_that_is_too_small_for_both_shares_names_both(
+    trainer: int, engine: int, fits: bool
+) -> None:
+    gigabyte = 10**9
+    sizes = [100 * gigabyte, 95 * gigabyte, trainer * gigabyte, engine * gigabyte]
+    if fits:
+        checks.check_shares(*sizes, share=0.45)
+        return
+    with pytest.raises(UsageError) as caught:
+        checks.check_shares(*sizes, share=0.45)
+    says = str(caught.value)
+    assert f"share (45 %, --engine-memory) is 45.0 GB and has to hold {engine}.0 GB" in says
+    assert f"trainer's is 50.0 GB and has to hold at least {trainer}.0" in says
