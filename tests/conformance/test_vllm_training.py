@@ -3,6 +3,7 @@ once, and nothing of vLLM outlives it.
 """
 
 import os
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,25 +48,57 @@ def processes_of_vllm(folder: Path) -> list[int]:
     return found
 
 
+class Kill:
+    """A training that is killed with SIGKILL: by itself (`point`), or from outside as soon as it has
+    published a number of versions."""
+
+    def __init__(self, point: str = "", *, versions: int = 0):
+        self._point = point
+        self._versions = versions
+
+    def strike(self, training: Training, *options: str, **env: str) -> None:
+        process = training.start(*options, crash=self._point, **env)
+        if not self._point:
+            while not _has_versions(training, self._versions):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.1)
+            process.kill()
+        _, err = process.communicate()
+        assert process.returncode == SIGKILLED, err
+
+
+def _has_versions(training: Training, number: int) -> bool:
+    if not Path(training.journal).exists():
+        return False
+    try:
+        return len(training.ledger()[1]) >= number
+    except AssertionError:  # There is no run yet.
+        return False
+
+
 @pytest.mark.parametrize(
-    ("mode", "points"),
+    ("mode", "kills"),
     [
-        ((), ("train.stepped:1", "weights.sent:1")),
-        (("--async",), ("train.published:2", "train.committed:2")),
+        ((), (Kill("train.stepped:1"), Kill("weights.sent:1"))),
+        (("--async",), (Kill(versions=1), Kill(versions=2))),
     ],
     ids=["sync", "async"],
 )
 def test_a_training_that_is_killed_twice_trains_each_group_once(
-    mode: tuple[str, ...], points: tuple[str, ...], tmp_path: Path
+    mode: tuple[str, ...], kills: tuple[Kill, ...], tmp_path: Path
 ) -> None:
     training = Training(tmp_path / "training")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    env = {"TMPDIR": str(temporary), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    env = {
+        "TMPDIR": str(temporary),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # Kept from start to start: on a busy machine, compiling takes minutes.
+        "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/holdfast-inductor-{os.geteuid()}",
+    }
     options = (*vllm_options(), *mode)
-    for point in points:
-        code, _, err = training.train(*options, crash=point, **env)
-        assert code == SIGKILLED or mode, f"{point}: {err}"
+    for kill in kills:
+        kill.strike(training, *options, **env)
         deadline = time.monotonic() + END_SECONDS
         while left := processes_of_vllm(temporary):
             assert time.monotonic() < deadline, f"{left} outlived the training"

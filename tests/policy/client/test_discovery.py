@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.policy.client import endpoint as endpoint_module
+from holdfast.policy.client import probe
 from holdfast.policy.client.discovery import check_dialect
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
@@ -196,7 +196,7 @@ def test_a_vllm_that_gives_no_logprobs_anywhere_is_for_evaluation_only_and_it_is
 def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
 
     async def main() -> None:
         async with Canned() as server:
@@ -214,14 +214,14 @@ def test_a_transient_error_is_not_taken_for_a_path_that_is_missing(
 def test_an_engine_that_stops_answering_while_it_is_looked_at_is_down_and_is_no_other_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(probe, "PAUSES", (0.01, 0.01))
 
     async def main() -> None:
         async with Canned() as server:
             server.always("/v1/models", PLAIN_MODELS)
             server.always(GENERATE, Answer(502))
             server.always(COMPLETIONS, plain(Kind.VLLM, [5]))
-            with pytest.raises(EndpointDown, match="does not answer at /inference/v1/generate"):
+            with pytest.raises(EndpointDown, match="at /inference/v1/generate does not answer"):
                 await chosen(server, [])
             assert len(server.bodies(GENERATE)) == 3
             assert server.bodies(COMPLETIONS) == []

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +21,13 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
-from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
+from holdfast.policy.client.probe import (
+    UNREACHABLE,
+    describe_error,
+    find_sampling_fault,
+    patiently,
+    sanitize,
+)
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
@@ -60,8 +67,6 @@ CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 20.0
 """An engine under full load takes many seconds for the smallest answer, and is not down."""
-PAUSES = (0.25, 0.5, 1.0, 2.0)
-"""Before an engine that did not answer is asked again what it is."""
 ANTHROPIC = "api.anthropic.com"
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
@@ -70,11 +75,8 @@ _TOO_LONG = re.compile(
 )
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _WANTS_NEWER_LIMIT = re.compile(rf"(?is)\b{_LIMIT}\b.*\buse\b.*\b{_NEWER_LIMIT}\b")
-_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
-_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
 _MAX_ERROR_BYTES = 1 << 20
-_MAX_MESSAGE_CHARS = 1_000
 _EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
@@ -88,15 +90,6 @@ _KEY_REJECTED = (
 )
 
 
-def _is_silence(error: BaseException) -> bool:
-    """Whether the engine itself said nothing: a proxy in front of it may have."""
-    if isinstance(error, EngineUnavailable):
-        return error.is_busy or not error.reached
-    return isinstance(error, OSError | aiohttp.ClientConnectionError) and not isinstance(
-        error, TimeoutError | aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError
-    )
-
-
 class Denied(PolicyRefused):
     """The engine will not answer, however often a call is retried; `status` is the reason."""
 
@@ -105,12 +98,6 @@ class Denied(PolicyRefused):
         self.status = status
         self.answered = message
         """The message without the remedy."""
-
-
-def _sanitize(message: str) -> str:
-    """An engine's message without secrets. It may quote an image, or the address of one, whose
-    query may be a signature."""
-    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 class Endpoint:
@@ -259,19 +246,8 @@ class Endpoint:
     ) -> bytes:
         """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
         says nothing about what an engine has."""
-        for pause in (*PAUSES, None):
-            try:
-                return await self.send(method, path, body, seconds=seconds)
-            except UNREACHABLE as error:
-                if not _is_silence(error):
-                    raise
-                if pause is None:
-                    raise EndpointDown(
-                        f"{self.name} does not answer at {path} ({describe_error(error)}): start "
-                        "it again, or wait until it is ready"
-                    ) from error
-            await self._clock.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        send = partial(self.send, method, path, body, seconds=seconds)
+        return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
@@ -437,7 +413,7 @@ class Endpoint:
         self, error: InvalidAnswer | EngineError, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineError):
-            return self._status_error(error.status, _sanitize(str(error)), {})
+            return self._status_error(error.status, sanitize(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE_CHARS].decode("utf-8", "replace"))[:_EVIDENCE_CHARS]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
@@ -497,7 +473,7 @@ class Endpoint:
     def _response_error(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._status_error(status, _sanitize(_message(body)), headers)
+        return self._status_error(status, sanitize(_message(body)), headers)
 
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
@@ -611,7 +587,7 @@ def _message(body: bytes) -> str:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
-        return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
+        return body[:_EVIDENCE_CHARS].decode("utf-8", "replace") or "(no body)"
 
 
 def _check_key(api_key: str | None) -> str | None:
