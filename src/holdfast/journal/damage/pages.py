@@ -18,7 +18,7 @@ STRAY_HEADS = """SELECT h.trajectory FROM heads h
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
 delivery, the index may know better than the row."""
-DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
+DERIVED = frozenset({"heads", "task_groups", "totals"})
 """Tables that say nothing that records and trajectories do not say."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
@@ -64,7 +64,7 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
     """
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
-        "OR tbl_name IN ('heads', 'links', 'task_groups', 'totals') ORDER BY 1"
+        "OR tbl_name IN ('heads', 'task_groups', 'totals') ORDER BY 1"
     ).fetchall()
     for (table,) in tables:
         remedy = anew if table in INDEXED | DERIVED else salvage

@@ -1,4 +1,4 @@
-"""Makes anew what a journal holds twice: indexes, names of tasks, heads and links.
+"""Makes anew what a journal holds twice: indexes, names of tasks, heads.
 
 Each follows from rows that are still there, so nothing is lost. What cannot be made anew stays
 as it is, and the check goes on naming it.
@@ -24,7 +24,6 @@ _ALL = 1_000_000
 class Damage(Struct, frozen=True):
     """What has to be made anew."""
 
-    links: bool
     heads: list[tuple[int, int, int]] | None
     """Those that can be read, if the table is broken: they count, and where records are lost, that
     is how it shows."""
@@ -63,14 +62,13 @@ def damage_of(store: SqliteStore) -> Damage:
     """Outside of a transaction: heads that count too few, as others write, are made anew."""
     connection = store.connection
     if _wrong_pages(connection) is None:
-        return Damage(False, None, [], [])
+        return Damage(None, [], [])
     broken = {finding.where.removeprefix(tables.FILE) for finding in pages.indexes(connection)}
     heads = _readable_heads(connection) if "heads" in broken else None
-    links = "links" in broken
     counts = bool(broken & tables.COUNTS.keys()) or any(tables.wrong_counts(store))
     if not _has_whole_rows(store):  # Then an index may be all that knows better.
-        return Damage(links, heads, [], [], counts)
-    return Damage(links, heads, sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
+        return Damage(heads, [], [], counts)
+    return Damage(heads, sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
 
 
 def _has_whole_rows(store: SqliteStore) -> bool:
@@ -105,12 +103,10 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def mend_tables(store: SqliteStore, damage: Damage) -> None:
-    """Within a transaction; logs are mended after it, by what it leaves of heads and links."""
+    """Within a transaction; logs are mended after it, by what it leaves of heads."""
     connection = store.connection
-    # Without a condition: SQLite gives the pages back, and looks for no row by its damaged key.
-    if damage.links:
-        connection.execute("DELETE FROM links")
     if damage.heads is not None:
+        # Without a condition: SQLite gives the pages back, and looks for no row by its damaged key.
         connection.execute("DELETE FROM heads")
         connection.executemany("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", damage.heads)
     stray = connection.execute(pages.STRAY_HEADS).fetchall()

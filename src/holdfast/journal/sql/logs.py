@@ -176,7 +176,7 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
     return Cut(name, trajectory, bad.seq, bad.position, count, bad.reason, status)
 
 
-def reopen_failed(store: Store, run: Run, reason: str) -> int:
+def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
     """Groups that a consumer has are left alone: its batches stay what they were."""
     runs.lock(store, run)
     failed = store.rows(

@@ -2,8 +2,9 @@
 
 Records lie in the order of their commits, so a batch only writes the end of the table. An index by
 trajectory would be written in as many places as a batch has trajectories, and measured half of
-the whole cost of an append. Instead, each record has a link to the one before it in its
-trajectory, and each trajectory has a head: the place of its last record, and how many there are.
+the whole cost of an append. Instead, each record has a link (`previous`) to the one before it in
+its trajectory, and each trajectory has a head: the place of its last record, and how many there
+are.
 
 Within a trajectory positions grow with the sequence, so links only lead back. They say nothing that
 the records do not say themselves: a reader that they lead astray finds the records without them,
@@ -29,8 +30,8 @@ Row = tuple[int, int, int, int, bytes]
 
 _CHAIN = """WITH RECURSIVE chain(position) AS (
     SELECT position FROM heads WHERE trajectory = ?1
-    UNION ALL SELECT l.previous FROM chain c JOIN links l ON l.position = c.position
-    WHERE l.previous < c.position) """
+    UNION ALL SELECT r.previous FROM chain c JOIN records r ON r.position = c.position
+    WHERE r.previous < c.position) """
 
 # The cast: damage can turn a body into text, and text that is no UTF-8 could not even be read.
 COLUMNS = "r.position, r.seq, r.epoch, r.crc, CAST(r.body AS BLOB)"
@@ -144,8 +145,8 @@ def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
     if positions(connection, trajectory) == there and length(connection, trajectory) == len(there):
         return False
     connection.executemany(
-        "INSERT OR REPLACE INTO links(position, previous) VALUES (?, ?)",
-        zip(there, [0, *there], strict=False),
+        "UPDATE records SET previous = ? WHERE position = ?",
+        zip([0, *there], there, strict=False),
     )
     connection.execute("DELETE FROM heads WHERE trajectory = ?", (trajectory,))
     if there:
@@ -177,9 +178,8 @@ def _inserts(into: str, columns: int) -> dict[int, str]:
     }
 
 
-_RECORDS = _inserts("ABORT INTO records(position, trajectory, seq, epoch, crc, body)", 6)
-# The records are what counts: a link or a head that damage left behind is no reason to refuse them.
-_LINKS = _inserts("REPLACE INTO links(position, previous)", 2)
+_RECORDS = _inserts("ABORT INTO records(position, previous, trajectory, seq, epoch, crc, body)", 7)
+# The records are what counts: a head that damage left behind is no reason to refuse them.
 _HEADS = _inserts("REPLACE INTO heads(trajectory, position, length)", 3)
 _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
         t.id, t.epoch, coalesce(h.length, 0), coalesce(h.position, 0)))
@@ -267,20 +267,17 @@ def insert(connection: sqlite3.Connection, rows: list[RecordRow], log_end: LogEn
     """
     position, heads = log_end.position, log_end.heads
     records: list[object] = []
-    links: list[object] = []
     touched: dict[int, Head] = {}
     for trajectory, seq, epoch, crc, body in rows:
         position += 1
         head = touched[trajectory] = heads[trajectory]
-        records += (position, trajectory, seq, epoch, crc, body)
-        links += (position, head.position)
+        records += (position, head.position, trajectory, seq, epoch, crc, body)
         head.position = position
     moved: list[object] = []
     for trajectory, head in touched.items():
         moved += (trajectory, head.position, head.length)
     log_end.position = position
-    _insert(connection, _RECORDS, records, 6)
-    _insert(connection, _LINKS, links, 2)
+    _insert(connection, _RECORDS, records, 7)
     _insert(connection, _HEADS, moved, 3)
 
 

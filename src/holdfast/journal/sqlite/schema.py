@@ -64,11 +64,10 @@ _TYPES = {
 }
 _RECORDS = (
     # A table that only grows at its end. An index by trajectory was half of SQLite's work, so
-    # records are found by their links: see `chain`.
+    # records are found by their links (`previous`): see `chain`.
     """CREATE TABLE records(
-        position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
-        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
-    """CREATE TABLE links(position INTEGER PRIMARY KEY, previous INTEGER NOT NULL)""",
+        position INTEGER PRIMARY KEY, previous INTEGER NOT NULL, trajectory INTEGER NOT NULL,
+        seq INTEGER NOT NULL, epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
     """CREATE TABLE heads(
         trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
     # Each writer's last commit.

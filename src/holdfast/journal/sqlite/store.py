@@ -24,8 +24,9 @@ _LINKED = """INSERT INTO temp.doomed
     WITH RECURSIVE log(position, trajectory) AS (
         SELECT h.position, h.trajectory FROM heads h JOIN trajectories t ON t.id = h.trajectory
             WHERE t.run = :run
-        UNION ALL SELECT l.previous, c.trajectory FROM log c JOIN links l ON l.position = c.position
-            WHERE l.previous < c.position AND l.previous > 0)
+        UNION ALL SELECT r.previous, c.trajectory FROM log c
+            JOIN records r ON r.position = c.position
+            WHERE r.previous < c.position AND r.previous > 0)
     SELECT r.position FROM log c JOIN records r ON r.position = c.position
         AND r.trajectory = c.trajectory"""
 # Whether links and heads lead to everything: a log that was begun has a head.
@@ -154,11 +155,9 @@ class SqliteStore:
             "coalesce(body, x''), ? FROM records WHERE position = ?",
             [(reason, position) for position in cut],
         )
-        for table in ("links", "records"):
-            self.connection.executemany(
-                f"DELETE FROM {table} WHERE position = ?",  # noqa: S608 - ours
-                [(position,) for position in cut],
-            )
+        self.connection.executemany(
+            "DELETE FROM records WHERE position = ?", [(position,) for position in cut]
+        )
         chain.relink(self.connection, trajectory)
         return len(cut)
 
@@ -180,10 +179,9 @@ class SqliteStore:
 
     def delete_records(self, run: int) -> int:
         count = self._doom(run)
-        for table in ("records", "links"):
-            self.connection.execute(
-                f"DELETE FROM {table} WHERE position IN (SELECT position FROM doomed)"  # noqa: S608 - ours
-            )
+        self.connection.execute(
+            "DELETE FROM records WHERE position IN (SELECT position FROM doomed)"
+        )
         self.connection.execute("DROP TABLE temp.doomed")
         self.connection.execute(
             "DELETE FROM heads WHERE trajectory IN (SELECT id FROM trajectories WHERE run = ?)",
@@ -209,6 +207,4 @@ class SqliteStore:
         counted, headless = execute(_COUNTED, {"run": run}).fetchone()
         if counted != count or headless:
             count += execute(_SCANNED, {"run": run}).rowcount
-            # Links that lead nowhere would lead to what is written there one day.
-            execute("DELETE FROM links WHERE position NOT IN (SELECT position FROM records)")
         return count
