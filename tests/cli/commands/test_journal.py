@@ -103,7 +103,7 @@ def test_a_torn_record_of_an_open_trajectory_is_cut_by_the_run_itself(lab, undis
     assert done.code == -signal.SIGKILL
     lab.damage("DELETE FROM records WHERE trajectory = 1 AND seq >= 4")
     last = "(SELECT max(position) FROM records WHERE trajectory = 1)"
-    lab.damage(f"UPDATE heads SET length = 4, position = {last} WHERE trajectory = 1")
+    lab.damage(f"UPDATE trajectories SET length = 4, last = {last} WHERE id = 1")
     lab.damage("UPDATE trajectories SET status = 1, settled = NULL WHERE id = 1")
     place = position(lab, 3)
     where = f"WHERE position = {place}"

@@ -21,7 +21,7 @@ from support.journal.lost_log import FRAME, Files, killed_writer, offset, taken
 from support.records import make_tasks, ready, spec, value
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "0")) or random.randrange(1, 10**6)
-TABLES = ("runs", "tasks", "trajectories", "records", "heads", "cuts")
+TABLES = ("runs", "tasks", "trajectories", "records", "cuts")
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,9 @@ DAMAGES = {
     "a link forward": "UPDATE records SET previous = 10 WHERE position = 6",
     "a lost link": "UPDATE records SET previous = 0 WHERE position = 6",
     "no links at all": "UPDATE records SET previous = 0",
-    "a head that leads astray": "UPDATE heads SET position = 1 WHERE trajectory = 2",
-    "a head to nowhere": "UPDATE heads SET position = 999 WHERE trajectory = 2",
-    "a head of an earlier record": "UPDATE heads SET position = 6 WHERE trajectory = 2",
+    "a head that leads astray": "UPDATE trajectories SET last = 1 WHERE id = 2",
+    "a head to nowhere": "UPDATE trajectories SET last = 999 WHERE id = 2",
+    "a head of an earlier record": "UPDATE trajectories SET last = 6 WHERE id = 2",
 }
 
 
@@ -102,7 +102,7 @@ def test_broken_links_are_found_and_mended_and_hide_nothing(path: Path, name: st
 def test_a_head_that_counts_wrong_is_bad_until_it_is_repaired(
     path: Path, length: int, cuts: list[tuple[int, int]]
 ) -> None:
-    sql(path, "UPDATE heads SET length = ? WHERE trajectory = ?", length, VICTIM)
+    sql(path, "UPDATE trajectories SET length = ? WHERE id = ?", length, VICTIM)
     with pytest.raises(JournalCorrupt, match=rf"its head counts {length} records"):
         read(path, VICTIM)
     (finding,) = check(path).findings
@@ -113,7 +113,7 @@ def test_a_head_that_counts_wrong_is_bad_until_it_is_repaired(
 
 
 def test_a_lost_head_is_found_and_mended(path: Path) -> None:
-    sql(path, "DELETE FROM heads WHERE trajectory = ?", VICTIM)
+    sql(path, "UPDATE trajectories SET length = 0, last = 0 WHERE id = ?", VICTIM)
     (finding,) = check(path).findings
     assert finding.where == "run/0/1"
     repair(path)

@@ -42,8 +42,7 @@ _TYPES = {
     # A part of each page stays free, so that what is updated often moves no index.
     "half": " WITH (fillfactor = 50)",
     "most": " WITH (fillfactor = 70)",
-    # The log's head: an append is refused unless it begins there.
-    "length": ", length integer NOT NULL DEFAULT 0",
+    "last": "",
     "in": "",
 }
 _OWN = (
@@ -52,7 +51,6 @@ _OWN = (
         trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,
         crc bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY(trajectory, seq))
         WITH (toast_tuple_target = 8160)""",
-    """CREATE VIEW heads AS SELECT id AS trajectory, length FROM trajectories""",
     # A record that fits into a page stays in its row: out of line it cost a third more. Token ids
     # and logprobs hardly compress, so larger ones are stored as they are.
     """ALTER TABLE records ALTER COLUMN body SET STORAGE EXTERNAL""",

@@ -17,7 +17,7 @@ INSERT_VALUES = 10_000
 """Values that one statement inserts: their number has a limit."""
 _TABLES = (
     "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|consumers|"
-    "deliveries|counters|records|heads"
+    "deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
 # The server finds its way itself.
@@ -200,9 +200,6 @@ class PostgresStore:
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
         row = self.row("SELECT length FROM trajectories WHERE id = :id", id=trajectory)
         return (row[0] if row else 0), True
-
-    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        return {}  # A head is part of the trajectory's row: it is not lost alone.
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         count = self.connection.send(_CUT, (trajectory, seq, reason)).rowcount

@@ -360,14 +360,17 @@ def _possible(ordinals: Collection[int]) -> list[int]:
 # --- trajectories
 
 _TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
-        coalesce(h.length, 0), coalesce('process ' || w.pid || ' on ' || w.host, ''),
+        t.length, coalesce('process ' || w.pid || ' on ' || w.host, ''),
         g.current{more}
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
     JOIN task_groups g ON g.run = t.run AND g.task = t.task
-    LEFT JOIN heads h ON h.trajectory = t.id LEFT JOIN workers w ON w.id = t.owner
+    LEFT JOIN workers w ON w.id = t.owner
     WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
 _ALL = _TRAJECTORY.format(more="", where="")
 SOME_TRAJECTORIES = _TRAJECTORY.format(more="", where=" AND t.task = ANY(:tasks)")
+# In a file, that is one pass over all records.
+_UNCOUNTED = """SELECT trajectory, count(*) FROM records WHERE trajectory = ANY(:ids)
+    GROUP BY trajectory"""
 _SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:tasks)")
 
 
@@ -393,9 +396,15 @@ def summarized(
 
 def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
     """Of the run with that name."""
-    headless = [row[2] for row in rows if row[4] and not row[7]]
-    lengths = store.lengths_without_heads(headless) if headless else {}
+    lengths = uncounted(store, [row[2] for row in rows if row[4] and not row[7]])
     return [_trajectory_row(run, row, lengths.get(row[2], row[7])) for row in rows]
+
+
+def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
+    """How many records those have that were begun, and whose rows count none: damage, if any."""
+    if not trajectories:
+        return {}
+    return dict(store.rows(_UNCOUNTED, ids=trajectories))
 
 
 def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:

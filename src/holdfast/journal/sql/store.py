@@ -74,10 +74,6 @@ class Store(Protocol):
         """Sets the record with that number and all after it aside; how many there were."""
         ...
 
-    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        """How many records those of these logs have that look empty and are not: damage."""
-        ...
-
     def delete_records(self, run: int) -> int: ...
     def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
         """The records of the run, or those of all others."""

@@ -33,10 +33,12 @@ TABLES = (
         namespace text NOT NULL, lease_until double precision NOT NULL, clock text NOT NULL,
         clock_until double precision NOT NULL, lease_seconds double precision NOT NULL)""",
     """CREATE INDEX workers_run ON {in}workers(run)""",
+    # `length`: how many records the log has. An append is refused unless it begins there.
     """CREATE TABLE trajectories(
         id {id}, run bigint NOT NULL, task integer NOT NULL, sample integer NOT NULL,
         status smallint NOT NULL DEFAULT 0, epoch bigint NOT NULL DEFAULT 0, owner bigint,
-        settled bigint, summary {bytes}{length}, UNIQUE(run, task, sample)){half}""",
+        settled bigint, length integer NOT NULL DEFAULT 0{last}, summary {bytes},
+        UNIQUE(run, task, sample)){half}""",
     """CREATE INDEX trajectories_owner ON {in}trajectories(owner) WHERE owner IS NOT NULL""",
     """CREATE TABLE cuts(
         position {id}, trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,

@@ -59,7 +59,8 @@ _TYPES = {
     "bytes": "blob",
     "half": "",
     "most": " WITHOUT ROWID",
-    "length": "",
+    # Where the last record of the log is: see `chain`.
+    "last": ", last integer NOT NULL DEFAULT 0",
     "in": "",
 }
 _RECORDS = (
@@ -68,8 +69,6 @@ _RECORDS = (
     """CREATE TABLE records(
         position INTEGER PRIMARY KEY, previous INTEGER NOT NULL, trajectory INTEGER NOT NULL,
         seq INTEGER NOT NULL, epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
-    """CREATE TABLE heads(
-        trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
     # Each writer's last commit.
     """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
 )
