@@ -5,11 +5,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from holdfast.journal.entries import AppendEntry, BadRecord
+from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.postgres.connection import ServerConnection
-from holdfast.journal.sql.appends import Head, place
-from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.journal.sql.store import LogRow, Row
 from holdfast.records.errors import JournalError, UsageError
 
 CHANNEL = "holdfast"

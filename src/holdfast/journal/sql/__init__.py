@@ -2,7 +2,6 @@
 
 - `store`: What the journal asks of a database.
 - `tables`: The tables that every journal has.
-- `appends`: Which appends of a batch are written.
 - `groups`: What follows from a group's trajectories.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
 - `leases`: Workers, leases and claims.

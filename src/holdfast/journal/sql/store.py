@@ -8,18 +8,16 @@ which way to go. Each store turns that into its own dialect. What really
 differs between databases, which is how records lie on the disk, is a method here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from holdfast.journal.entries import AppendEntry
+from holdfast.journal.entries import AppendEntry, Refuse
 from holdfast.journal.lease_clock import Instant
 from holdfast.records.errors import JournalError
 
 Row = tuple[Any, ...]
 LogRow = tuple[int, Any, Any, Any, Any]
 """Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
-Refuse = Callable[[int, JournalError], None]
-"""Is told the number of an append that is not written, and why."""
 
 
 class Store(Protocol):

@@ -21,10 +21,8 @@ from contextlib import closing, contextmanager
 
 from msgspec import Struct, json
 
-from holdfast.journal.entries import AppendEntry, BadRecord
+from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.entries import Row as RecordRow
-from holdfast.journal.sql.appends import Head, place
-from holdfast.journal.sql.store import Refuse
 from holdfast.records.trajectory import Status
 
 Row = tuple[int, int, int, int, bytes]

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from msgspec import json
 
-from holdfast.journal.entries import AppendEntry
+from holdfast.journal.entries import AppendEntry, Refuse
 from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql import logs
-from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.journal.sql.store import LogRow, Row
 from holdfast.journal.sqlite import chain
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
