@@ -154,7 +154,8 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert "heavy []" in bare
     assert "heavy []" in out
     assert (
-        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
+        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.option_kinds', "
+        "'holdfast.engine.options', 'holdfast.evaluation', "
         "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
         "'holdfast.evaluation.plugin', 'holdfast.lazy_names', 'holdfast.records', "
         "'holdfast.records.errors', 'holdfast.records.exit_codes']"
