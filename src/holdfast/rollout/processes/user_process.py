@@ -6,8 +6,10 @@ dies with the thread that started it.
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -100,6 +102,19 @@ class UserProcess:
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
         return True
+
+
+@functools.cache
+def tie() -> tuple[str, ...]:
+    """The prefix of a command that the kernel kills together with the thread that starts it;
+    nothing where the system cannot do that."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return ()
+    prefix = (setpriv, "--pdeathsig", "KILL", "--")
+    # Not every setpriv has the option.
+    probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
+    return prefix if probe.returncode == 0 else ()
 
 
 def _how(code: int) -> str:
