@@ -183,25 +183,25 @@ def test_killed_again_and_again_at_random(files, closed, tmp_path) -> None:
             each.parent.mkdir()
             damage(each, files, closed)
         assert repaired(calm) == 0
-        said = f"seed {SEED}, {damage.__name__}"
+        text = f"seed {SEED}, {damage.__name__}"
         for _ in range(20):
             if repaired(path, f"repairing:{rng.randint(1, 6)}") == 0:
                 break
         else:
-            assert repaired(path) == 0, said
-        assert check(path).findings == [], said
-        assert content(path) == content(calm), said
-        assert beside(path).keys() == beside(calm).keys(), said
+            assert repaired(path) == 0, text
+        assert check(path).findings == [], text
+        assert content(path) == content(calm), text
+        assert beside(path).keys() == beside(calm).keys(), text
 
 
 def live_worker(path: Path) -> int:
     """The process of a worker that holds a run, once it has written to its log."""
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child:
-        os.close(tell)
-        assert os.read(told, 1) == b"x"
-        os.close(told)
+        os.close(writer)
+        assert os.read(reader, 1) == b"x"
+        os.close(reader)
         return child
 
     async def work() -> None:
@@ -209,7 +209,7 @@ def live_worker(path: Path) -> int:
         _, _, claims = await ready(journal, "a", samples=1)
         # The file grows by it, so that its first page is in the log.
         await journal.append(claims[0].open[0], [value(0, size=40_000)])
-        os.write(tell, b"x")
+        os.write(writer, b"x")
         await asyncio.sleep(3600)
 
     try:
