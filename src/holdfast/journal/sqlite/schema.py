@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import count
@@ -33,9 +32,6 @@ from holdfast.records.errors import (
 
 APPLICATION_ID = 0x484F4C44
 VERSION = 1
-
-# How long to wait for another process that is creating the same journal.
-CREATE_SECONDS = 30.0
 
 SALVAGE = (
     "go back to a copy of it, or salvage what is left into a new file with `sqlite3 FILE "
@@ -123,65 +119,52 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
     """
     if _is_special(path):
         raise _no_file(path, "read")
-    try:
+    with explained(path, reading=True):
         version = _version_now(connection, path)
-        if version == 0:
-            raise JournalError(
-                f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
-            )
-        if version < VERSION:
-            raise JournalError(
-                f"journal {path} has version {version}, and this Holdfast reads {VERSION}; a "
-                "command that writes, such as holdfast run, brings it forward"
-            )
-    except UnicodeDecodeError as error:
-        raise _unreadable_schema(path) from error
-    except sqlite3.DatabaseError as error:
-        raise explain(error, path, reading=True) from error
-
-
-def _unreadable_schema(path: Path | str) -> JournalError:
-    """What SQLite says about a damaged schema quotes it, and that may be no text."""
-    return JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}")
+    if version == 0:
+        raise JournalError(
+            f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
+        )
+    if version < VERSION:
+        raise JournalError(
+            f"journal {path} has version {version}, and this Holdfast reads {VERSION}; a "
+            "command that writes, such as holdfast run, brings it forward"
+        )
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     """Makes sure that `connection` is to a journal of this version, or raises."""
-    deadline = time.monotonic() + CREATE_SECONDS
-    while True:
-        try:
-            return _prepare(connection, path)
-        except UnicodeDecodeError as error:
-            raise _unreadable_schema(path) from error
-        except sqlite3.DatabaseError as error:
-            # Two processes that turn a new file into a WAL one at the same moment would wait for
-            # each other, so SQLite refuses one of them at once, whatever its timeout.
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise explain(error, path) from error
-        time.sleep(0.01)
+    with explained(path):
+        version = _version_now(connection, path)
+        if version == VERSION and identity_of(connection) is not None:
+            return
+        if version == 0:
+            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+            connection.execute("PRAGMA journal_mode=WAL")
+        _migrate(connection, path)
+        # The file itself has its identity from now on: a log of another journal does not fit to it.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
     """A journal in an empty file that nobody else knows of yet: with no log, which would need as
     much room once more."""
-    try:
+    with explained(path):
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
         connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.DatabaseError as error:
-        raise explain(error, path) from error
 
 
-def _prepare(connection: sqlite3.Connection, path: Path | str) -> None:
-    version = _version_now(connection, path)
-    if version == VERSION and identity_of(connection) is not None:
-        return
-    if version == 0:
-        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-        connection.execute("PRAGMA journal_mode=WAL")
-    _migrate(connection, path)
-    # The file itself has its identity from now on: a log of another journal does not fit to it.
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+@contextmanager
+def explained(path: Path | str, *, reading: bool = False) -> Iterator[None]:
+    """SQLite's errors within the block are ours, in words for who wants to know what to do."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # What SQLite says about a damaged schema quotes it, and that may be no text.
+        raise JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}") from error
+    except sqlite3.Error as error:
+        raise explain(error, path, reading=reading) from error
 
 
 def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) -> JournalError:
