@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from holdfast.journal.damage.report import Finding, Report
-from holdfast.journal.damage.tables import FILE, ROWS
+from holdfast.journal.damage.tables import COUNTS, FILE, ROWS
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.schema import SALVAGE, VERSION, prepare
 from holdfast.journal.sqlite.store import SqliteStore
@@ -14,8 +14,6 @@ _SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
 delivery, the index may know better than the row."""
-DERIVED = frozenset({"task_groups", "totals"})
-"""Tables that say nothing that trajectories do not say."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
 
@@ -63,7 +61,7 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
         "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"
     ).fetchall()
     for (table,) in tables:
-        remedy = anew if table in INDEXED | DERIVED else salvage
+        remedy = anew if table in INDEXED | COUNTS.keys() else salvage
         try:
             for (line,) in connection.execute(f"PRAGMA integrity_check('{table}')"):
                 if line != "ok":
@@ -85,7 +83,7 @@ def _types(store: Store, report: Report) -> None:
             ).fetchone()
             if wrong:
                 what = f"its column {column} has {wrong} values that are no numbers"
-                report.add(f"{FILE}{table}", what, report.anew if table in DERIVED else ROWS)
+                report.add(f"{FILE}{table}", what, report.anew if table in COUNTS else ROWS)
 
 
 PARTS = (_schema, _indexes, _pages, _types)

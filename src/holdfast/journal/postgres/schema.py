@@ -22,7 +22,6 @@ from holdfast.journal.postgres.connection import WEAK_COMMITS, ServerConnection,
 from holdfast.journal.sql.tables import TABLES
 from holdfast.private_files import private_folder
 from holdfast.records.errors import (
-    JournalEmpty,
     JournalError,
     JournalNewer,
     LostCommits,
@@ -139,7 +138,7 @@ def require(connection: ServerConnection, address: ServerAddress) -> None:
     """For reading: makes sure that a journal of this version is there; changes nothing."""
     version = _version(connection, address)
     if version == 0:
-        raise JournalEmpty(
+        raise JournalError(
             f"journal {address.name} is empty: nothing has been recorded in it yet; a run that "
             "names it begins it"
         )

@@ -23,10 +23,8 @@ from msgspec import Struct, json
 
 from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.entries import Row as RecordRow
+from holdfast.journal.sql.store import LogRow
 from holdfast.records.trajectory import Status
-
-Row = tuple[int, int, int, int, bytes]
-"""Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
 
 _CHAIN = """WITH RECURSIVE chain(position) AS (
     SELECT last FROM trajectories WHERE id = ?1
@@ -60,7 +58,7 @@ def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
     return length if isinstance(length, int) else -1, bool(has_begun)
 
 
-def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None, None]:
+def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, None, None]:
     """The rows of a log in their order. Takes time in proportion to it, unless links are damaged.
 
     A head that is lost, counts records that are not there, or too few, ends in a `BadRecord`.
@@ -81,7 +79,7 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None
 
 def rows_without_links(
     connection: sqlite3.Connection, trajectory: int, done: int = 0
-) -> Generator[Row, None, None]:
+) -> Generator[LogRow, None, None]:
     """All that claim to be of this log, from number `done` on: a pass over all records."""
     with _snapshot(connection):
         position = 0
