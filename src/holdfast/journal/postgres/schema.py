@@ -19,11 +19,10 @@ from holdfast import crashpoint
 from holdfast.journal.files.witness import Witness, notes
 from holdfast.journal.postgres.address import ServerAddress
 from holdfast.journal.postgres.connection import WEAK_COMMITS, ServerConnection, quoted, role_of
-from holdfast.journal.sql.tables import TABLES
+from holdfast.journal.sql.tables import TABLES, refuse_newer, require_version
 from holdfast.private_files import private_folder
 from holdfast.records.errors import (
     JournalError,
-    JournalNewer,
     LostCommits,
     NotAJournal,
     UsageError,
@@ -136,17 +135,7 @@ def prepare(
 
 def require(connection: ServerConnection, address: ServerAddress) -> None:
     """For reading: makes sure that a journal of this version is there; changes nothing."""
-    version = _version(connection, address)
-    if version == 0:
-        raise JournalError(
-            f"journal {address.name} is empty: nothing has been recorded in it yet; a run that "
-            "names it begins it"
-        )
-    if version < VERSION:
-        raise JournalError(
-            f"journal {address.name} has version {version}, and this Holdfast reads {VERSION}; a "
-            "command that writes, such as holdfast run, brings it forward"
-        )
+    require_version(_version(connection, address), VERSION, address.name)
 
 
 def refuse_losses(connection: ServerConnection, address: ServerAddress) -> None:
@@ -289,11 +278,7 @@ def _version(connection: ServerConnection, address: ServerAddress) -> int:
             f"journal {address.name}: its schema holdfast holds something else; it was not "
             "touched. Name another database"
         )
-    if int(value) > VERSION:
-        raise JournalNewer(
-            f"journal {address.name} has version {value}, written by a newer Holdfast; this one "
-            f"reads up to {VERSION}. Upgrade Holdfast, or name another journal"
-        )
+    refuse_newer(int(value), VERSION, address.name)
     return int(value)
 
 

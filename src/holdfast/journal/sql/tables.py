@@ -5,6 +5,10 @@ deletion must not hold somebody else's trajectory under its own number and epoch
 is compared byte by byte.
 """
 
+from pathlib import Path
+
+from holdfast.records.errors import JournalError, JournalNewer
+
 TABLES = (
     """CREATE TABLE runs(
         id {id}, name {name} NOT NULL UNIQUE, spec {bytes} NOT NULL, changes {bytes} NOT NULL,
@@ -72,3 +76,27 @@ OF_RUN = (
     "trajectories", "tasks",
 )  # fmt: skip
 """Those whose rows belong to one run."""
+
+
+# --- which version a journal has, and which one this program knows
+
+BEGIN = "a run that names it begins it"
+
+
+def refuse_newer(version: int, known: int, name: Path | str) -> None:
+    if version > known:
+        raise JournalNewer(
+            f"journal {name} has version {version}, written by a newer Holdfast; this one reads "
+            f"up to {known}. Upgrade Holdfast, or name another journal"
+        )
+
+
+def require_version(version: int, known: int, name: Path | str) -> None:
+    """For reading: what writes begins a journal, and brings an older one forward."""
+    if version == 0:
+        raise JournalError(f"journal {name} is empty: nothing has been recorded in it yet; {BEGIN}")
+    if version < known:
+        raise JournalError(
+            f"journal {name} has version {version}, and this Holdfast reads {known}; a command "
+            "that writes, such as holdfast run, brings it forward"
+        )

@@ -21,12 +21,11 @@ from pathlib import Path
 from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, make_folders, sync_file, sync_folder
 from holdfast.journal.files.wal import PAGE_SIZE, beside, log_of
-from holdfast.journal.sql.tables import TABLES
+from holdfast.journal.sql.tables import BEGIN, TABLES, refuse_newer, require_version
 from holdfast.records.errors import (
     JournalDamaged,
     JournalError,
     JournalFull,
-    JournalNewer,
     NotAJournal,
 )
 
@@ -37,8 +36,6 @@ SALVAGE = (
     "go back to a copy of it, or salvage what is left into a new file with `sqlite3 FILE "
     ".recover`; check the disk"
 )
-
-_BEGIN = "a run that names it begins it"
 
 # What lies beside a journal and belongs to it: SQLite's log and its index, the witness of its
 # commits, a gateway's secret.
@@ -121,15 +118,7 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
         raise _no_file(path, "read")
     with explained(path, reading=True):
         version = _version_now(connection, path)
-    if version == 0:
-        raise JournalError(
-            f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
-        )
-    if version < VERSION:
-        raise JournalError(
-            f"journal {path} has version {version}, and this Holdfast reads {VERSION}; a "
-            "command that writes, such as holdfast run, brings it forward"
-        )
+    require_version(version, VERSION, path)
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -240,7 +229,7 @@ def _unreadable(path: Path, text: str) -> JournalError:
     except OSError as error:
         return JournalError(f"journal {path} cannot be read: {error.strerror}; check who may")
     if beside(path, "-journal").exists():  # SQLite's, until a new file is one with a log.
-        return JournalError(f"journal {path} is empty: its creation was interrupted; {_BEGIN}")
+        return JournalError(f"journal {path} is empty: its creation was interrupted; {BEGIN}")
     what = "it and its -wal" if log_size(path) else "it"
     return JournalError(
         f"journal {path} cannot be read where it lies, in a folder that you cannot write ({text}): "
@@ -265,11 +254,7 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
         return 0
     if application != APPLICATION_ID:
         raise NotAJournal(f"{path} is a SQLite file, but no Holdfast journal; it was not touched")
-    if version > VERSION:
-        raise JournalNewer(
-            f"journal {path} has version {version}, written by a newer Holdfast; this one reads "
-            f"up to {VERSION}. Upgrade Holdfast, or name another journal"
-        )
+    refuse_newer(version, VERSION, path)
     if version < 1:
         # Mark and version are written with the tables. Else it would be taken for an empty one.
         raise JournalDamaged(
