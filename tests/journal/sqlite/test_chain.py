@@ -137,7 +137,7 @@ def test_lost_records_at_either_end_of_a_log_are_noticed(path: Path, seq: int) -
 def test_two_records_in_one_place_are_found(path: Path) -> None:
     sql(
         path,
-        "INSERT INTO records SELECT 99, previous, trajectory, seq, epoch, crc, body FROM records "
+        "INSERT INTO records SELECT 99, trajectory, seq, epoch, crc, previous, body FROM records "
         "WHERE trajectory = ? AND seq = 4",
         VICTIM,
     )

@@ -152,7 +152,7 @@ def _sized(statement: str, columns: int) -> dict[int, str]:
 
 
 _RECORDS = _sized(
-    "INSERT OR ABORT INTO records(position, previous, trajectory, seq, epoch, crc, body) "
+    "INSERT OR ABORT INTO records(position, trajectory, seq, epoch, crc, previous, body) "
     "SELECT * FROM ({}) WHERE column1 IS NOT NULL",
     7,
 )
@@ -249,7 +249,7 @@ def _write(
     for trajectory, seq, epoch, crc, body in rows:
         position += 1
         head = heads[trajectory]
-        records += (position, head.position, trajectory, seq, epoch, crc, body)
+        records += (position, trajectory, seq, epoch, crc, head.position, body)
         head.position = position
     moved: list[object] = []
     for trajectory, status in touched.items():

@@ -60,8 +60,9 @@ _RECORDS = (
     # A table that only grows at its end. An index by trajectory was half of SQLite's work, so
     # records are found by their links (`previous`): see `chain`.
     """CREATE TABLE records(
-        position INTEGER PRIMARY KEY, previous INTEGER NOT NULL, trajectory INTEGER NOT NULL,
-        seq INTEGER NOT NULL, epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
+        position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
+        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, previous INTEGER NOT NULL,
+        body BLOB NOT NULL)""",
     # Each writer's last commit.
     """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
 )
