@@ -150,6 +150,7 @@ def test_reopening_opens_failed_trajectories_and_no_others(check: Check) -> None
         await settle_one(journal, two)
         assert await journal.reopen(run, reason="try again") == 1
         assert await journal.reopen(run, reason="try again") == 0
+        assert await journal.reopen(run, reason="try again") == 0
         with pytest.raises(LeaseLost):
             await journal.append(one, values(1))
         await journal.leave(worker)
