@@ -49,8 +49,8 @@ def processes_of_vllm(folder: Path) -> list[int]:
 
 
 class Kill:
-    """A training that is killed with SIGKILL: by itself (`point`), or from outside as soon as it has
-    published a number of versions."""
+    """SIGKILL of a training: by itself at a point, or from outside as soon as it has published a
+    number of versions."""
 
     def __init__(self, point: str = "", *, versions: int = 0):
         self._point = point
