@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from support.conformance.engines import VLLM_PYTHON
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.crash.training import STEPS, Training
 
 pytestmark = [
