@@ -252,6 +252,7 @@ def test_diagnostics_are_of_the_whole_step():
         (lambda: Clip(high=math.inf), "clip high"),
         (lambda: Clip(dual=0.5), "dual"),
         (lambda: Gate(positive=0), "positive"),
+        (lambda: Gate(negative="wide"), "gate negative"),
         (lambda: Kl(-1), "kl coefficient"),
         (lambda: Kl(1, "k4"), "k4"),
         (lambda: Correction(high=0.0), "high"),

@@ -18,7 +18,7 @@ from holdfast.records.errors import Cause, EndpointDown, ScorerUnloadable
 from holdfast.records.history import History
 from holdfast.records.step import AttemptStarted, ScoringFailed
 from holdfast.rollout.code.fingerprint import fingerprinted
-from holdfast.rollout.tools.isolated.wire import FunctionHome
+from holdfast.rollout.processes.frames import FunctionHome
 from support.engine.local_run import LocalRun, turn
 
 SCORERS = """

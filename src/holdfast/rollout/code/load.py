@@ -70,7 +70,7 @@ def _import(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         raise _NotPython(f"{path} is no Python file")
-    spec.loader = _SourceLoader(name, str(path))
+    spec.loader = _SourceLoader(name, spec.loader.path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _loaded[path.resolve()] = module
     spec.loader.exec_module(module)

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import threading
 import time
 import traceback
 
@@ -232,23 +231,21 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkey
     monkeypatch.setattr(pool, "PROCESSES", 1)
     file, end = tmp_path / "pids", tmp_path / "end"
 
-    def threads() -> int:
-        return sum("isolated tool calls" in thread.name for thread in threading.enumerate())
+    def calls() -> int:
+        tasks = asyncio.all_tasks(pool._offices[-1].loop())
+        return sum("Pool.run" in repr(task) for task in tasks)
 
     async def main():
-        while threads():
-            await asyncio.sleep(0.01)
         running = asyncio.create_task(tools.until.invoke({"path": str(end)}))
-        while threads() < 1:
+        while calls() < 1:
             await asyncio.sleep(0.01)
         waiting = asyncio.create_task(tools.patient_hang.invoke({"file": str(file)}))
-        while threads() < 2:
+        while calls() < 2:
             await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        while threads() > 1:
-            await asyncio.sleep(0.01)
+        assert calls() == 1
         assert not running.done()
         end.touch()
         pid = await running
