@@ -43,8 +43,8 @@ class Child:
             if not more:
                 os._exit(os.EX_UNAVAILABLE)
             self._read += more
-        found, _, self._read = self._read.partition(b"\n")
-        return found
+        first_line, _, self._read = self._read.partition(b"\n")
+        return first_line
 
     def report(self, message: WorkerReport) -> None:
         with self._lock:

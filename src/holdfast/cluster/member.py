@@ -128,8 +128,8 @@ class FleetMember:
     async def _wait(self) -> ChildEnd:
         while True:
             try:
-                if found := await self._actor.wait.remote(WAIT_SECONDS):
-                    return msgspec.json.decode(found, type=ChildEnd)
+                if ended := await self._actor.wait.remote(WAIT_SECONDS):
+                    return msgspec.json.decode(ended, type=ChildEnd)
             except self._ray.exceptions.ActorUnavailableError:
                 # Not known to be gone: the network may be back, or Ray will find it dead.
                 await asyncio.sleep(AGAIN_SECONDS)

@@ -56,11 +56,11 @@ def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) 
         raise UsageError(f"{wants}, not an async generator")
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"{wants}, not {describe(given)}")
-    found = list(given)
-    for number, item in enumerate(found):
+    items = list(given)
+    for number, item in enumerate(items):
         if not is_one(item):
             raise UsageError(f"{wants}; item {number} of the list is {describe(item)}")
-    return found
+    return items
 
 
 def describe(value: object) -> str:

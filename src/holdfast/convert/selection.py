@@ -34,13 +34,13 @@ class MissingReward(StrEnum):
 Word = TypeVar("Word", bound=StrEnum)
 
 
-def chosen(words: type[Word], name: str, value: str) -> Word:
+def chosen(choices: type[Word], name: str, value: str) -> Word:
     """What a user chose for `name`, as Python or as the command line spells it ("leave-out").
     Raises `UsageError`."""
     try:
-        return words(str(value).replace("-", "_"))
+        return choices(str(value).replace("-", "_"))
     except ValueError:
-        raise UsageError(f"{name} is one of {', '.join(words)}, not {value!r:.100}") from None
+        raise UsageError(f"{name} is one of {', '.join(choices)}, not {value!r:.100}") from None
 
 
 class GroupMember(Struct, frozen=True):
@@ -76,12 +76,12 @@ Group = tuple[GroupMember, ...]
 
 def groups_of(samples: Iterable[Sample]) -> list[Group]:
     """In the order in which they come; what is of one trajectory belongs together."""
-    found: dict[str, dict[int, list[Sample]]] = {}
+    groups: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
-        found.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
+        groups.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
     return [
         tuple(GroupMember(tuple(branches)) for branches in members.values())
-        for members in found.values()
+        for members in groups.values()
     ]
 
 
@@ -95,12 +95,12 @@ def rewarded_members(
 ) -> Group:
     """All with a reward, and without placeholders. With `placeholders`, these stay, and stand for
     what has no reward, too: the group keeps its size."""
-    found = []
+    members = []
     for member in group:
         if member.is_placeholder:
-            found += [member] if placeholders else []
+            members += [member] if placeholders else []
         elif member.reward is not None:
-            found.append(member)
+            members.append(member)
         elif missing is MissingReward.REFUSE:
             raise NotTrainable(
                 f"{member.name}: its reward is None, for which {trainer} has no place; score it, "
@@ -108,8 +108,8 @@ def rewarded_members(
                 "--missing-reward leave-out)"
             )
         elif placeholders:
-            found.append(member.aborted())
-    return tuple(found)
+            members.append(member.aborted())
+    return tuple(members)
 
 
 def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
@@ -146,11 +146,11 @@ def _trained_as(turn: TurnSpan, mask: Sequence[int]) -> TurnSpan:
     return structs.replace(turn, trained=bool(mask[turn.start]) if turn.start < turn.end else False)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
+def _common(ids: Sequence[int], other: Sequence[int]) -> int:
+    length = min(len(ids), len(other))
+    if ids[:length] == other[:length]:
         return length
-    return next(place for place in range(length) if one[place] != other[place])
+    return next(place for place in range(length) if ids[place] != other[place])
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
@@ -197,12 +197,12 @@ def placed_rewards(sample: Sample, start: int) -> list[tuple[int, float]]:
     rest on the last one."""
     if sample.reward is None:
         return []
-    found: dict[int, float] = {}
+    rewards: dict[int, float] = {}
     rest = sample.reward
     for step in sample.step_rewards:
         place = max(step.place - 1, start) - start
-        found[place] = found.get(place, 0.0) + step.reward
+        rewards[place] = rewards.get(place, 0.0) + step.reward
         rest -= step.reward
     last = len(sample.token_ids) - 1 - start
-    found[last] = found.get(last, 0.0) + rest
-    return sorted(found.items())
+    rewards[last] = rewards.get(last, 0.0) + rest
+    return sorted(rewards.items())

@@ -86,7 +86,7 @@ def _content(message: Message) -> object:
 def _arguments(text: str) -> object:
     """As a mapping, which templates write themselves; what the model wrote wrongly, as it is."""
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-    return found if isinstance(found, dict) else text
+    return decoded if isinstance(decoded, dict) else text

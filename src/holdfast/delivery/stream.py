@@ -279,12 +279,12 @@ class RolloutStream:
         known = [self._ordinals[task.id] for task in tasks if task.id in self._ordinals]
         rows = [row for members in await self._rows(known) for row in members] if known else []
         histories = await asyncio.gather(*(history_of(self.journal, row) for row in rows))
-        found: set[str] = set()
+        names: set[str] = set()
         for history in histories:
             sampled = [turn.versions for turn in history.generations]
             sampled += [draft.versions for draft in history.drafts.values()]
-            found |= {span.version for spans in sampled for span in spans}
-        return found
+            names |= {span.version for spans in sampled for span in spans}
+        return names
 
     async def roll_out(self, step: int | None, tasks: Sequence[Task]) -> list[StepGroup]:
         """The groups of these tasks, in their order, reserved for `step`; with None (an
@@ -301,10 +301,10 @@ class RolloutStream:
             rows = await self._reserve(step, tasks, ordinals)
         crashpoint.reach("stream.reserved")
         size = self.run.spec.samples
-        found = {members[0].key.task: members for members in rows}
+        members_by_task = {members[0].key.task: members for members in rows}
         groups = []
         for task in tasks:
-            members = found.get(task.id)
+            members = members_by_task.get(task.id)
             loaded = None if members is None else await self._load(members)
             samples = [s for t in loaded.trajectories for s in t.samples] if loaded else []
             experts = await self._experts(members or ())
@@ -367,8 +367,8 @@ class RolloutStream:
         """Of all tasks that are not known yet: whoever was cancelled has admitted some, too."""
         total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
         numbers = range(len(self._ordinals), total)
-        found = await self.journal.tasks(self.run, ordinals=numbers)
-        self._ordinals |= {task.id: n for n, task in zip(numbers, found, strict=True)}
+        tasks = await self.journal.tasks(self.run, ordinals=numbers)
+        self._ordinals |= {task.id: n for n, task in zip(numbers, tasks, strict=True)}
 
     def check_alive(self) -> None:
         """Raises what ended the rollouts, or took the lease."""
@@ -392,18 +392,18 @@ class RolloutStream:
             if not batch.groups:
                 wanted -= batch.missing
                 continue
-            found = [members[0].key.task for members in batch.groups]
-            if others := [name for name in found if name not in names]:
+            task_ids = [members[0].key.task for members in batch.groups]
+            if others := [name for name in task_ids if name not in names]:
                 await self.journal.dismiss(self.consumer, others, reason=SUPERSEDED)
                 continue
             return batch.groups
         return ()
 
     async def _rows(self, ordinals: Sequence[int]) -> Sequence[tuple[TrajectoryRow, ...]]:
-        found: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
+        rows_by_group: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
         for row in await self.journal.trajectories(self.run, ordinals=ordinals):
-            found[row.ordinal].append(row)
-        return [tuple(members) for members in found.values()]
+            rows_by_group[row.ordinal].append(row)
+        return [tuple(members) for members in rows_by_group.values()]
 
     async def nothing_to_train(
         self, which: str, *, tasks: Sequence[Task] | None = None

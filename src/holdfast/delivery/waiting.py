@@ -88,9 +88,9 @@ class GroupWait:
         """What somebody would have to do."""
         if self._run.spec.command is None:
             return "start the program again that rolls it out"
-        words = ["holdfast", "resume", self._run.spec.name]
-        words += [] if self._address is None else ["--journal", self._address]
-        return f"to go on: {shlex.join(words)}"
+        arguments = ["holdfast", "resume", self._run.spec.name]
+        arguments += [] if self._address is None else ["--journal", self._address]
+        return f"to go on: {shlex.join(arguments)}"
 
 
 async def log_undelivered(journal: Journal, consumer: Consumer) -> None:

@@ -293,10 +293,10 @@ def text_logprobs(scores: Sequence[TokenScore], offset: int) -> JsonObject:
 
 
 def _by_text(score: TokenScore) -> dict[str, float]:
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for candidate in (score, *score.top):
-        found.setdefault(candidate.text, candidate.logprob)
-    return found
+        logprobs.setdefault(candidate.text, candidate.logprob)
+    return logprobs
 
 
 def _chat_score(score: TokenScore) -> JsonObject:

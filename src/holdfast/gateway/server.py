@@ -309,8 +309,8 @@ class Gateway:
     def _endpoint(self, context: RequestContext) -> Endpoint:
         # A model's name, or a tool's, is no part of the route, which is counted and logged.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
-        found = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
-        route = next(found, context.path)
+        routes = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
+        route = next(routes, context.path)
         handler = self._routes.get(route)
         if context.is_inside and route in self._links.endpoints:
             handler = (("POST",), self._links.endpoints[route])

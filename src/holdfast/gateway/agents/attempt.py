@@ -34,9 +34,9 @@ class End(Struct, frozen=True):
     def returned(self) -> Returned:
         return self.reward if self.turns is None else (self.turns, self.reward)
 
-    def with_judgement(self, found: Returned) -> "End":
+    def with_judgement(self, returned: Returned) -> "End":
         """With what was returned about it; what that leaves open stays."""
-        turns, reward = found if isinstance(found, tuple) else (self.turns, found)
+        turns, reward = returned if isinstance(returned, tuple) else (self.turns, returned)
         return End(self.reward if reward is None else reward, turns, self.limit)
 
 
@@ -89,12 +89,12 @@ class AttemptSetup:
 
     def _end_path(self) -> str:
         steps = self._t.session.history.steps.items()
-        found = (
+        paths = (
             path
             for path, step in steps
             if isinstance(step, ValueRecorded) and step.name == AGENT_END and "." in path
         )
-        return next(found, "")
+        return next(paths, "")
 
     async def end(self, trajectory: AgentTrajectory, end: End | None) -> tuple[Rollout, End]:
         """Makes the agent's end durable. None: it is recorded. What is done from here on is done

@@ -201,9 +201,9 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """How the agent ended; raises what is no outcome."""
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
-        found: Returned = None
+        returned: Returned = None
         try:
-            found = await self._watch(t, trajectory, binding)
+            returned = await self._watch(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
             # After the response about a limit, its failure follows from that.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
@@ -221,7 +221,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         ):
             raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
-        end = End(trajectory.reward, limit=limit).with_judgement(found)
+        end = End(trajectory.reward, limit=limit).with_judgement(returned)
         if self.is_mute(trajectory, end.returned):
             raise t.session.state.fail(self.never_answered(trajectory))
         return end

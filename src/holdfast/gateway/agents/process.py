@@ -95,8 +95,8 @@ class AgentProcess(Struct):
         """The command, tied to this process where the system can: an agent whose driver was killed
         would go on, and nobody would know of it."""
         name = self.command[0]
-        found = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
-        if not found:
+        executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
+        if not executable:
             # A missing command must look different from one that fails.
             return list(self.command)
         prefix = confinement().words if self.confined else ()

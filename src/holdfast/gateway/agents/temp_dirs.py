@@ -35,10 +35,10 @@ _MAX_NAMES = 1000
 
 def root(*, for_sockets: bool = False) -> str:
     name = f"holdfast-agents-{os.geteuid()}"
-    found = os.path.join(tempfile.gettempdir(), name)
-    if for_sockets and len(os.fsencode(os.path.realpath(found))) + _WITHIN > _MAX_SOCKET_PATH_BYTES:
+    path = os.path.join(tempfile.gettempdir(), name)
+    if for_sockets and len(os.fsencode(os.path.realpath(path))) + _WITHIN > _MAX_SOCKET_PATH_BYTES:
         return os.path.join(_SHORT, name)
-    return found
+    return path
 
 
 @asynccontextmanager

@@ -191,9 +191,9 @@ class AgentWorkspace(Episode):
 
 def _steps_until(history: History, last: str) -> frozenset[str]:
     """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
-    found: list[str] = []
+    paths: list[str] = []
     for path in history.steps:
-        found.append(path)
+        paths.append(path)
         if path == last:
             break
-    return frozenset(found)
+    return frozenset(paths)

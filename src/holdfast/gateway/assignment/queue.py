@@ -132,12 +132,12 @@ class PendingTrajectories:
         """Waits until a trajectory is free; with `task`, until that one is open. Whether one is.
         Raises `RequestRejected` when nothing is assigned any more."""
         if task is None:
-            found = await self._wait_free(deadline)
+            available = await self._wait_free(deadline)
         else:
-            found = await self.until(lambda: self._find(task, sample) is not None, deadline)
+            available = await self.until(lambda: self._find(task, sample) is not None, deadline)
         if self._closed is not None:
             raise self._closed
-        return found
+        return available
 
     async def _wait_free(self, deadline: float) -> bool:
         """A reservation ends without a change."""

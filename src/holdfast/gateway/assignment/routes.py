@@ -129,16 +129,16 @@ class AssignmentRoutes:
     def internal_routes(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
         async def owns(context: RequestContext) -> web.StreamResponse:
             query = await context.parse(WaitForTrajectory, wanted="a trajectory")
-            found = await self._pending.until(
+            pending = await self._pending.until(
                 lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
             )
-            return await context.send_json(found)
+            return await context.send_json(pending)
 
         async def available(context: RequestContext) -> web.StreamResponse:
             query = await _query(context)
             deadline = _deadline(query.wait)
-            found = await self._pending.wait_available(query.task, query.sample, deadline)
-            return await context.send_json(found)
+            pending = await self._pending.wait_available(query.task, query.sample, deadline)
+            return await context.send_json(pending)
 
         async def take(context: RequestContext) -> web.StreamResponse:
             pending = await self._take(await _query(context))

@@ -114,11 +114,11 @@ class HeardAnswers:
         if not self._unwritten:
             return ()
         calls, attempt = self._session.history.calls, attempt_number(self._session)
-        found = [calls.get(call) for call in self._unwritten]
+        taken = [calls.get(call) for call in self._unwritten]
         self._unwritten = []
         return tuple(
             structs.replace(called, heard=attempt)
-            for called in found
+            for called in taken
             if called is not None and called.heard != attempt
         )
 
@@ -157,6 +157,6 @@ def heard_occurrences(history: History) -> dict[bytes, int]:
         if called.heard == len(history.attempts):
             heard[key].add(occurrence)
     return {
-        key: next(count for count in range(len(found) + 1) if count not in found)
-        for key, found in heard.items()
+        key: next(count for count in range(len(occurrences) + 1) if count not in occurrences)
+        for key, occurrences in heard.items()
     }

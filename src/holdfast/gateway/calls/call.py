@@ -197,8 +197,10 @@ class CallTable(Generic[Call]):
                 raise RequestRejected(400, message, code="idempotency_key_in_use")
             return self._named[name]
         calls = self._by_key[key]
-        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
-        return calls[-1] if found is None and again and calls else found
+        unheard = next(
+            (call for call in calls if not call.subscribers and not call.delivered), None
+        )
+        return calls[-1] if unheard is None and again and calls else unheard
 
     def add(self, call: Call) -> Call:
         self._by_key[call.key].append(call)

@@ -118,11 +118,11 @@ class PrefixTree:
             self._bases.setdefault(called.conversation, step.base)
 
     def _stream(self, path: str, request: Conversation) -> Stream:
-        found = self._streams.get(path)
-        if found is None:
+        stream = self._streams.get(path)
+        if stream is None:
             return self._read(path, request)
         self._streams.move_to_end(path)
-        return found.copy()
+        return stream.copy()
 
     def _keep(self, path: str, stream: Stream) -> None:
         self._streams[path] = stream

@@ -59,14 +59,14 @@ class _Prefixes:
 
     def longest(self, data: bytes) -> str:
         """The path of what `data` begins with; "" for none."""
-        found, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
+        prefix, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
         for length in self._lengths:
             if length > len(data):
                 break
             hashed.update(memoryview(data)[at:length])
             at = length
-            found = self._paths.get(hashed.copy().digest(), found)
-        return found
+            prefix = self._paths.get(hashed.copy().digest(), prefix)
+        return prefix
 
 
 class _Node(Struct):

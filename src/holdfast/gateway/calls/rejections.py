@@ -144,7 +144,7 @@ def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
         case Truncated():
             return RequestRejected(400, str(error), code=error.reason)
         case BadRequest():
-            return RequestRejected(400, redact(error.said))
+            return RequestRejected(400, redact(error.reason))
         case RunStopped():
             return RequestRejected(503, str(error), code="stopping")
         case HoldfastError():
@@ -181,12 +181,12 @@ def _digests(sent: dict[str, object], before: int | None) -> list[bytes]:
     messages = _messages(sent, before)
     if any(sent.get(name) for name in _REFERENCES) or any(map(_is_reference, messages)):
         return []
-    found, last = [], _START
+    digests, last = [], _START
     for message in messages:
         if not _is_reasoning(message):
             last = _digest(last, msgspec.json.encode(_content(message)))
-            found.append(last)
-    return found
+            digests.append(last)
+    return digests
 
 
 def _messages(sent: dict[str, object], before: int | None) -> list[object]:

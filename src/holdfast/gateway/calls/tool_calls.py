@@ -177,5 +177,5 @@ def key_of(name: str, arguments: str, call_id: str) -> bytes:
 
 def argument_in(message: str) -> str | None:
     """The argument that an error message names, if it does."""
-    found = _ARGUMENT.search(message)
-    return None if found is None else found[1] or found[2]
+    match = _ARGUMENT.search(message)
+    return None if match is None else match[1] or match[2]
