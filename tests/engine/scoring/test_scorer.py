@@ -182,7 +182,7 @@ local.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tri
 print(local.statuses())
 """
     # `turn` returns a Reply, which is no reward: the rollout has to return None.
-    script = script.replace("local.run(turn,", "async def go(t): await turn(t)\nyard.run(go,")
+    script = script.replace("local.run(turn,", "async def go(t): await turn(t)\nlocal.run(go,")
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
