@@ -40,7 +40,7 @@ class Node(Struct, frozen=True):
 
 
 class NodeProbe(Struct, frozen=True):
-    """What a node was asked, and its answer."""
+    """A question to a node, and its answer."""
 
     modules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -82,8 +82,8 @@ def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
 async def probe_nodes(
     ray: Any, nodes: Sequence[Node], *, modules: Iterable[str], hosts: Iterable[str] = ()
 ) -> list[Place]:
-    """Where each node is. Raises where one has another version or lacks a module, or where one
-    does not know the name of a host."""
+    """Asks every node where it is. Raises if a node has another version, lacks a module, or cannot
+    resolve the name of a host."""
     question = msgspec.json.encode(NodeProbe(tuple(modules), tuple(hosts)))
     results = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
     answers = [answer for answer in results if answer is not None]
@@ -115,7 +115,7 @@ async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
 
 
 def answer_probe(question: bytes) -> bytes:
-    """On a node: what it lacks, and where it is."""
+    """Runs on a node: reports what the node lacks, and where it is."""
     probe = msgspec.json.decode(question, type=NodeProbe)
     return msgspec.json.encode(
         NodeProbe(

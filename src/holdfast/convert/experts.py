@@ -32,8 +32,8 @@ _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 async def load_experts(
     journal: Journal | str | Path, run: str, *, members: Sequence[TrajectoryRow] | None = None
 ) -> "Experts":
-    """Of these trajectories of a run; None: of all that are settled. A branch that has not all of
-    its rows is left out."""
+    """The routed experts of these trajectories of a run; of all settled ones for None. A branch
+    with missing rows is left out."""
     async with opened_to_read(journal) as opened:
         if members is None:
             members = [
@@ -79,8 +79,8 @@ def check_experts(given: object) -> None:
 
 
 def rows_of(experts: "Experts", sample: Sample, *, layers: int | None) -> "Rows":
-    """Those of each token of a sample but the last. `layers`: where the engine did not say it.
-    Raises `NotTrainable` where some are missing."""
+    """The routed experts of each token of a sample, except the last. `layers` is needed if the
+    engine did not report it. Raises `NotTrainable` if some are missing."""
     name = f"task {sample.task!r}, sample {sample.sample}"
     rows = experts.get((sample.trajectory, sample.branch))
     wanted = len(sample.token_ids) - 1

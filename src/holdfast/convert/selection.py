@@ -20,11 +20,11 @@ class Branches(StrEnum):
 
     REFUSE = "refuse"
     LONGEST = "longest"
-    """Its longest branch alone; what is left out is counted."""
+    """Only the longest branch; the others are counted as left out."""
 
 
 class MissingReward(StrEnum):
-    """What becomes of a trajectory without a reward where a format has no place for none."""
+    """What to do with a trajectory without a reward, in a format that needs one."""
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave_out"
@@ -35,7 +35,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 def chosen(choices: type[Word], name: str, value: str) -> Word:
-    """What a user chose for `name`, as Python or as the command line spells it ("leave-out").
+    """The user's choice for `name`, in Python's spelling or the command line's ("leave-out").
     Raises `UsageError`."""
     try:
         return choices(str(value).replace("-", "_"))
@@ -75,7 +75,7 @@ Group = tuple[GroupMember, ...]
 
 
 def groups_of(samples: Iterable[Sample]) -> list[Group]:
-    """In the order in which they come; what is of one trajectory belongs together."""
+    """The samples by group and trajectory, in the order in which they come."""
     groups: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
         groups.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
@@ -93,8 +93,8 @@ def real_members(group: Group) -> Group:
 def rewarded_members(
     group: Group, missing: MissingReward, *, trainer: str, placeholders: bool = False
 ) -> Group:
-    """All with a reward, and without placeholders. With `placeholders`, these stay, and stand for
-    what has no reward, too: the group keeps its size."""
+    """The members with a reward, without placeholders. With `placeholders`, these stay, and replace
+    members without a reward, so that the group keeps its size."""
     members = []
     for member in group:
         if member.is_placeholder:
@@ -113,7 +113,7 @@ def rewarded_members(
 
 
 def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
-    """The sample that stands for the trajectory, and how many are left out."""
+    """The sample that represents the trajectory, and the number of those left out."""
     if len(member.samples) == 1:
         return member.first, 0
     if branches is not Branches.LONGEST:
@@ -154,7 +154,7 @@ def _common(ids: Sequence[int], other: Sequence[int]) -> int:
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
-    """With `size` members: those that are missing are placeholders, where the trainer can leave
+    """The group with `size` members. Missing ones become placeholders, if the trainer can leave
     them out of its baseline (`allowed`)."""
     if len(group) > size:
         raise UsageError(
@@ -178,7 +178,7 @@ def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Gro
 
 
 def response_start(sample: Sample) -> int:
-    """Where the first sampled token is: what is before it is the prompt."""
+    """The position of the first sampled token; everything before it is the prompt."""
     start = sample.turns[0].start if sample.turns else _first_trained(sample)
     if not start and not sample.remove_sample:
         raise NotTrainable(

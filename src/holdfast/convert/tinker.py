@@ -39,7 +39,7 @@ class TinkerDatum(Struct, frozen=True):
     logprobs: list[float]
     advantages: list[float]
     mask: list[int]
-    """What is trained; for reading back, and for `weights`."""
+    """What is trained. It is kept for reading back, and for `weights`."""
     spans: list[TinkerSpan]
     """Of the whole branch; `datum` cuts them to the input and to the targets."""
     reward: float | None

@@ -57,7 +57,7 @@ class NothingToTrain(HoldfastError):
 
 
 class StepGroup(Struct, frozen=True):
-    """What was sampled for one task of a step."""
+    """The samples of one task of a step."""
 
     task: Task
     samples: tuple[Sample, ...]
@@ -126,8 +126,8 @@ class RolloutStream:
         consumer: str | None,
         trained: bool = True,
     ):
-        """Without a consumer, steps are not reserved: several processes may share the run, and
-        what is trained is the trainer's own bookkeeping. `trained=False`: it is an evaluation."""
+        """Without a consumer, steps are not reserved: several processes may share the run, and the
+        trainer keeps its own books. `trained=False` makes it an evaluation."""
         self.plan = plan
         self._is_trained = trained
         self._connect = connect
@@ -254,7 +254,7 @@ class RolloutStream:
             self._stack.push_async_callback(self._end_rollouts, self._rolling)
 
     async def close(self) -> None:
-        """Ends everything, and gives the leases back. What is under way goes on next time."""
+        """Ends everything and gives the leases back. Open trajectories continue next time."""
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -349,8 +349,8 @@ class RolloutStream:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
     async def dismissals(self, *, since: int) -> Counter[str]:
-        """How many groups, from ordinal `since` on, nobody trains on, by the reason. One that waits
-        for a member has none yet."""
+        """How many groups, from ordinal `since` on, were dismissed, by reason. A group that waits
+        for a member is not among them."""
         entries = await self.ledger(since=since)
         return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
@@ -364,7 +364,8 @@ class RolloutStream:
         crashpoint.reach("stream.admitted")
 
     async def _read_ordinals(self) -> None:
-        """Of all tasks that are not known yet: whoever was cancelled has admitted some, too."""
+        """Reads the ordinals of all unknown tasks. A cancelled call may have admitted some of
+        them."""
         total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
         numbers = range(len(self._ordinals), total)
         tasks = await self.journal.tasks(self.run, ordinals=numbers)
@@ -381,8 +382,8 @@ class RolloutStream:
     async def _reserve(
         self, step: int, tasks: Sequence[Task], ordinals: Sequence[int]
     ) -> Sequence[tuple[TrajectoryRow, ...]]:
-        """The settled groups that the run keeps, of these tasks alone. What an earlier life of the
-        trainer reserved for this step under other prompts is dismissed."""
+        """Reserves the settled, kept groups of these tasks for the step. What an earlier process of
+        the trainer reserved for the step under other prompts is dismissed."""
         names = {task.id for task in tasks}
         wanted = len(tasks)
         while wanted:
@@ -423,7 +424,7 @@ class RolloutStream:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    """Raises where no trainer would compute the logprobs of what is sampled so."""
+    """Raises if no trainer could compute logprobs for this sampling."""
     altered = [f"{name} {getattr(sampling, name)!r:.60}" for name in sampling.altered_by]
     if not sampling.temperature > 0:
         altered.append(f"temperature {sampling.temperature:g}")

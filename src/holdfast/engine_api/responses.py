@@ -55,7 +55,7 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
     prefix: ClassVar[str]
     """Of the ids in its responses."""
     more_candidates: ClassVar[int] = 0
-    """How many candidates it lists beyond those that were asked for."""
+    """How many candidates it lists beyond the requested ones."""
 
     request_id: str
     model: str

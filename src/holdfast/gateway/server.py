@@ -213,8 +213,8 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
-        many seconds: then they go on. Streams are kept alive meanwhile."""
+        """From now on, calls that would sample wait until `end()` of the returned hold, or for this
+        many seconds. Streams are kept alive meanwhile."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:

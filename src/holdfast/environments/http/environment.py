@@ -193,7 +193,7 @@ def _message(raw: bytes) -> str:
 
 DESCRIBE_SECONDS = 30.0
 BROKEN_CLOSE_SECONDS = 10.0
-"""For the end of a broken session. (The server closes idle sessions by itself.)"""
+"""Seconds for closing a broken session. The server closes idle sessions by itself."""
 _TIMEOUT_SHARE = 0.98
 """So that our error, which knows the reason, comes before that of the caller's timeout."""
 _MAX_QUOTED = 300

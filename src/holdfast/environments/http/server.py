@@ -138,7 +138,7 @@ class EnvironmentServer:
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are, including those that are being closed."""
+        """The number of sessions, including those that are being closed."""
         return len(self._sessions)
 
     # --- requests

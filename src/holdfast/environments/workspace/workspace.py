@@ -351,8 +351,8 @@ class Workspace(Environment):
         return timeout
 
     def _check_folder(self) -> None:
-        """Without a sandbox, a command can remove the folder, which counts as emptying it; or
-        replace it, and then no file in the new one may be removed to make room."""
+        """Checks the folder. Without a sandbox, a command can remove it, which counts as emptying
+        it. Or a command can replace it; then no file in the new one may be removed to make room."""
         try:
             status = os.lstat(self.path)
         except FileNotFoundError:

@@ -227,8 +227,8 @@ def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
 
 
 def _check_script(command: Sequence[str], *, cwd: Path) -> None:
-    """What an interpreter is given first: `["python", "-u", "agent.py"]`. After other options
-    (`-c`, `-m`), it is something else."""
+    """Checks the script in a command such as `["python", "-u", "agent.py"]`. After `-c` or `-m`
+    there is none."""
     program, *arguments = command
     script = next((word for word in arguments if word not in PLAIN_OPTIONS), "")
     if not INTERPRETERS.fullmatch(Path(program).name) or Path(script).suffix not in SCRIPTS:
@@ -250,7 +250,7 @@ def _check_exit_code(code: int, last_output: str) -> None:
 
 
 def _last_line_first(last_output: str) -> str:
-    """The last line first, then all of it: a report shows a first line, and the first one of a
-    traceback says nothing."""
+    """The output with its last line first: a report shows the first line, and a traceback's last
+    line names the error."""
     last = last_output.rpartition("\n")[2].strip()
     return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

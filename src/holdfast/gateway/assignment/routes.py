@@ -71,7 +71,8 @@ class AssignmentRoutes:
     async def _assign(
         self, context: RequestContext, query: TrajectoryRequest
     ) -> web.StreamResponse:
-        """From here, or else from another worker. Raises `RequestRejected`: 404 for none."""
+        """Assigns a trajectory of this worker, or of another one. Raises `RequestRejected`, with
+        404 if there is none."""
         try:
             return await self._send(context, await self._take(query))
         except RequestRejected as rejection:
@@ -88,7 +89,8 @@ class AssignmentRoutes:
         raise none_here
 
     async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
-        """Until there may be one, at any worker. Raises `RequestRejected` when this one closes."""
+        """Waits until any worker may have a free trajectory. Raises `RequestRejected` when this one
+        closes."""
         here = self._pending.wait_available(query.task, query.sample, deadline)
         if self._peers is None:
             await here

@@ -83,7 +83,7 @@ def _choice(
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:
-    """Without the first stop string and what follows it, and which one that is."""
+    """The text up to the first stop string, and which one that is."""
     message = step.message
     if not step.sampling.stop or step.finish_reason != "stop":
         return message, None
@@ -142,7 +142,7 @@ class ConversationCache:
 
 
 def _rest(raw: bytes, known: int) -> bytes | None:
-    """The array of what follows; None where the known part does not end with an element of it."""
+    """The array after the known part; None if that does not end with a whole element."""
     rest = raw[known:].lstrip()
     if rest[:1] == b",":
         return b"[" + rest[1:]

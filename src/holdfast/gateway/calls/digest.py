@@ -113,14 +113,14 @@ def _with_integers(value: object) -> object:
 
 Tools = tuple[dict[str, object], ...]
 MAX_TOOL_SETS = 8
-"""At hand: those of an agent and of its sub-agents. Others are encoded anew."""
+"""How many sets are kept: those of an agent and its sub-agents. Others are encoded again."""
 
 
 class ToolSet(Struct, frozen=True, eq=False):
     """The tools of one call."""
 
     digest: bytes
-    """Of the blob; empty if there are none."""
+    """The digest of the blob; empty without tools."""
     canonical: Raw
     """msgpack, in the order that is compared."""
 

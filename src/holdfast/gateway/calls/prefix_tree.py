@@ -151,8 +151,8 @@ def _digest(message: Message) -> bytes:
 
 
 class RecordedImages:
-    """Where the record has messages with images, so that none is stored twice: an agent sends them
-    again with every conversation that it begins, or rewrites."""
+    """Where the record has messages with images, so that each image is stored once. Agents send
+    images again with every conversation that they begin or rewrite."""
 
     def __init__(self, history: History, task: Task):
         self._references: dict[bytes, str] = {}

@@ -82,7 +82,7 @@ class _Node(Struct):
 
 
 class RawPrompts:
-    """Those of one trajectory. The record is read when the first raw prompt comes."""
+    """The raw prompts of one trajectory. The record is read when the first one comes."""
 
     def __init__(self, history: History):
         self._history = history
@@ -169,7 +169,7 @@ class RawPrompts:
 
 
 def prompts_of(request: GenerationRequest) -> Sequence[RawInput]:
-    """The raw prompts of a request; none where it is a conversation."""
+    """The raw prompts of a request; empty for a conversation."""
     if request.prompts:
         return request.prompts
     if request.text is not None:

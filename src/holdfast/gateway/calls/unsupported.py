@@ -48,7 +48,7 @@ _SEPARATORS = re.compile(r"[.\[\]]+")
 _REFERENCES = ("previous_response_id", "conversation")
 """In place of the messages before. Without it, the rest would be sampled from as if it was all."""
 _ALWAYS = frozenset((*_CONVERSATION, *_REFERENCES, "model", "tools", "functions", "stream"))
-"""Without these, a request is another, or none."""
+"""Fields without which a request would be another one, or none."""
 _OWN: dict[str, tuple[object, ...]] = {MESSAGES: (None, "custom")}
 """The types of tools that a client runs itself; those are never removed."""
 _REQUIRED = {MESSAGES: "max_tokens"}
@@ -306,7 +306,7 @@ def _unsupported(param: str, why: str) -> RequestRejected:
 
 
 def _engine_option(request: GenerationRequest) -> str:
-    """The first option of it that not every engine has; "" for none."""
+    """The request's first option that some engines lack; "" without one."""
     options = {
         IMAGES: any(message.images for message in request.messages),
         "json": request.json is not False,

@@ -85,7 +85,7 @@ class Peers:
         self._owners: OrderedDict[str, int] = OrderedDict()
         """The worker that had a trajectory when it was last looked for."""
         self._requests: set[asyncio.Task[PeerResponse]] = set()
-        """For which nobody waits, or perhaps not for long."""
+        """Requests that nobody waits for, or soon will not."""
         self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
         """By owner. While some are on their way, others wait here, and then go together."""
         self._reporting: set[int] = set()
@@ -270,7 +270,7 @@ class Peers:
         return outcome
 
     def report(self, index: int, report: RelayReport) -> None:
-        """Of a response of that worker; in a task of its own."""
+        """Reports a response of that worker, in its own task."""
         self._reports[index].append(report)
         if index not in self._reporting:
             self._reporting.add(index)

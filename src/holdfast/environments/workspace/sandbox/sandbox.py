@@ -42,7 +42,7 @@ TOOLS = ("nice", "setpriv", "prlimit")
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Bubblewrap if it works, else none; `Workspace.isolation` says which."""
+    """Bubblewrap if it works, otherwise none; `Workspace.isolation` says which."""
     BWRAP = "bwrap"
     """Bubblewrap, or an error."""
     NONE = "none"

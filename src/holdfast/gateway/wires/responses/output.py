@@ -156,7 +156,7 @@ def call_item(answer: Answer | Opening, index: int, call: ToolCall) -> Json:
 
 
 def logprobs_of(choice: AnswerChoice) -> list[Json]:
-    """Of the tokens of the text; of all of them, where they do not spell the text."""
+    """The logprobs of the text's tokens; of all tokens if they do not spell the text."""
     text, sampled = choice.message.text, "".join(choice.tokens)
     start = sampled.rfind(text)
     end = start + len(text) if start >= 0 else len(sampled)
