@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -257,9 +257,12 @@ class Endpoint:
         # Neither the token of a server of this user's nor the user's key tells whether the server
         # at this port takes it.
         if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
-            with suppress(PolicyRefused):
-                headers = {"Authorization": f"Bearer {token}"}
+            headers = {"Authorization": f"Bearer {token}"}
+            try:
                 return await self._send_with(headers, method, path, body, seconds=seconds)
+            except Denied as error:
+                if error.status not in (401, 403):
+                    raise
         return await self._send_with({}, method, path, body, seconds=seconds)
 
     async def _send_with(
