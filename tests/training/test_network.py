@@ -190,7 +190,7 @@ def raise_(_):
     ("wrong", "why"),
     [
         (raise_, "(no compiler)"),
-        (lambda output: 3 * output, "(they then differ by "),
+        (lambda output: 3 * output, "(their logprobs are then off by mean "),
     ],
 )
 def test_layers_that_compile_badly_stay_as_they_are(monkeypatch, wrong, why):

@@ -122,6 +122,7 @@ class Computation:
         options: dict[str, Any] = {
             "device": build.device,
             "dtype": getattr(torch, build.dtype),
+            "longest": build.settings.row_tokens,
             "ranks": ranks,
         }
         self.network = Network(
