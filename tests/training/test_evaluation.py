@@ -64,7 +64,8 @@ def evaluated(engine, journal, plan, *, said, tasks=HELD_OUT, version="step-3"):
     async def body():
         async with connected(engine) as connection:
             held_out = HeldOut(plan, tasks, TrainingSettings(eval_samples=2), journal)
-            return await held_out.evaluate(3, version, connection, report=said.append)
+            found = await held_out.evaluate(3, version, connection, report=said.append)
+            return found and found.reward
 
     return asyncio.run(body())
 
@@ -93,7 +94,38 @@ def test_one_that_fails_is_reported_and_none(engine):
 def test_one_without_rewards_is_reported_and_none(engine):
     said = []
     assert evaluated(engine, MemoryJournal(), planned(None), said=said) is None
-    assert said == ["the evaluation after step 3 has no rewards, and training goes on"]
+    (line,) = said
+    assert line.startswith("the evaluation after step 3 has no rewards, and training goes on: ")
+    assert "the scorer gave no reward for 8 trajectories; `holdfast report first.held-out" in line
+
+
+async def fails_on_a(t):
+    if t.task.id == "a":
+        raise ValueError("no such file: sums.txt")
+    await solve(t)
+
+
+@pytest.mark.parametrize(("tasks", "reward"), [(HELD_OUT, 2 / 3), (HELD_OUT[:1], None)])
+def test_one_whose_rollouts_fail_says_why(engine, tasks, reward):
+    said = []
+    plan = structs.replace(planned(), processor=as_processor(fails_on_a))
+    assert evaluated(engine, MemoryJournal(), plan, said=said, tasks=tasks) == reward
+    assert len(said) == 1
+    assert f"2 of {2 * len(tasks)} trajectories failed, the last one by: " in said[0]
+    assert "no such file: sums.txt" in said[0]
+    assert ("has no rewards" if reward is None else "is not whole") in said[0]
+
+
+def test_the_reward_has_the_error_of_its_tasks(engine):
+    async def body():
+        async with connected(engine) as connection:
+            held_out = HeldOut(
+                planned(), HELD_OUT, TrainingSettings(eval_samples=2), MemoryJournal()
+            )
+            return await held_out.evaluate(3, "step-3", connection, report=print)
+
+    found = asyncio.run(body())
+    assert found.numbers == {"eval_reward": 0.75, "eval_reward_error": pytest.approx(0.25)}
 
 
 def test_a_limit_on_tokens_is_of_the_training_s_own_rollouts(engine):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.embedded.model.load import longest_of
 from holdfast.records.errors import UsageError
@@ -39,8 +39,22 @@ class Trial(Struct, frozen=True):
     """Of the longest sequence."""
     plain: Gap
     """How far the model's own pass in the data type that is trained is from the exact ones."""
+    longest: int
+    """How long a sequence of a run may be."""
     is_exact: bool = True
     """False: float32 does not fit into memory, and `exact` is the model's own pass."""
+
+    @property
+    def limits(self) -> str:
+        """What the trial could not look at; "" if nothing."""
+        parts = []
+        if self.length < self.longest:
+            parts.append(f"up to {self.length:,} tokens, of {self.longest:,} that one may have")
+        if not self.is_exact:
+            parts.append("not in float32, for which there is no memory")
+        if not parts:
+            return ""
+        return f"sequences were tried out {', and '.join(parts)}: each step looks at the gap"
 
     @property
     def row(self) -> PackedRow:
@@ -67,10 +81,12 @@ def hold_trial(folder: Path, module: Any, *, longest: int) -> Trial:
     """The trial of a model as it was loaded: in a data type, on a device. Raises `UsageError` for
     one that cannot be trained in any way. `longest`: tokens of a trajectory."""
     device, dtype = module.device, module.dtype
-    length = _affordable(module, min(longest, _positions(module) or longest))
+    longest = min(longest, _positions(module) or longest)
+    length = _affordable(module, longest)
     while True:
         try:
-            return _hold(folder, module, length, has_judge=_has_room(module))
+            trial = _hold(folder, module, length, has_judge=_has_room(module))
+            return structs.replace(trial, longest=longest)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             if length <= SHORTEST:
@@ -92,9 +108,10 @@ def _hold(folder: Path, module: Any, length: int, *, has_judge: bool) -> Trial:
         check_judge(judge, sequences[0], exact[0], f"{folder} ({module.config.model_type})")
     values = list(chain.from_iterable(exact))
     if not has_judge and not is_same:
-        return Trial(sequences, values, length, _rounding(module), is_exact=False)
+        return Trial(sequences, values, length, _rounding(module), length, is_exact=False)
     own = exact if is_same else [logprobs_of(module, sequence) for sequence in sequences]
-    return Trial(sequences, values, length, gap_between(list(chain.from_iterable(own)), values))
+    plain = gap_between(list(chain.from_iterable(own)), values)
+    return Trial(sequences, values, length, plain, length)
 
 
 def _rounding(module: Any) -> Gap:
