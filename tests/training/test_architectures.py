@@ -1,6 +1,7 @@
 """Each architecture is packed, goes one sequence at a time, or is refused: never silently wrong."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from support.architectures import (
 from support.embedded.tiny_models import VOCABULARY
 
 LONGEST = 200
+DOCS = Path(__file__).parents[2] / "docs/training.md"
 CHEAP = ("qwen2-moe-window", "phi3-longrope", "opt", "bloom")
 ALL = [
     name if name in CHEAP else pytest.param(name, marks=pytest.mark.exhaustive)
@@ -115,3 +117,10 @@ def test_checkpointed_layers_compute_the_same(tmp_path):
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters.values()]))
         assert any(part.training for part in network.module.modules()) == is_checkpointed
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_documentation_has_each_architecture_as_it_is_trained(name):
+    rows = [line.split("|")[1:3] for line in DOCS.read_text().splitlines() if line.startswith("|")]
+    (way,) = [way for names, way in rows if name in names.strip().split(", ")]
+    assert way.strip().startswith(ARCHITECTURES[name][2])

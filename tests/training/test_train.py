@@ -22,7 +22,7 @@ from holdfast.testing import FakeEngine
 from holdfast.training.checkpoint import CheckpointDamaged
 from holdfast.training.objective.losses import policy_loss
 from holdfast.training.objective.objective import Cap, Clip, Kl, Objective
-from holdfast.training.run import folder
+from holdfast.training.run import folder, gap
 from holdfast.training.run.folder import (
     DiskFull,
     DiskTooSmall,
@@ -724,3 +724,18 @@ def test_a_step_without_groups_changes_nothing():
     assert is_flat(result.numbers | {"groups_informative": 0})
     assert (result.loss, result.tokens, trainer.step_number) == (0.0, 0, 1)
     assert all(torch.equal(t, before[n]) for n, t in trainer.weights().items())
+
+
+def test_a_gap_that_nothing_explains_ends_the_training_before_the_step_is_saved(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gap, "explained", lambda *dtypes: 0.0)
+    monkeypatch.setattr(gap, "PROBED_BY_WEIGHTS", 10**6)  # Else it would not come to a step.
+    objective = Objective(entropy=0.01)  # So that groups of equal rewards are computed, too.
+    settings = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, objective=objective))
+    out = tmp_path / "out"
+    caught = attempt(out, settings=settings)
+    assert caught.type is gap.GapTooWide
+    caught.match("step 1: the logprobs of engine and trainer are .* nats apart on average")
+    assert not (out / "checkpoints").exists()
+    assert [path.name for path in (out / "weights").iterdir()] == ["step-0"]
