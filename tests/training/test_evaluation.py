@@ -56,45 +56,45 @@ async def connected(engine):
 
 @pytest.fixture(scope="module")
 def engine():
-    with FakeEngine(mean_length=3) as found:
-        yield found
+    with FakeEngine(mean_length=3) as result:
+        yield result
 
 
-def evaluated(engine, journal, plan, *, said, tasks=HELD_OUT, version="step-3"):
+def evaluated(engine, journal, plan, *, messages, tasks=HELD_OUT, version="step-3"):
     async def body():
         async with connected(engine) as connection:
             held_out = HeldOut(plan, tasks, TrainingSettings(eval_samples=2), journal)
-            found = await held_out.evaluate(3, version, connection, report=said.append)
+            found = await held_out.evaluate(3, version, connection, report=messages.append)
             return found and found.reward
 
     return asyncio.run(body())
 
 
 def test_it_is_a_run_of_its_own_and_repeating_it_samples_nothing(engine):
-    journal, said = MemoryJournal(), []
-    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    journal, messages = MemoryJournal(), []
+    assert evaluated(engine, journal, planned(), messages=messages) == 0.75
     (run,) = asyncio.run(journal.runs())
     assert (run.name, run.tasks, run.samples) == ("first.held-out.step-3", 4, 2)
     engine.reset()
-    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    assert evaluated(engine, journal, planned(), messages=messages) == 0.75
     assert len(asyncio.run(journal.runs())) == 1
-    assert evaluated(engine, journal, planned(), said=said, version="step-3.2") == 0.75
+    assert evaluated(engine, journal, planned(), messages=messages, version="step-3.2") == 0.75
     assert len(asyncio.run(journal.runs())) == 2, "other weights are another evaluation"
-    assert said == []
+    assert messages == []
 
 
 def test_one_that_fails_is_reported_and_none(engine):
-    journal, said = MemoryJournal(), []
-    evaluated(engine, journal, planned(), said=said)
-    assert evaluated(engine, journal, planned(), said=said, tasks=HELD_OUT[:2]) is None
-    assert len(said) == 1
-    assert "the evaluation after step 3 failed, and training goes on" in said[0]
+    journal, messages = MemoryJournal(), []
+    evaluated(engine, journal, planned(), messages=messages)
+    assert evaluated(engine, journal, planned(), messages=messages, tasks=HELD_OUT[:2]) is None
+    assert len(messages) == 1
+    assert "the evaluation after step 3 failed, and training goes on" in messages[0]
 
 
 def test_one_without_rewards_is_reported_and_none(engine):
-    said = []
-    assert evaluated(engine, MemoryJournal(), planned(None), said=said) is None
-    (line,) = said
+    messages = []
+    assert evaluated(engine, MemoryJournal(), planned(None), messages=messages) is None
+    (line,) = messages
     assert line.startswith("the evaluation after step 3 has no rewards, and training goes on: ")
     assert "the scorer gave no reward for 8 trajectories; `holdfast report first.held-out" in line
 
@@ -107,13 +107,13 @@ async def fails_on_a(t):
 
 @pytest.mark.parametrize(("tasks", "reward"), [(HELD_OUT, 2 / 3), (HELD_OUT[:1], None)])
 def test_one_whose_rollouts_fail_says_why(engine, tasks, reward):
-    said = []
+    messages = []
     plan = structs.replace(planned(), processor=as_processor(fails_on_a))
-    assert evaluated(engine, MemoryJournal(), plan, said=said, tasks=tasks) == reward
-    assert len(said) == 1
-    assert f"2 of {2 * len(tasks)} trajectories failed, the last one by: " in said[0]
-    assert "no such file: sums.txt" in said[0]
-    assert ("has no rewards" if reward is None else "is not whole") in said[0]
+    assert evaluated(engine, MemoryJournal(), plan, messages=messages, tasks=tasks) == reward
+    assert len(messages) == 1
+    assert f"2 of {2 * len(tasks)} trajectories failed, the last one by: " in messages[0]
+    assert "no such file: sums.txt" in messages[0]
+    assert ("has no rewards" if reward is None else "is not whole") in messages[0]
 
 
 def test_the_reward_has_the_error_of_its_tasks(engine):
@@ -131,16 +131,18 @@ def test_the_reward_has_the_error_of_its_tasks(engine):
 def test_a_limit_on_tokens_is_of_the_training_s_own_rollouts(engine):
     plan = planned()
     plan = structs.replace(plan, settings=structs.replace(plan.settings, max_tokens_total=1))
-    assert evaluated(engine, MemoryJournal(), plan, said=[]) == 0.75
+    assert evaluated(engine, MemoryJournal(), plan, messages=[]) == 0.75
 
 
 def test_one_that_stopped_early_gives_no_number(engine):
     """A mean over what happened to be done would be a point of the curve that is wrong."""
-    said = []
+    messages = []
     plan = planned()
     settings = structs.replace(plan.settings, run_deadline=1e-9)
     assert (
-        evaluated(engine, MemoryJournal(), structs.replace(plan, settings=settings), said=said)
+        evaluated(
+            engine, MemoryJournal(), structs.replace(plan, settings=settings), messages=messages
+        )
         is None
     )
-    assert "deadline" in said[0]
+    assert "deadline" in messages[0]
