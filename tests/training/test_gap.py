@@ -155,5 +155,5 @@ def test_an_engine_with_another_encoding_of_positions_is_refused_at_long_lengths
         if not is_other:
             asyncio.run(compare(engine))
             return
-        with pytest.raises(GapTooWide, match=r"after 256 to 1,024 tokens: .*the engine is wrong"):
+        with pytest.raises(GapTooWide, match=r"after 256 to 512 tokens: .*the engine is wrong"):
             asyncio.run(compare(engine))

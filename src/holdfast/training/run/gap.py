@@ -9,6 +9,7 @@ how either side computes.
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
+from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.logprobs_probe import likeliest
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
@@ -37,6 +39,8 @@ JUDGED_TOKENS = {"cpu": 4096, "cuda": 65536}
 NOISIER = 2.0
 """How much farther from float32 a right side may be than the model's own pass in its data type."""
 ENGINE_SECONDS = 120.0
+EMBEDDED_TOKENS = 512
+"""Of the embedded engine: all its slots keep the room of the longest sequence that one had."""
 PROBED_BY_WEIGHTS = 192
 """Shorter beginnings are compared whenever an engine gets weights."""
 
@@ -118,8 +122,7 @@ class GapWatch:
         is sampled. Raises `GapTooWide`. An engine that is away is compared in the steps."""
         types = (self._settings.dtype, *(dtypes or ("",)))
         for endpoint in policy.endpoints:
-            room = (endpoint.described.max_model_len or trainer.network.trial.length) - 1
-            lengths = _lengths(min(room, trainer.network.trial.length))
+            lengths = _lengths(min(_room(endpoint), trainer.network.trial.length))
             ids = trainer.network.trial.sequences[0].ids
             if not lengths or not endpoint.breaker.is_passing:
                 continue
@@ -152,6 +155,13 @@ class GapWatch:
             self._report(f"{why}; training goes on (--on-gap warn)")
             return
         raise GapTooWide(f"{why}. Nothing of it is saved; --on-gap warn trains on all the same")
+
+
+def _room(endpoint: Endpoint) -> int:
+    """The longest prompt that it is sent."""
+    if endpoint.described.owned_by == "holdfast":
+        return EMBEDDED_TOKENS
+    return (endpoint.described.max_model_len or sys.maxsize) - 1
 
 
 def _lengths(longest: int) -> list[int]:
