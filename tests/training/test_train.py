@@ -1,6 +1,7 @@
 """`holdfast.train`: what cannot be trained is said in one line, before anything is written."""
 
 import asyncio
+import re
 import shutil
 import threading
 from functools import partial
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import RunChanged, open_run
+from holdfast.engine.scoring.scorer import Score
 from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.errors import ConsumerHeld, HoldfastError, UsageError
 from holdfast.records.sampling import Sampling
@@ -32,7 +34,7 @@ from holdfast.training.run.folder import (
     use_folder,
 )
 from holdfast.training.run.loop import Restored, TrainingState, in_thread
-from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat
+from holdfast.training.run.metrics import TrainingReport, is_empty, is_flat, read
 from holdfast.training.run.open_training import open_training, rewind
 from holdfast.training.run.train import train
 from holdfast.training.run.weights import WeightFolder
@@ -739,3 +741,43 @@ def test_a_gap_that_nothing_explains_ends_the_training_before_the_step_is_saved(
     caught.match("step 1: the logprobs of engine and trainer are .* nats apart on average")
     assert not (out / "checkpoints").exists()
     assert [path.name for path in (out / "weights").iterdir()] == ["step-0"]
+
+
+def test_a_step_shows_what_moves_on_the_terminal_in_the_file_and_in_trackers(tmp_path):
+    logged = {}
+
+    class Seen:
+        def log(self, numbers, step):
+            logged[step] = dict(numbers)
+
+        def close(self):
+            pass
+
+    def scored(trajectory):
+        length = len(trajectory.reply)
+        return Score(length / (1 + length), metrics={"characters": length})
+
+    lines = []
+    asyncio.run(
+        train(
+            solve,
+            tasks=TASKS,
+            journal=MemoryJournal(),
+            name="first",
+            out=tmp_path / "out",
+            scorer=scored,
+            settings=structs.replace(
+                SMALL, groups=2, samples=4, trainer=structs.replace(SMALL.trainer, steps=1)
+            ),
+            trackers=[Seen()],
+            report=lines.append,
+        )
+    )
+    (line,) = [line for line in lines if line.startswith("step 1 ")]
+    assert re.match(r"step 1     reward 0\.\d{3} ± 0\.\d{3}  gap \d(\.\d)?e-\d\d  clipped ", line)
+    assert re.search(r" tokens/s\s.* s\s+characters \d", line, re.DOTALL)
+    assert max(map(len, line.splitlines())) <= 100
+    (numbers,) = (n for n in read(tmp_path / "out/metrics.jsonl") if n.pop("step") == 1)
+    assert numbers["scorer/characters"] > 0
+    assert numbers["sampled_tokens"] >= numbers["tokens"] > 0
+    assert logged[1] == numbers

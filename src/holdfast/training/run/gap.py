@@ -49,7 +49,7 @@ class GapTooWide(HoldfastError):
     """Engine and trainer compute different models."""
 
 
-class Verdict(Struct, frozen=True):
+class GapVerdict(Struct, frozen=True):
     """How far both sides are from the model's own forward pass in float32, on the same tokens."""
 
     tokens: int
@@ -186,7 +186,7 @@ def _longest_fresh(
 
 def judge(
     folder: Path, sequences: Sequence[TrainedSequence], settings: TrainingSettings, dtype: str
-) -> Verdict:
+) -> GapVerdict:
     """Who is off, on what was recorded with the weights in `folder`. `dtype`: the coarser one."""
     device = settings.device
     try:
@@ -201,7 +201,7 @@ def _judge(
     settings: TrainingSettings,
     dtype: str,
     device: str,
-) -> Verdict:
+) -> GapVerdict:
     exact = _plain(folder, sequences, "float32", device)
     rounded = exact if dtype == "float32" else _plain(folder, sequences, dtype, device)
     noise = NOISIER * gap_between(rounded, exact).mean
@@ -211,7 +211,7 @@ def _judge(
         trainer = _trained(folder, sequences, settings, device)
     except UsageError as error:
         trainer, refused = [math.nan] * len(exact), str(error)
-    return Verdict(
+    return GapVerdict(
         len(exact),
         gap_between(recorded, exact),
         gap_between(trainer, exact),
