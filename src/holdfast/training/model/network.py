@@ -71,7 +71,7 @@ class Network:
         self.module.requires_grad_(trained and lora is None)
         self.lora = lora
         if lora is not None:
-            self.module = _with_adapter(self.module, lora)
+            self.module = _with_adapter(self.module, lora).eval()
         if gradient_checkpointing:
             _checkpoint_activations(self.module)
         self._decoder = self._plain.get_decoder()

@@ -74,16 +74,16 @@ class HeldOut(Struct, frozen=True):
                 raise ending.fatal
             if ending.stopped:
                 raise EvaluationStopped(ending.stopped)
-            found = await _reward(self.journal, run)
+            held_out = await _reward(self.journal, run)
             why = await _why_missing(self.journal, run)
         except HoldfastError as error:
             report(f"the evaluation after step {step} failed, and training goes on: {error}")
             return None
-        if found is None:
+        if held_out is None:
             report(f"the evaluation after step {step} has no rewards, and training goes on: {why}")
         elif why:
             report(f"the evaluation after step {step} is not whole: {why}")
-        return found
+        return held_out
 
     async def recorded(self, version: str) -> HeldOutReward | None:
         """What `evaluate` came to with `version`, if all of it is recorded: no engine is asked."""
