@@ -160,7 +160,7 @@ class Trainer:
         )
 
     def _sequences(
-        self, groups: Sequence[TrainingGroup], version: str | None
+        self, groups: Sequence[TrainingGroup], version: str | None = None
     ) -> list[TrainedSequence]:
         penalties = self._reward_penalties(groups) if self._penalizes_reward else None
         found = sequences_of(
