@@ -22,6 +22,7 @@ from holdfast.training.run.checks import (
     check_device,
     check_loss,
     check_memory,
+    check_shares,
     check_model,
     checked_loss,
     count_parameters,
@@ -205,10 +206,10 @@ def test_a_gpu_that_is_too_small_for_both_shares_names_both(
     gigabyte = 10**9
     sizes = [100 * gigabyte, 95 * gigabyte, trainer * gigabyte, engine * gigabyte]
     if fits:
-        checks.check_shares(*sizes, share=0.45)
+        check_shares(*sizes, share=0.45)
         return
     with pytest.raises(UsageError) as caught:
-        checks.check_shares(*sizes, share=0.45)
+        check_shares(*sizes, share=0.45)
     says = str(caught.value)
     assert f"share (45 %, --engine-memory) is 45.0 GB and has to hold {engine}.0 GB" in says
     assert f"trainer's is 50.0 GB and has to hold at least {trainer}.0" in says
