@@ -317,7 +317,7 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a training's groups. Unless `full`, it
+    """The report for people. `training` says what became of a training's groups. Unless `full_tracebacks`, it
     leaves out frames of Holdfast and tracebacks of errors that were retried with success."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}

@@ -33,7 +33,7 @@ from holdfast.records.encoding.redaction import public_address
 from holdfast.records.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-"""With one slash: a `Path` has made one of two."""
+"""A URL with one slash, since a `Path` makes one of two."""
 _DSN = re.compile(r"\s*(?:host|hostaddr|port|user|password|dbname)\s*=.*\b(?:host|user|dbname)\s*=")
 """As libpq takes it, too."""
 POSTGRES = ("postgresql", "postgres")
@@ -63,7 +63,7 @@ def take_password(where: str) -> str:
 
 
 def share_passwords() -> None:
-    """From now on, processes of ours that this one starts have the passwords that it took."""
+    """From now on, our child processes get the passwords that this process took."""
     from holdfast.journal.postgres.address import taken_passwords
 
     if taken_passwords:

@@ -24,7 +24,7 @@ def references(body: bytes) -> set[bytes]:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """What there is to unpack; b"" where that is nothing."""
+    """The bytes to unpack; b"" if there are none."""
     try:
         return zlib.decompressobj().decompress(body, MAX_UNPACKED)
     except zlib.error:
@@ -34,10 +34,8 @@ def _unpacked(body: bytes) -> bytes:
 def reachable(
     bodies: Iterable[bytes], blob: Callable[[bytes], bytes | None], *, among: set[bytes]
 ) -> set[bytes]:
-    """The blobs of `among` that `bodies` speak of, themselves or through other blobs.
-
-    `blob` reads one by its digest; None for one that is not there.
-    """
+    """The blobs of `among` that `bodies` refer to, directly or through other blobs. `blob` reads
+    one by its digest; None if it is missing."""
     found: set[bytes] = set()
     for body in bodies:
         found |= references(body) & among

@@ -157,8 +157,8 @@ class DataPool:
     async def next_batch(
         self, step: int, *, groups: int, wait: float = 0.0, before: int | None = None
     ) -> Batch:
-        """As the journal's: whole groups, reserved for the step; the same again for the same step.
-        Of a sealed pool what is left, and then a batch that has `ended`."""
+        """As the journal's: whole groups, reserved for the step; the same ones when asked again. A
+        sealed pool gives its rest, and then a batch that has `ended`."""
         if self._consumer is None:
             raise UsageError("only who consumes the run takes batches: give DataPool a consumer")
         return await self._journal.next_batch(
@@ -168,8 +168,8 @@ class DataPool:
     # --- looking
 
     async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
-        """What is neither trained nor dismissed, in the order of tasks; with `step`, what earlier
-        steps have taken counts as trained. It costs what is open, not what ever was."""
+        """The groups that are neither trained nor dismissed, in the order of tasks. With `step`,
+        groups of earlier steps count as trained. Its cost grows with the open groups only."""
         found = await self._ledger(self._first)
         ended = 0
         while ended < len(found) and found[ended].end is not GroupEnd.OPEN:

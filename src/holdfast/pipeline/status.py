@@ -1,7 +1,5 @@
-"""What each part of a pipeline says of itself: a small file that is whole or the one before.
-
-Whoever wants to know (`holdfast train --watch`, Prometheus) reads it; nobody depends on it.
-"""
+"""The status of each part of a pipeline: a small file, written whole. `holdfast train --watch` and
+Prometheus read it; nothing depends on it."""
 
 import json
 import os
@@ -114,7 +112,7 @@ class RolloutProgress(Progress):
 
 
 SILENT_SECONDS = 10.0
-"""After which a status is old: while the trainer computes, it says nothing."""
+"""Seconds after which a status is old. A trainer writes none while it computes."""
 
 
 async def pool_of(journal: Journal, name: str) -> DataPool:

@@ -31,7 +31,7 @@ class PipelineEnding(Struct, frozen=True):
     """How a pipeline ended."""
 
     cause: str
-    """Of an end that was early: what the part that ended it said last; "" when all was done."""
+    """Why it ended early: the last line of the part that caused it; "" if all was done."""
     code: int
     """The exit status of that part, 1 for an engine; 0 when all was done or a stop was requested.
     """

@@ -19,13 +19,13 @@ MAX_SAMPLES = 1_000_000
 MAX_NAMED = 5
 """Functions and values that are named as changed."""
 _APART = frozenset({"rollout_code", "scorer_code", "tags", "command", "training"})
-"""What `rollout` and `scorer` stand for, and what is no part of what is sampled."""
+"""What `rollout` and `scorer` cover, and what is no part of what is sampled."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
 
 
 class Code(Struct, frozen=True):
-    """What the fingerprint of some code stands for."""
+    """What the fingerprint of some code covers."""
 
     parts: dict[str, str] = {}
     """The digest of each function, class and value, by its name: so that a change can be named."""
@@ -37,11 +37,11 @@ class RecordedCommand(Struct, frozen=True):
     words: tuple[str, ...]
     """Without secrets, and without the program's name."""
     folder: str
-    """Where it was given: relative paths mean something there."""
+    """The folder of the command, to which relative paths refer."""
 
 
 class RunSpec(Struct, frozen=True):
-    """What a run samples. Resuming with another one is refused unless accepted by name."""
+    """What a run samples. Resuming with another spec is refused, unless the change is accepted."""
 
     name: str
     samples: int
@@ -62,9 +62,9 @@ class RunSpec(Struct, frozen=True):
     tags: tuple[str, ...] = ()
     """The user's own words for it. No part of what is sampled."""
     command: RecordedCommand | None = None
-    """No part of it, either. None for a run that a program began."""
+    """Not part of what is sampled. None if a program began the run."""
     training: str = ""
-    """Of a training: the settings that make it another one, as JSON. "": it is no training."""
+    """For a training: the settings that make it another one, as JSON. "": it is no training."""
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)
@@ -75,10 +75,8 @@ class RunSpec(Struct, frozen=True):
         _check_kind("group", self.group, GroupPolicy)
 
     def check(self, *, tasks: int) -> None:
-        """Raises when a run of that many tasks cannot be worked on as it is described.
-
-        Not part of construction: what a journal holds is read, whatever it was begun with.
-        """
+        """Raises if a run of this many tasks cannot work as described. It is not part of
+        construction, because a journal's specs must always be readable."""
         if any(unicodedata.category(character) in _BREAKING for character in self.name):
             raise UsageError(
                 f"a run's name has no control characters or line breaks: {self.name!a}"

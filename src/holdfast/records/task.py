@@ -246,7 +246,7 @@ def own(task: Task) -> Task:
 
 
 def content_digest(task: Task) -> str:
-    """Names what the task asks, whatever its id."""
+    """A digest of what the task asks, without its id."""
     content = msgspec.structs.replace(task, id="")
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
@@ -291,7 +291,7 @@ _WANTED = {
 
 
 def _ill_typed(raw: Mapping[str, object]) -> str:
-    """The first field of a row that is of another type, and what it is to be; "" if none is."""
+    """The first field of a row with a wrong type, and the right type; "" if all are right."""
     for name in filter(raw.__contains__, _WANTED):
         try:
             msgspec.convert({name: raw[name]}, _Row)
@@ -315,7 +315,7 @@ def check_id(name: str, *, where: str) -> None:
 
 
 def check_schema(tool: dict[str, object], *, where: str) -> None:
-    """Of one tool; those of other types than functions are the engine's affair."""
+    """Checks the schema of one tool. Tools that are no functions are left to the engine."""
     if tool.get("type", "function") == "function" and not _function_name(tool):
         raise UsageError(
             f"{where} names no function; it wants "
@@ -386,7 +386,7 @@ def _quote_key(key: object) -> str:
 
 
 def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
-    """The row's own id, or the one that an evaluation row carries."""
+    """The row's own id, or the id in an evaluation row."""
     if row.id is not None:
         return str(row.id)
     inner = raw.get("input_metadata")

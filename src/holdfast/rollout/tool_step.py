@@ -83,7 +83,7 @@ async def run_calls(
 
 
 async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
-    """Waits for every one of them; then raises the first error, in the order given."""
+    """Waits for all of them; then raises the first error, in the given order."""
     if len(works) == 1:
         return [await works[0]]
     tasks = [asyncio.create_task(work) for work in works]

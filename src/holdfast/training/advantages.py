@@ -151,7 +151,7 @@ def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: 
 def _divisors(
     valid: Sequence[Sequence[float]], centred: Sequence[Sequence[float]], scale: Scale
 ) -> list[float]:
-    """What each group's differences are divided by; 0 for those that have to become 0."""
+    """The divisor of each group's differences; 0 for differences that must become 0."""
     if scale is Scale.GROUP_DEVIATION:
         return [_deviation(group) + EPSILON for group in valid]
     if scale is Scale.GROUP_MEAN:

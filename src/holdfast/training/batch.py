@@ -51,7 +51,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """Those that are trained."""
+        """The trained turns."""
         return sum(len(_turn_starts(sample)) for sample in self.samples)
 
     def returns(self, reward: float, discount: float) -> list[float]:
@@ -74,7 +74,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
 
 class TrainingGroup(Struct, frozen=True):
-    """What was sampled for one task; its valid members only."""
+    """The samples of one task; only its valid members."""
 
     task: str
     trajectories: tuple[TrainedTrajectory, ...]
@@ -277,8 +277,8 @@ def _sequence(
 
 
 def check_trainable(sample: Sample) -> None:
-    """Raises `NotTrainable` where the logprobs are not those of the distribution that was sampled
-    from, or where that was cut: the ratio to the trainer's would be wrong."""
+    """Raises `NotTrainable` if the logprobs belong to another distribution than the sampled one, or
+    if that one was cut: the ratio to the trainer's logprobs would be wrong."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

@@ -29,7 +29,7 @@ from holdfast.training.settings import Lora, TrainerSettings
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
 """`policy_loss`, or one of your own."""
 Rows = Sequence[TrainedRow | None]
-"""Of one rank; None: a filler."""
+"""The rows of one rank; None: a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
 
 
@@ -88,7 +88,7 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """Of each row; None: not wanted."""
+    """The logprobs of each row; None: not needed."""
 
     old: Sequence[Tensor | None]
     """Of the network before the step."""
@@ -96,7 +96,7 @@ class KnownLogprobs(Struct, frozen=True):
 
 
 class StepNumbers(Struct, frozen=True):
-    """What a step came to, over all ranks."""
+    """The numbers of a step, over all ranks."""
 
     loss: float
     norms: list[float]
@@ -105,7 +105,7 @@ class StepNumbers(Struct, frozen=True):
 
 
 class _Share(Struct, frozen=True):
-    """What a rank adds to them."""
+    """What one rank adds to them."""
 
     loss: float
     diagnostics: DiagnosticTotals
@@ -151,7 +151,7 @@ class Computation:
         return network
 
     def follow(self, call: Call) -> None:
-        """Another rank than 0 does its part; what comes of it is rank 0's."""
+        """A rank other than 0 does its part; rank 0 uses the results."""
         if isinstance(call, Penalize):
             self.penalize(call)
         elif isinstance(call, Train):
@@ -216,7 +216,7 @@ class Computation:
         return sum(share.loss for share in shares), whole
 
     def known_logprobs(self, rows: Rows) -> KnownLogprobs:
-        """What a loss compares with, as far as the objective wants it."""
+        """The logprobs that a loss compares with, if the objective needs them."""
         objective = self.settings.objective
         old: Sequence[Tensor | None] = [None] * len(rows)
         reference = old

@@ -14,8 +14,8 @@ from holdfast.training.batch import TrainedSequence
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 ROUND_TOKENS = 1000
-"""What a round costs beside its rows, in tokens: gathering a layer's weights and spreading its
-gradients takes about as long as computing so many."""
+"""The cost of a round beside its rows, in tokens: gathering a layer's weights and spreading its
+gradients takes about as long as computing this many."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
 """How much longer than an even share rows may be: sequences are not cut, and share beginnings."""
 

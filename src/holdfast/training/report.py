@@ -116,7 +116,7 @@ class TrainingCollector:
 
 
 async def open_collector(journal: Journal, run: Run) -> TrainingCollector:
-    """For a run that nobody trains on, it collects nothing."""
+    """Collects nothing for a run without a training."""
     consumers = await journal.consumers(run)
     versions = await journal.versions(run)
     return TrainingCollector(

@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 
 
 class StepResult(Struct, frozen=True):
-    """What a step did."""
+    """The results of a step."""
 
     loss: float
     numbers: dict[str, float]
     updates: int
     skipped_updates: int
-    """Those of them whose gradients were not finite."""
+    """The updates among them whose gradients were not finite."""
     seconds: float
     tokens: int
     """Trained tokens."""

@@ -41,7 +41,7 @@ from holdfast.weights.shared_memory import TRIAL, SharedBuffer
 
 
 def metas_of(folder: Path) -> list[TensorMeta]:
-    """What a folder's safetensors hold, by their headers alone."""
+    """The tensors in a folder's safetensors, from their headers."""
     return [meta for meta, _ in _listed(folder)]
 
 
@@ -149,8 +149,8 @@ class Sender:
         send_answer({"sent": True, "seconds": time.monotonic() - began})
 
     def share(self, folder: str, part: int, *, device: str = "cpu") -> None:
-        """A message of a version in shared memory, in place of the last one; its handle, what is in
-        it, and how many there are."""
+        """Puts a message of a version into shared memory, in place of the last one. Returns its
+        handle, its contents, and how many there are."""
         tensors = TensorFolder(Path(folder))
         parts = list(cut(tensors.metas))
         handle = self._replace(tensors.read(parts[part]), device)

@@ -16,7 +16,7 @@ from torch.multiprocessing import reductions as torch_reductions
 reductions: Any = torch_reductions
 
 TRIAL = b"holdfast"
-"""What is shared to find out whether memory can be shared."""
+"""Test data that is shared to find out whether memory can be shared."""
 _RAW = ("handle", "ref_counter_handle", "event_handle")
 _REST = ("storage_size", "storage_offset", "ref_counter_offset", "event_sync_required")
 

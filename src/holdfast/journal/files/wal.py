@@ -36,7 +36,7 @@ Sum = tuple[int, int]
 
 
 class LogScan(Struct, frozen=True):
-    """What is in a log, and whether some of it is out of reach."""
+    """What is in a log, and whether a part of it cannot be reached."""
 
     size: int = 0
     commits: int = 0
@@ -62,7 +62,7 @@ def beside(journal: Path, suffix: str) -> Path:
 
 
 def scan(log: Path) -> LogScan:
-    """Reads all of it; a missing or an empty one is as good as an empty one."""
+    """Reads the whole log; a missing log counts as an empty one."""
     try:
         with log.open("rb") as file:
             for _ in range(_TRIES):

@@ -11,7 +11,7 @@ from holdfast.records.trajectory import Status
 
 
 class Head(Struct, array_like=True, gc=False):
-    """Where a trajectory's log stands while a batch is written."""
+    """The end of a trajectory's log while a batch is written."""
 
     trajectory: int
     epoch: int
@@ -40,7 +40,7 @@ def place(
 
 
 def _take_places(entries: Sequence[AppendEntry], heads: Mapping[int, Head]) -> JournalError | None:
-    """Moves the heads on past `entries`, or says why they are refused and moves none."""
+    """Moves the heads past `entries`; or says why the entries are refused, and moves none."""
     if len(entries) == 1:
         entry = entries[0]
         head = heads.get(entry.lease.id)

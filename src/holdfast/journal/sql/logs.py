@@ -67,7 +67,7 @@ def check_row(trajectory: int, expected: int, row: LogRow) -> Record:
 def summaries(
     store: Store, run: Run, ordinals: Collection[int]
 ) -> list[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
-    """Of these tasks. Where none is kept, the log says what it would be."""
+    """The summaries of these tasks. Without a stored one, it is made from the log."""
     return [
         (row, kept or (_summary_of_log(store, row) if row.records else Summary()))
         for row, kept in runs.summarized(store, run, ordinals)
@@ -120,8 +120,8 @@ def cut_to_last_good(store: Store, lease: Lease) -> Cut | None:
 
 
 def mend(store: Store, trajectory: int, rows: Iterable[LogRow], *, name: str) -> Cut | None:
-    """Cuts the log if it is torn; else its row says what follows from it. Who still believes to
-    hold the trajectory is fenced. The caller holds its row."""
+    """Cuts the log if it is torn; otherwise corrects its row. A worker that believes to hold the
+    trajectory is fenced. The caller holds its row."""
     history = History()
     cut = _cut_if_torn(store, trajectory, rows, name=name, history=history)
     [(status, settled, summary)] = store.rows(
@@ -177,7 +177,7 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
 
 
 def reopen_failed(store: Store, run: Run, reason: str) -> int:
-    """Groups that a consumer has are left alone: its batches stay what they were."""
+    """Groups that a consumer has stay as they are, and so do their batches."""
     runs.lock(store, run)
     failed = store.rows(
         "SELECT t.id, t.task, t.epoch + 1, coalesce(h.length, 0), k.id, t.sample "
@@ -211,6 +211,7 @@ def _reopening(run: Run, failed: Row, body: bytes) -> AppendEntry:
 
 
 def _refuse_headless(store: Store, trajectories: Sequence[int]) -> None:
-    """What is written behind a head that is lost would take the places of what is there."""
+    """Refuses to write to a log whose head is lost, because the new records would take the places
+    of old ones."""
     for trajectory, length in store.lengths_without_heads(trajectories).items():
         raise BadRecord(trajectory, length, 0, "is where the log ends, but its head is lost")

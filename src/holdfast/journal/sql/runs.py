@@ -200,7 +200,7 @@ def _unsettle_outcomes(store: Store, run: int, tasks: Sequence[int]) -> None:
 
 
 def rescore(store: Store, run: Run, trajectories: Collection[int]) -> int:
-    """Groups that a consumer has are left alone: its batches stay what they were."""
+    """Groups that a consumer has stay as they are, and so do their batches."""
     lock(store, run)
     rows = store.rows(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE run = :run "
@@ -273,7 +273,7 @@ def admit(store: Store, run: Run, tasks: Sequence[Task]) -> int:
 
 
 def count_tasks(store: Store, run: Run) -> int:
-    """Also those that rest: the number of the next one."""
+    """The number of all tasks, which is the next one's number."""
     query = "SELECT coalesce(max(ordinal), -1) + 1 FROM tasks WHERE run = :run"
     [(number,)] = store.rows(query, run=run.id)
     return int(number)
@@ -374,7 +374,7 @@ def tasks(store: Store, run: Run) -> list[Task]:
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
-    """Without what is no number of a database's."""
+    """Without numbers that a database cannot hold."""
     return [ordinal for ordinal in set(ordinals) if 0 <= ordinal < 2**31]
 
 

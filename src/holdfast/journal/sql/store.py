@@ -63,7 +63,7 @@ class Store(Protocol):
         ...
 
     def logs_to_check(self, trajectories: Sequence[int]) -> Iterator[tuple[int, Iterable[LogRow]]]:
-        """All rows that claim to be of each log, in their order, whatever its head says."""
+        """All rows that claim to belong to each log, in their order, whatever its head says."""
         ...
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
@@ -75,7 +75,7 @@ class Store(Protocol):
         ...
 
     def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        """How many records those of these logs have that look empty and are not: damage."""
+        """The number of records of logs that look empty and are not: damage."""
         ...
 
     def delete_records(self, run: int) -> int: ...

@@ -69,4 +69,4 @@ OF_RUN = (
     "deliveries", "consumers", "versions", "streams", "task_groups", "totals", "workers",
     "trajectories", "tasks",
 )  # fmt: skip
-"""Those whose rows belong to one run."""
+"""The tables whose rows belong to one run."""

@@ -112,8 +112,8 @@ WITHOUT_LOG = "mode=ro&immutable=1"
 
 
 def mode_to_read(path: Path) -> str:
-    """SQLite makes files beside a journal in order to read it. On a medium that is read-only it
-    cannot, and need not where no log is: nobody is writing, so the file alone is the journal."""
+    """How to open the file for reading. SQLite creates files beside a journal to read it. On a
+    read-only medium it cannot, and without a log it need not: nobody is writing."""
     is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
     return WITHOUT_LOG if is_fixed and not log_size(path) else "mode=ro"
 
@@ -143,7 +143,7 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def _unreadable_schema(path: Path | str) -> JournalError:
-    """What SQLite says about a damaged schema quotes it, and that may be no text."""
+    """SQLite's message about a damaged schema, which may quote bytes that are no text."""
     return JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}")
 
 
@@ -164,8 +164,8 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
-    """A journal in an empty file that nobody else knows of yet: with no log, which would need as
-    much room once more."""
+    """Creates a journal in an empty file that nobody else knows yet, without a log, which would
+    need the same room again."""
     try:
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
@@ -337,7 +337,7 @@ def give_identity(connection: sqlite3.Connection) -> None:
 
 
 def identity_of(connection: sqlite3.Connection) -> int | None:
-    """None where damage made something else of it."""
+    """The journal's identity; None if it is damaged."""
     row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
     if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
         return None

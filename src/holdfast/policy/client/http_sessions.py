@@ -42,7 +42,7 @@ class HttpSessions:
         return found.session
 
     def _forget_closed(self) -> None:
-        """Those of loops that are over: a session knows its loop, which would live on with it."""
+        """Forgets sessions of closed loops: a session would keep its loop in memory."""
         for loop in [loop for loop in self._by_loop if loop.is_closed()]:
             del self._by_loop[loop]
 

@@ -30,7 +30,7 @@ _WORDS = {
     "routed_experts": "gives no routed experts (routed_experts)",
     "chat_template_kwargs": "takes no arguments for a chat template (chat_template_kwargs)",
 }
-"""Of parameters of which more is to be said than that the engine has none."""
+"""More words about some parameters than that the engine lacks them."""
 _PLAIN = Sampling()
 _PROMPT = array("i", [1])
 

@@ -27,7 +27,7 @@ class Attempt(Protocol):
 
 
 def parse_hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """Splits text into what is said and the calls: JSON between `<tool_call>` and its end."""
+    """Splits a reply into its text and its calls: JSON between `<tool_call>` and its end."""
     found = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
     calls = tuple(call for _, call in found if call is not None)
     if not calls:

@@ -26,14 +26,14 @@ BYTES, TEMPLATE = "bytes", "template"
 
 
 class NoTokenizer(UsageError):
-    """The engine names a model whose tokenizer is not here, and nobody names another."""
+    """The engine names a model whose tokenizer is not on this machine, and no other is named."""
 
 
 def renderer_of(
     policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
 ) -> Renderer:
-    """The renderer of a checked policy's model: by the tokenizer that is named, else by the one
-    that the engine says its model has."""
+    """The renderer of a checked policy's model: from the named tokenizer, otherwise from the one
+    that the engine reports."""
     if not isinstance(policy, EnginePolicy):
         name = type(policy).__name__
         raise UsageError(f"{name} does not say how its model renders; give renderer=…")

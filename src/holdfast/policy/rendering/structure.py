@@ -33,7 +33,8 @@ class MarksCalls(Protocol):
     """A renderer of a model that can be made to call tools."""
 
     def call_marks(self, name: str) -> Marks | None:
-        """Of a call of this tool; None where the family writes arguments otherwise."""
+        """The marks around a call of this tool; None if the family writes arguments in another
+        way."""
         ...
 
 
@@ -44,7 +45,7 @@ def hermes_marks(name: str, *, space: str = "\n") -> Marks:
 
 
 def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
-    """What the reply is kept to; "" where it may be anything. Raises `Unsupported`."""
+    """The structure that the reply must have; "" if it may be anything. Raises `Unsupported`."""
     forced = bool(sampling.tool_choice)
     if not forced and (sampling.parallel_tool_calls or not tools):
         return ""

@@ -232,7 +232,7 @@ class TemplateRenderer(TokenizerRenderer):
         return hermes_marks(name) if self._parser.name == HERMES else None
 
     def _closing(self, *, thinking: bool) -> list[int]:
-        """What a completion that was cut by its length still lacks."""
+        """The end that a completion lacks if it was cut by its length."""
         return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
 
     def _following(

@@ -1,4 +1,4 @@
-"""A short conversation that stands in for a long one, to learn what a chat template appends."""
+"""Renders a short conversation to learn what a chat template appends to a long one."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ARGUMENT_TEXT = "hfzgiven"
 
 
 class TemplateShape(Struct, frozen=True):
-    """What a completion consists of, without what it says."""
+    """The parts of a completion, without its text."""
 
     reasoning: bool = False
     content: bool = True

@@ -50,7 +50,8 @@ def import_extra(module: str, *, needed_by: str) -> Any:
 
 
 class Tokenizer:
-    """What a renderer needs of a tokenizer; also the shape that the `renderers` package wants."""
+    """What a renderer needs of a tokenizer, in the shape that the `renderers` package needs,
+    too."""
 
     def __init__(self, folder: Path, *, name: str):
         self.name_or_path = name
@@ -73,10 +74,10 @@ class Tokenizer:
             for identifier, token in added.items()
             if token.special or _is_markup(token.content)
         }
-        """Those that are no text: special ones and markup, by their ids."""
+        """Special tokens and markup, by their ids."""
         self._control = _control_pattern(self.control_tokens.values())
         self.encoded_characters = 0
-        """How much text was encoded so far: what a test measures instead of time."""
+        """How many characters were encoded so far: tests measure this instead of time."""
 
     # --- text to ids and back
 
@@ -123,7 +124,7 @@ class Tokenizer:
         )
 
     def control(self, text: str, start: int) -> tuple[int, int] | None:
-        """Where the next special token stands in text."""
+        """The position of the next special token in the text."""
         found = self._control.search(text, start)
         return found.span() if found else None
 

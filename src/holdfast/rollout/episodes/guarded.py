@@ -36,7 +36,7 @@ class NotAnObservation(UsageError, TypeError):
 
 
 class GuardedEnvironment:
-    """Whatever goes wrong in here is remembered by the attempt: no rollout can swallow it."""
+    """An environment whose errors the attempt remembers, so that no rollout can swallow them."""
 
     def __init__(self, state: AttemptState, environment: Environment):
         self.opened = False
@@ -76,7 +76,7 @@ class GuardedEnvironment:
         await self._require("restore", self._environment.restore, state)
 
     async def close(self) -> None:
-        """Its error is the caller's to record: what was done in the environment stands."""
+        """Closes the environment. The caller records an error of it; the results stand."""
         limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 

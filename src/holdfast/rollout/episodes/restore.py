@@ -58,7 +58,7 @@ class LiveEnvironment:
         self._done: list[str] = []
         """The actions that the environment has been through."""
         self._kept = 0
-        """After how many of them the last snapshot was taken."""
+        """The number of actions before the last snapshot."""
         self._way_back = asyncio.Lock()
         self._cuts = 0
         """How often the record was cut when the environment was last known to agree with it."""

@@ -30,7 +30,7 @@ class ParameterSchema(Protocol):
     wants_key: bool
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
-        """What the function is called with; what was not given is left to its own defaults."""
+        """The arguments of the function. Missing ones keep the function's defaults."""
         ...
 
 
@@ -66,7 +66,7 @@ class Signature:
     def _parameters(
         self, function: Callable[..., object], hints: dict[str, Any]
     ) -> list[inspect.Parameter]:
-        """Those that the model gives; each has a hint that JSON can hold."""
+        """The parameters that the model sets; each has a type that JSON can hold."""
         bound = function.keywords if isinstance(function, functools.partial) else {}
         parameters = [
             parameter
@@ -237,7 +237,7 @@ def _has_description(hint: object) -> bool:
 
 
 def _metadata(hint: object) -> list[object]:
-    """Of `Annotated`, also where None is allowed as well."""
+    """The metadata of `Annotated`, also inside an optional type."""
     if get_origin(hint) is Annotated:
         return list(get_args(hint)[1:])
     if get_origin(hint) in (Union, UnionType):

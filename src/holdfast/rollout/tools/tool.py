@@ -207,12 +207,12 @@ class Tool:
             return await begin()
 
     def render_result(self, value: object) -> str:
-        """What the model is shown of a result, and what is recorded."""
+        """A result as the model sees it, and as it is recorded."""
         return cut_middle(result_text(value), self.max_result)
 
 
 async def await_result(found: object) -> object:
-    """What a function has given, which may have to be awaited."""
+    """Awaits a function's result if it is awaitable."""
     return await contain(found) if isinstance(found, Awaitable) else found
 
 
@@ -284,7 +284,7 @@ def check_listed(value: object, wants: str) -> None:
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
-    """What is shown to the model, from tools, plain functions or ready-made schemas."""
+    """The schemas that the model sees, from tools, plain functions or ready-made schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
     found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     for at, schema in enumerate(found):

@@ -84,7 +84,7 @@ def _of_reference(value: object, schema: Schema, position: _Position) -> Iterato
 
 
 def _resolve(reference: str, root: object) -> object:
-    """What a local reference means; one that leads nowhere allows everything."""
+    """The target of a local reference. One that leads nowhere allows everything."""
     found = root
     for part in reference.lstrip("#").strip("/").split("/"):
         if not part:

@@ -106,7 +106,7 @@ class Network:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Those that are trained, by name."""
+        """The trained parameters, by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,7 +271,7 @@ def _check_alike(ranks: RankGroup, what: str, own: str) -> None:
 
 
 def _layers(module: Any) -> list[Any]:
-    """Those that are known to be layers."""
+    """The modules that are known to be layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
@@ -359,8 +359,8 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
 
 
 def _sort_sets(config: Any) -> None:
-    """peft writes a set in the order of its hashes, which is another one in each process: what is
-    published would have other bytes for the same content."""
+    """Sorts sets, because peft writes them in the order of their hashes, which differs between
+    processes: equal content would be published as different bytes."""
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
             setattr(config, name, sorted(value))

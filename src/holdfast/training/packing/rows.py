@@ -211,7 +211,7 @@ def _split(node: _Node, at: int) -> None:
 
 
 def _common(left: Sequence[int], right: Sequence[int], start: int) -> int:
-    """How many tokens of `left` are those of `right` from `start` on; by halves, since comparing
+    """How many tokens of `left` and `right` are equal from `start` on; by halves, because comparing
     slices is fast."""
     low, high = 0, min(len(left), len(right) - start)
     while low < high:

@@ -31,18 +31,18 @@ CAUSE_SECONDS = 10.0
 FORCE_SECONDS = 30.0
 """After which rank 0 gives up waiting for a collective that has lost a rank."""
 FORCED_EXIT = 5
-"""As the command line ends when the same command goes on."""
+"""The exit code of the command line when the same command continues."""
 POLL_SECONDS, BUSY_POLL_SECONDS = 0.05, 0.002
 IDLE_SECONDS = 2.0
-"""After which a rank that waits for its next call takes its time: between steps, there are none."""
+"""Seconds after which a waiting rank looks less often: between steps there are no calls."""
 END = b"\xc0"
 """The last message that rank 0 sends, instead of a call."""
 _LOOPBACK = "GLOO_SOCKET_IFNAME"
 
 
 class RankDied(HoldfastError):
-    """A rank has ended, or stands still: nothing that is durable is lost, and the same command goes
-    on."""
+    """A rank has ended, or stands still. Nothing durable is lost, and the same command
+    continues."""
 
     retryable = True
 
@@ -66,7 +66,7 @@ class RankGroup:
         """Rank 0: to each rank its share; its own is not sent."""
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """What each rank said, in their order. All call it."""
+        """The messages of all ranks, in their order. All ranks call it."""
         return [message]
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class JoinedRanks(RankGroup):
         dist.broadcast(_as_tensor(b"".join(shares)), 0)
 
     def receive(self) -> bytes:
-        """What rank 0 sent to this one; waits for it, however long."""
+        """The data that rank 0 sent to this rank; waits for it without limit."""
         self._calls += 1
         lengths = self._wait_for(f"call/{self._calls}")
         found = torch.zeros(sum(lengths), dtype=torch.uint8)
@@ -192,7 +192,7 @@ class JoinedRanks(RankGroup):
         return found[end - lengths[self.rank] : end].numpy().tobytes()
 
     def _wait_for(self, key: str) -> list[int]:
-        """At the store: in a collective, one that is stuck would look like one that has time."""
+        """Waits at the store: in a collective, a stuck rank would look like one that has time."""
         since = time.monotonic()
         while not self._store.check([key]):
             is_idle = time.monotonic() - since > IDLE_SECONDS
@@ -233,7 +233,7 @@ class JoinedRanks(RankGroup):
             self._is_together = False
 
     def _cause(self, error: RuntimeError) -> Exception:
-        """A collective fails where a rank died; what it says itself is no cause."""
+        """The cause of a failed collective: the dead rank, not the collective's own error."""
         if self._died.wait(CAUSE_SECONDS if _is_of_a_collective(error) else 0):
             return RankDied(self._death())
         if _is_of_a_collective(error):
@@ -327,8 +327,8 @@ def _is_of_a_collective(error: RuntimeError) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ranks are on one machine: gloo listens to nobody else, whatever the host's name resolves to.
-    It reads this variable when a group is made."""
+    """Makes gloo listen on loopback only, whatever the host's name resolves to, because all ranks
+    are on one machine. gloo reads this variable when a group is made."""
     before = os.environ.get(_LOOPBACK)
     os.environ[_LOOPBACK] = "lo"
     try:

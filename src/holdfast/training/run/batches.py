@@ -26,11 +26,12 @@ from holdfast.training.batch import TrainingGroup, load_group
 from holdfast.training.settings import TrainingSettings
 
 WAIT_SECONDS = 1.0
-"""After which a consumer looks whether something is missing; what is settled wakes it at once."""
+"""Seconds after which a consumer looks whether something is missing. Settled groups wake it at
+once."""
 
 
 FUTILE_DRAWS = 4
-"""How often the groups of a step may be drawn anew because none is valid."""
+"""How often the groups of a step may be drawn again because none is valid."""
 
 
 class NothingRewarded(HoldfastError):
@@ -53,7 +54,7 @@ class StepBatch(Struct, frozen=True):
 
     groups: tuple[TrainingGroup, ...]
     dismissed: tuple[TrainingGroup, ...]
-    """Those that were uninformative, and replaced as far as the bound allowed."""
+    """The uninformative groups, which were replaced as far as the bound allowed."""
     trajectories: int
     """Members of all of these groups."""
     failed: int
@@ -72,8 +73,8 @@ class StepBatch(Struct, frozen=True):
 
     @property
     def rewards(self) -> list[float]:
-        """Of everything that was sampled: those of the informative groups alone would say nothing
-        of the policy."""
+        """The rewards of everything that was sampled: those of the informative groups alone would
+        say nothing about the policy."""
         groups = (*self.groups, *self.dismissed)
         return [r for group in groups for r in group.rewards if r is not None]
 
@@ -83,7 +84,7 @@ RollOut = Callable[[], Awaitable[None]]
 
 
 async def already_rolling() -> None:
-    """For a source beside which rollouts go on from its beginning."""
+    """For a source with rollouts beside it from its beginning."""
 
 
 class BatchSource(Protocol):
@@ -158,7 +159,7 @@ class Batches:
         return await load_group(self._journal, members)
 
     async def _refuse(self, groups: Sequence[TrainingGroup], *, step: int) -> Refused:
-        """Those of a whole batch that are not trained."""
+        """Refuses groups of a whole batch that cannot be trained."""
         if not self._settings.dynamic:
             return ()
         equal = [group for group in groups if not is_informative(group.rewards)]
@@ -172,8 +173,8 @@ class Batches:
     async def _whole_batch(
         self, step: int, roll_out: RollOut
     ) -> list[tuple[TrajectoryRow, ...]] | None:
-        """In the order of tasks: what was settled first is a matter of timing. None at the end of
-        the stream."""
+        """A whole batch in the order of tasks, because the order of settling depends on timing.
+        None at the end of the stream."""
         wait, drawn = 0.0, 0
         while True:
             progress = await self._journal.progress(self._consumer.run)
@@ -216,7 +217,7 @@ class Batches:
 
 
 def check_rewarded(batch: StepBatch, run: Run) -> None:
-    """Raises where nothing was scored: training would go on for ever without a gradient."""
+    """Raises if nothing was scored: training would continue for ever without a gradient."""
     if batch.drawn and not batch.rewards:
         raise NothingRewarded(
             f"run {run.spec.name!r}: no trajectory of this step has a reward; give a scorer "

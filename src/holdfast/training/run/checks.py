@@ -71,7 +71,8 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def count_parameters(folder: Path) -> int:
-    """By the headers of its files alone. Raises `UsageError` for a file that is damaged."""
+    """The number of parameters, from the headers of the model's files. Raises `UsageError` for a
+    damaged file."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -133,7 +134,7 @@ def _has_reference(settings: TrainingSettings) -> bool:
 
 
 def free_memory(device: str) -> int | None:
-    """None where nobody says."""
+    """None if it is unknown."""
     if device.startswith("cuda"):
         number = device.partition(":")[2]
         return int(torch.cuda.mem_get_info(int(number) if number else None)[0])
@@ -154,7 +155,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """What is to be said of held-out tasks that are trained on; "" if none is."""
+    """A warning about held-out tasks that are also trained on; "" without any."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:
@@ -166,7 +167,7 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises where the distribution that is sampled would not be the one that is trained."""
+    """Raises if the sampled distribution would differ from the trained one."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -202,7 +203,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises where an engine says that its tokens are others than those of `model`."""
+    """Raises if an engine reports other tokens than those of `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"

@@ -62,7 +62,7 @@ class HeldOut(Struct, frozen=True):
         return reward
 
     async def recorded(self, version: str) -> float | None:
-        """What `evaluate` came to with `version`, if all of it is recorded: no engine is asked."""
+        """The result of `evaluate` with `version`, if all of it is recorded; no engine is asked."""
         spec = self._spec(version)
         run = await self.journal.find_run(spec.name)
         if run is None or run.spec.differences(spec):
@@ -93,6 +93,6 @@ class HeldOut(Struct, frozen=True):
 
 
 async def _mean_reward(journal: Journal, run: Run) -> float | None:
-    """None where nothing has a reward."""
+    """None if nothing has a reward."""
     rewards = [reward for _, reward in await journal.rewards(run)]
     return sum(rewards) / len(rewards) if rewards else None

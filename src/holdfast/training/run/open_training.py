@@ -170,7 +170,7 @@ async def _check_forward(
 async def adopt_code(
     journal: Journal, consumer: Consumer, spec: RunSpec, *, report: Callable[[str], None]
 ) -> Consumer:
-    """What is rolled out already stays, and is scored by the scorer that is given now."""
+    """Existing rollouts stay, and the new scorer scores them."""
     run = consumer.run
     differences = run.spec.differences(spec)
     if not differences:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-"""For engines to say what is wrong, when the sender notices first."""
+"""Seconds for engines to report an error that the sender notices first."""
 START_SECONDS = 120.0
 """For the sender, which imports torch."""
 LOOPBACK = "127.0.0.1"
@@ -267,14 +267,14 @@ class SenderProcess:
         return None if self._child is None else self._child.pid
 
     async def ask(self, do: str, *, within: float, **request: object) -> dict[str, object]:
-        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` where there is
-        none within so many seconds."""
+        """The first answer to a request of `sender.Sender`. Raises `WeightsNotTaken` if there is
+        none in time."""
         await self._start()
         await self._write({"do": do, **request})
         return await self.answer(within)
 
     async def kill(self) -> None:
-        """Whatever it was at; the next request starts another one."""
+        """Kills the sender, whatever it is doing; the next request starts another one."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):

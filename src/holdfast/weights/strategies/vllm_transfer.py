@@ -35,7 +35,7 @@ REMEDY = (
 )
 PACKED_BYTES = 64 << 20
 _NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
-"""An update that no backend takes: the one that was begun ends with it."""
+"""An update that no backend accepts: it ends the one that was begun."""
 
 
 def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
