@@ -317,8 +317,8 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a training's groups. Unless `full_tracebacks`, it
-    leaves out frames of Holdfast and tracebacks of errors that were retried with success."""
+    """The report for people. `training` says what became of a training's groups. Without
+    `full_tracebacks`, frames of Holdfast and tracebacks of retried errors are left out."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(

@@ -76,10 +76,6 @@ class JournalNewer(JournalError):
     """A newer Holdfast wrote this journal. It was not touched."""
 
 
-class JournalEmpty(JournalError):
-    """Nothing has been recorded in it yet, so there is nothing to read."""
-
-
 class JournalUnreachable(JournalError):
     """The journal's server did not answer while a command waited. The same command continues
     later."""

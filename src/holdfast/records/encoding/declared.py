@@ -38,6 +38,11 @@ _SECRET = ("key", "env", "headers")
 """Fields with such names may hold secrets."""
 
 
+def function_name(function: object) -> str:
+    """As a message calls a function, or another object that is called."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def check_fields(values: Struct, where: str = "") -> None:
     """For `__post_init__`: checks that each field has its declared type. `where` precedes its name
     in errors."""
