@@ -17,10 +17,10 @@ _PACKED = b"\x78"
 
 def references(body: bytes) -> set[bytes]:
     """Everything in it that has the shape of a digest."""
-    found = set(_DIGEST.findall(body))
+    matches = set(_DIGEST.findall(body))
     if body.startswith(_PACKED):
-        found |= set(_DIGEST.findall(_unpacked(body)))
-    return found
+        matches |= set(_DIGEST.findall(_unpacked(body)))
+    return matches
 
 
 def _unpacked(body: bytes) -> bytes:
@@ -36,12 +36,12 @@ def reachable(
 ) -> set[bytes]:
     """The blobs of `among` that `bodies` refer to, directly or through other blobs. `blob` reads
     one by its digest; None if it is missing."""
-    found: set[bytes] = set()
+    names: set[bytes] = set()
     for body in bodies:
-        found |= references(body) & among
-    left = list(found)
+        names |= references(body) & among
+    left = list(names)
     while left:
-        new = (references(blob(left.pop()) or b"") & among) - found
-        found |= new
+        new = (references(blob(left.pop()) or b"") & among) - names
+        names |= new
         left += new
-    return found
+    return names

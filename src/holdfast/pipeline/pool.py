@@ -170,15 +170,15 @@ class DataPool:
     async def open(self, *, step: int | None = None) -> list[LedgerEntry]:
         """The groups that are neither trained nor dismissed, in the order of tasks. With `step`,
         groups of earlier steps count as trained. Its cost grows with the open groups only."""
-        found = await self._ledger(self._first)
+        ledger_entries = await self._ledger(self._first)
         ended = 0
-        while ended < len(found) and found[ended].end is not GroupEnd.OPEN:
+        while ended < len(ledger_entries) and ledger_entries[ended].end is not GroupEnd.OPEN:
             ended += 1
         if ended:
-            self._first = found[ended - 1].ordinal + 1
+            self._first = ledger_entries[ended - 1].ordinal + 1
         return [
             entry
-            for entry in found[ended:]
+            for entry in ledger_entries[ended:]
             if entry.end is GroupEnd.OPEN
             and (step is None or entry.step is None or entry.step >= step)
         ]
@@ -225,8 +225,8 @@ class DataPool:
         if not trajectory.startswith(f"{name}{HELD_OUT}"):
             return []
         rows = [row for row in await self._journal.runs() if trajectory.startswith(f"{row.name}/")]
-        found = [await self._journal.find_run(row.name) for row in rows]
-        return [run for run in found if run is not None]
+        stored_runs = [await self._journal.find_run(row.name) for row in rows]
+        return [run for run in stored_runs if run is not None]
 
     async def stats(self) -> PoolStats:
         """It costs as much as the run has groups."""

@@ -277,10 +277,10 @@ class Rollout:
         )
         if step is None:
             async with StepScope(self._session, path):
-                found = function()
-                if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
-                    found = await found
-            packed = validate.pack_value(found, label)
+                computed = function()
+                if asyncio.iscoroutine(computed) or isinstance(computed, Awaitable):
+                    computed = await computed
+            packed = validate.pack_value(computed, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.log.append(step)
         self._spend(0.0, path)

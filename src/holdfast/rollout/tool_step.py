@@ -208,9 +208,9 @@ async def _call(
     try:
         with _fail_on_accident(session, intent, tool, deadline):
             async with deadline, inside:
-                found = await begin()
-            seen = check_observation(found) if isinstance(found, Observation) else None
-            content, error = tool.render_result(found if seen is None else seen.text), ""
+                outcome = await begin()
+            seen = check_observation(outcome) if isinstance(outcome, Observation) else None
+            content, error = tool.render_result(outcome if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.render_result(str(refusal)), type(refusal).__name__
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)

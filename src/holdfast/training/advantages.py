@@ -127,8 +127,10 @@ def estimate_by_turn(
     for turn in range(turns):
         values = [[member[min(turn, len(member) - 1)] if member else None for member in group]
                   for group in groups]  # fmt: skip
-        for members, found, group in zip(groups, results, estimate(values, estimator), strict=True):
-            for member, listed, value in zip(members, found, group, strict=True):
+        for members, estimates, group in zip(
+            groups, results, estimate(values, estimator), strict=True
+        ):
+            for member, listed, value in zip(members, estimates, group, strict=True):
                 if member and listed is not None and value is not None and turn < len(member):
                     listed.append(value)
     return results

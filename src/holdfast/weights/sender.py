@@ -57,14 +57,14 @@ def describe(metas: Sequence[TensorMeta]) -> dict[str, list[object]]:
 def _listed(folder: Path) -> list[tuple[TensorMeta, Path]]:
     from safetensors import safe_open
 
-    found = []
+    listing = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - no mapping
                 part = tensors.get_slice(name)
                 dtype = _NAMES[part.get_dtype()]
-                found.append((TensorMeta(name, dtype, tuple(part.get_shape())), file))
-    return found
+                listing.append((TensorMeta(name, dtype, tuple(part.get_shape())), file))
+    return listing
 
 
 _NAMES = {
@@ -93,8 +93,8 @@ class TensorFolder:
         file = self._files[name]
         if file not in self._open:
             self._open[file] = safe_open(file, framework="pt")
-        found: Tensor = self._open[file].get_tensor(name)
-        return found
+        tensor: Tensor = self._open[file].get_tensor(name)
+        return tensor
 
 
 class Sender:

@@ -146,10 +146,10 @@ async def _copy_blobs(left: Journal, right: Journal, body: bytes, done: set[byte
 
 async def _compare(left: SqlJournal, right: SqlJournal, run: Run, image: RunImage) -> None:
     copy = await run_named(right, _unfinished(run))
-    one = image.comparable()
+    run_image = image.comparable()
     other = (await right.query(sides.read_image, copy)).comparable()
     for part in RunImage.__struct_fields__:
-        if getattr(one, part) != getattr(other, part):
+        if getattr(run_image, part) != getattr(other, part):
             raise _differs(run, part)
     await _compare_logs(left, right, run, copy)
 

@@ -310,7 +310,7 @@ def state_of(error: BaseException) -> str:
         return str(state)
     if isinstance(error, psycopg.OperationalError):
         text = str(error)
-        return next((state for words, state in _REFUSALS if words.search(text)), "")
+        return next((state for message, state in _REFUSALS if message.search(text)), "")
     return ""
 
 
@@ -405,8 +405,8 @@ def _tried(error: BaseException, address: ServerAddress, seconds: float) -> str:
 
 
 def _database(text: str) -> str:
-    found = re.search(r'database "(.+?)"', text)
-    return "NAME" if found is None else shlex.quote(found[1])
+    match = re.search(r'database "(.+?)"', text)
+    return "NAME" if match is None else shlex.quote(match[1])
 
 
 def _text(error: BaseException, address: ServerAddress) -> str:

@@ -88,15 +88,15 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     if note is not None and note.number > state.number:
         log = scan(log_of(path))
         return _lost(path, state, log, _describe_loss(note, state, _why(log)))
-    found = None
+    loss = None
     if thoroughly or not _is_vouched_for(path, state, note):
-        found = scan(log_of(path))
-        if found.is_damaged and not found.commits and _is_vouched_for(path, state, note):
+        loss = scan(log_of(path))
+        if loss.is_damaged and not loss.commits and _is_vouched_for(path, state, note):
             return _left_alone(path, state, note)
-        if found.is_damaged:
-            what = f"has lost {_commits(found.beyond)} at least: {_why(found)}"
-            return _lost(path, state, found, what)
-    return _cut(path, state, found)
+        if loss.is_damaged:
+            what = f"has lost {_commits(loss.beyond)} at least: {_why(loss)}"
+            return _lost(path, state, loss, what)
+    return _cut(path, state, loss)
 
 
 def _is_of_content(error: Exception) -> bool:

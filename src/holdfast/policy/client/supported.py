@@ -111,10 +111,10 @@ async def _ask(name: str, sampling: Sampling, endpoint: Endpoint) -> None:
         await endpoint.check_taken(attempt)
     except BadRequest as error:
         engine = endpoint.name if endpoint.takes_json else "the embedded engine"
-        said = error.reason.removeprefix("the engine ").replace("\n", " ")
+        reason = error.reason.removeprefix("the engine ").replace("\n", " ")
         raise Unsupported(
             name,
-            f"{name} is refused by {engine}: it {said}; change it, or leave it out",
+            f"{name} is refused by {engine}: it {reason}; change it, or leave it out",
             why=f"{name}: {error.reason}",
         ) from error
     except (PolicyError, Truncated):

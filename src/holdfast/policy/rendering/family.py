@@ -127,14 +127,14 @@ class FamilyRenderer(TokenizerRenderer):
             return self._speaking_again(prompt, completion, tools)
         tail = self.tail(prompt)
         sampled = list(completion)
-        found = self._package.bridge_to_next_turn(
+        bridge = self._package.bridge_to_next_turn(
             tail, sampled, self._dicts(messages), tools=list(tools) or None
         )
-        if found is None:
+        if bridge is None:
             return None
         kept = tail + sampled
         # The package cuts what stands after an end of turn; a stream is never cut.
-        return found.token_ids[len(kept) :] if found.token_ids[: len(kept)] == kept else None
+        return bridge.token_ids[len(kept) :] if bridge.token_ids[: len(kept)] == kept else None
 
     def _speaking_again(
         self, prompt: Sequence[int], completion: Sequence[int], tools: Tools

@@ -247,9 +247,9 @@ class TemplateRenderer(TokenizerRenderer):
         shape = TemplateShape(
             reasoning=thought, content=bool(reply.content) or not calls, calls=calls
         )
-        found = self._stand_in.following(shape, new, tools)
-        if found is not None or not thought or reply.reasoning or self._may_reason(prompt):
-            return found
+        numbers = self._stand_in.following(shape, new, tools)
+        if numbers is not None or not thought or reply.reasoning or self._may_reason(prompt):
+            return numbers
         # The template drops earlier reasoning here, but there is none to drop.
         plain = TemplateShape(reasoning=False, content=shape.content, calls=calls)
         return self._stand_in.following(plain, new, tools)

@@ -234,11 +234,11 @@ def identity_of(value: object) -> str:
     """The `identity` of an object, the user's or ours; "" without one."""
     if not _is_readable(type(value)):
         return ""
-    asked = _asked.get()
-    if not hasattr(type(value), "identity") or id(value) in asked:
+    visited = _asked.get()
+    if not hasattr(type(value), "identity") or id(value) in visited:
         identity = stored(value).get("identity")
     else:
-        token = _asked.set(asked | {id(value)})
+        token = _asked.set(visited | {id(value)})
         identity = getattr(value, "identity", "")
         _asked.reset(token)
     return identity if isinstance(identity, str) else ""
@@ -266,13 +266,13 @@ def innermost(candidate: Any) -> Any:
 
 def _imports(source: SourceText) -> dict[str, Any]:
     """What code imports when it runs, by its names there."""
-    found: dict[str, Any] = {}
+    imports: dict[str, Any] = {}
     for name, (module, inside) in source.imports.items():
         if (imported := import_own(module)) is not None:
-            found[name] = sys.modules[name] if module.startswith(f"{name}.") else imported
+            imports[name] = sys.modules[name] if module.startswith(f"{name}.") else imported
             if inside:
-                found[name] = getattr(imported, inside, import_own(f"{module}.{inside}"))
-    return found
+                imports[name] = getattr(imported, inside, import_own(f"{module}.{inside}"))
+    return imports
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:

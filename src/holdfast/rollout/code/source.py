@@ -147,8 +147,8 @@ def definition_of(function: FunctionType) -> "_Function | ast.Lambda | None":
     """None if it has no source."""
     code, file = function.__code__, _file_at(function.__code__.co_filename)
     if code.co_name == "<lambda>":  # The innermost of those that are in one another.
-        found = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
-        return next((each for each in reversed(found) if _is_lambda_of(each, code)), None)
+        definitions = [each for each in ast.walk(file.tree) if isinstance(each, ast.Lambda)]
+        return next((each for each in reversed(definitions) if _is_lambda_of(each, code)), None)
     node = file.definitions.get((code.co_name, code.co_firstlineno))
     return node if isinstance(node, _Function) else None
 

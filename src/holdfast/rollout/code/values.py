@@ -123,16 +123,16 @@ def is_data(value: object) -> bool:
 
 def stored(value: object) -> dict[str, object]:
     """What an object holds in its `__dict__` and slots, without calling anything of its class."""
-    found: dict[str, object] = {}
+    stored_values: dict[str, object] = {}
     for base in type(value).__mro__:
         for name, slot in vars(base).items():
             if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
                 try:
-                    found[name] = slot.__get__(value)
+                    stored_values[name] = slot.__get__(value)
                 except AttributeError:  # Not set.
                     continue
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:  # It has slots alone.
-        return found
-    return found | own if isinstance(own, dict) else found
+        return stored_values
+    return stored_values | own if isinstance(own, dict) else stored_values

@@ -57,8 +57,8 @@ class BoundTool(Tool):
     async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:
             return await await_result(self.function(**arguments))
-        found = await self.episode.thread.run(lambda: self.function(**arguments))
-        return await await_result(found)
+        returned = await self.episode.thread.run(lambda: self.function(**arguments))
+        return await await_result(returned)
 
 
 class Episode:

@@ -195,23 +195,23 @@ class LiveEnvironment:
                 asyncio.timeout(tool.caller_timeout),
                 StepScope(self._session, intent.path, in_environment=True),
             ):
-                found = await begin()
-            if isinstance(found, Observation):
+                observation = await begin()
+            if isinstance(observation, Observation):
                 return structs.replace(
-                    check_observation(found), text=tool.render_result(found.text)
+                    check_observation(observation), text=tool.render_result(observation.text)
                 )
-            return Observation(tool.render_result(found))
+            return Observation(tool.render_result(observation))
         except ToolSaysNo as no:
             return Observation(tool.render_result(str(no)), error=type(no).__name__)
         except Exception as error:
             raise self.guarded.break_attempt(f"tool {tool.name}", error) from error
 
-    async def _compare(self, path: str, found: Observation) -> None:
+    async def _compare(self, path: str, observation: Observation) -> None:
         recorded = self._recorded_at(path)
-        if _shape(found) == _shape(recorded):
+        if _shape(observation) == _shape(recorded):
             return
         session, name = self._session, self._environment.name
-        difference = divergence.of_observations(_describe(recorded), _describe(found))
+        difference = divergence.of_observations(_describe(recorded), _describe(observation))
         where = f"{name}, at step {path}: {difference}"
         if session.context.on_divergence is OnDivergence.FAIL:
             raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))

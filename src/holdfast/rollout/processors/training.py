@@ -169,15 +169,15 @@ def row_params(task: Task) -> dict[str, object]:
 
 
 def _params_in(holder: Mapping[str, object], task: Task) -> dict[str, object]:
-    found = holder.get("completion_params") or {}
-    if not isinstance(found, Mapping):
-        raise ValueError(f"task {task.id!r}: completion_params are no object: {found!r}")
-    return {str(name): value for name, value in found.items() if value is not None}
+    parameters = holder.get("completion_params") or {}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"task {task.id!r}: completion_params are no object: {parameters!r}")
+    return {str(name): value for name, value in parameters.items() if value is not None}
 
 
 def _mapping(task: Task, name: str) -> Mapping[str, object]:
-    found = task.metadata.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = task.metadata.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def read_params(

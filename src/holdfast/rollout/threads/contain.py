@@ -114,14 +114,14 @@ async def contain(awaitable: Awaitable[Result]) -> Result:
     try:
         return await awaitable
     except Exception as error:
-        found = readable(error)
-        if found is error:
+        contained = readable(error)
+        if contained is error:
             raise
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
         if current is None or current.cancelling():
             raise
-        found = error
+        contained = error
     except BaseException as error:
-        found = error
-    raise as_exception(found)
+        contained = error
+    raise as_exception(contained)

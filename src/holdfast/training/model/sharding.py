@@ -64,7 +64,7 @@ def gather(local: Tensor, parameter: Tensor) -> Tensor:
     """The whole of which each rank has its part of `parameter`'s shape. All ranks call it."""
     if not isinstance(parameter, DTensor):
         return local
-    found = DTensor.from_local(
+    distributed = DTensor.from_local(
         local,
         parameter.device_mesh,
         parameter.placements,
@@ -72,7 +72,7 @@ def gather(local: Tensor, parameter: Tensor) -> Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-    return found.full_tensor()
+    return distributed.full_tensor()
 
 
 def part_of(whole: Tensor, parameter: Tensor) -> Tensor:

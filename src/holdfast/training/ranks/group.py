@@ -166,11 +166,11 @@ class JoinedRanks(RankGroup):
     def _check_versions(self) -> None:
         python = sys.version.split()[0]
         own = f"holdfast {installed_version()}, torch {torch.__version__}, Python {python}"
-        said = [found.decode() for found in self.exchange(own.encode())]
-        if wrong := [rank for rank, found in enumerate(said) if found != said[0]]:
+        versions = [version.decode() for version in self.exchange(own.encode())]
+        if wrong := [rank for rank, version in enumerate(versions) if version != versions[0]]:
             raise UsageError(
-                f"rank {wrong[0]} has {said[wrong[0]]}, and rank 0 has {said[0]}: start all ranks "
-                "in the same environment"
+                f"rank {wrong[0]} has {versions[wrong[0]]}, and rank 0 has {versions[0]}: start "
+                "all ranks in the same environment"
             )
 
     def device(self, name: str) -> str:
@@ -186,10 +186,10 @@ class JoinedRanks(RankGroup):
         """The data that rank 0 sent to this rank; waits for it without limit."""
         self._calls += 1
         lengths = self._wait_for(f"call/{self._calls}")
-        found = torch.zeros(sum(lengths), dtype=torch.uint8)
-        dist.broadcast(found, 0)
+        received = torch.zeros(sum(lengths), dtype=torch.uint8)
+        dist.broadcast(received, 0)
         end = sum(lengths[: self.rank + 1])
-        return found[end - lengths[self.rank] : end].numpy().tobytes()
+        return received[end - lengths[self.rank] : end].numpy().tobytes()
 
     def _wait_for(self, key: str) -> list[int]:
         """Waits at the store: in a collective, a stuck rank would look like one that has time."""
@@ -203,9 +203,9 @@ class JoinedRanks(RankGroup):
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(message)]))
         longest = max(int(length) for length in lengths)
-        found = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(found, _as_tensor(message.ljust(longest, b"\0")))
-        both = zip(found, lengths, strict=True)
+        buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(buffers, _as_tensor(message.ljust(longest, b"\0")))
+        both = zip(buffers, lengths, strict=True)
         return [values[: int(length)].numpy().tobytes() for values, length in both]
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -265,8 +265,8 @@ class JoinedRanks(RankGroup):
         if self._store.check([f"left/{rank}"]):
             return  # It ended because another one had died, which is noticed by itself.
         key = f"cause/{rank}"
-        said = self._store.get(key).decode() if self._store.check([key]) else ""
-        self._dead[rank] = said or self._describe(rank)
+        cause = self._store.get(key).decode() if self._store.check([key]) else ""
+        self._dead[rank] = cause or self._describe(rank)
         self._died.set()
         for notify in self._notify:
             notify()

@@ -153,8 +153,8 @@ class _Processes:
             return f"see {self._logs[rank]}"
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        said = tail(self._logs[rank], 1).strip()
-        return f"{said or f'exit code {code}'} (see {self._logs[rank]})"
+        text = tail(self._logs[rank], 1).strip()
+        return f"{text or f'exit code {code}'} (see {self._logs[rank]})"
 
     def end(self) -> None:
         """They hold nothing that could be lost."""

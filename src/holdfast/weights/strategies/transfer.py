@@ -78,24 +78,26 @@ class TransferStrategy(WeightStrategy):
     async def send(
         self, version: WeightFolder, replicas: Sequence[Replica]
     ) -> list[Acknowledgement]:
-        found: list[Acknowledgement] = []
+        acknowledgements: list[Acknowledgement] = []
         left = list(replicas)
         async with self._lock:
             while left:
                 try:
                     await self._receive_all(version, tuple(left))
                     # Each by itself: the collective is over. What fails now may be half loaded.
-                    found += await asyncio.gather(*(self._finish_one(version, r) for r in left))
+                    acknowledgements += await asyncio.gather(
+                        *(self._finish_one(version, r) for r in left)
+                    )
                     break
                 except TransferBroken as error:
                     await self._break_off()
                     culprits = self._culprits(error, left)
-                    found += [
+                    acknowledgements += [
                         Acknowledgement(replica, why, is_intact=self.is_staged(replica))
                         for replica, why in culprits.items()
                     ]
                     left = [replica for replica in left if replica not in culprits]
-        return found
+        return acknowledgements
 
     def _culprits(self, error: TransferBroken, members: Sequence[Replica]) -> dict[Replica, str]:
         """Those that get nothing more: who broke the group, whoever cannot leave one that is
