@@ -91,7 +91,7 @@ _REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, t.length, t.summar
 
 def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
     """Also in the order of tasks; decodes no more of each row than it has to."""
-    found: list[tuple[str, float]] = []
+    by_task: list[tuple[str, float]] = []
     for task, number, ordinal, sample, status, records, body in store.rows(_REWARDED, run=run.id):
         kept = kept_summary(body, number)
         summary: Summary | JournalCorrupt | None = kept
@@ -101,8 +101,8 @@ def rewards(store: Store, run: Run) -> list[tuple[str, float]]:
             row = TrajectoryRow(key, number, ordinal, state, True, 0, records, "")
             summary = _summary_of_log(store, row)
         if isinstance(summary, Summary) and summary.reward is not None:
-            found.append((task, summary.reward))
-    return found
+            by_task.append((task, summary.reward))
+    return by_task
 
 
 # --- torn logs

@@ -230,8 +230,8 @@ def _extended(
 
 def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
     ids = json.encode(trajectories).decode()
-    position, found = connection.execute(_LOG_ENDS, (ids,)).fetchone()
-    return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
+    position, row = connection.execute(_LOG_ENDS, (ids,)).fetchone()
+    return LogEnd(position, {head.trajectory: head for head in _heads.decode(row)})
 
 
 def _write(

@@ -76,8 +76,8 @@ def journal_of(path: Path) -> Path | None:
     if _is_journal(path):
         return path
     wholes = (path.name.removesuffix(part) for part in _PARTS if path.name.endswith(part))
-    found = (path.with_name(name) for name in wholes if name)
-    return next((journal for journal in found if _is_journal(journal)), None)
+    candidates = (path.with_name(name) for name in wholes if name)
+    return next((journal for journal in candidates if _is_journal(journal)), None)
 
 
 def _is_journal(path: Path) -> bool:
@@ -308,8 +308,8 @@ def identity_of(connection: sqlite3.Connection) -> int | None:
     row = connection.execute("SELECT value FROM counters WHERE name = 'identity'").fetchone()
     if row is None or not isinstance(row[0], int) or not 0 <= row[0] < 1 << 8 * (_NUMBER_BYTES + 2):
         return None
-    found = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
-    return row[0] if _check_of(found[:-2]) == found[-2:] else None
+    identity = row[0].to_bytes(_NUMBER_BYTES + 2, "big")
+    return row[0] if _check_of(identity[:-2]) == identity[-2:] else None
 
 
 def _check_of(number: bytes) -> bytes:
@@ -450,4 +450,4 @@ def _is_mounted(file: Path) -> bool:
 
 
 def _unescaped(name: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), name)

@@ -91,12 +91,12 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 def _packages_of(file: Path) -> list[Path]:
     """The folders that are packages around it, the outermost first."""
-    found: list[Path] = []
+    packages: list[Path] = []
     for folder in file.parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
             break
-        found.insert(0, folder)
-    return found if file.stem.isidentifier() and file.stem != "__init__" else []
+        packages.insert(0, folder)
+    return packages if file.stem.isidentifier() and file.stem != "__init__" else []
 
 
 def _search_in(file: Path, packages: list[Path]) -> None:

@@ -274,8 +274,8 @@ async def _wrong_result(processor: RolloutProcessor, result: object) -> UsageErr
         elif asyncio.iscoroutine(item):
             item.close()
     kinds = ", ".join(type(item).__name__ for item in items[:5])
-    found = f"{len(items)} of {kinds}" if isinstance(result, list | tuple) else kinds
+    text = f"{len(items)} of {kinds}" if isinstance(result, list | tuple) else kinds
     return UsageError(
-        f"{type(processor).__name__} returned {found} for 1 row; it wants a list of asyncio tasks, "
+        f"{type(processor).__name__} returned {text} for 1 row; it wants a list of asyncio tasks, "
         "of which task i belongs to row i"
     )

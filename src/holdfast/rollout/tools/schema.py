@@ -242,7 +242,7 @@ def _metadata(hint: object) -> list[object]:
     if get_origin(hint) is Annotated:
         return list(get_args(hint)[1:])
     if get_origin(hint) in (Union, UnionType):
-        return [found for argument in get_args(hint) for found in _metadata(argument)]
+        return [entry for argument in get_args(hint) for entry in _metadata(argument)]
     return []
 
 
@@ -273,14 +273,14 @@ def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def _reachable(name: str, components: dict[str, Schema]) -> set[str]:
-    found: set[str] = set()
+    references: set[str] = set()
     todo = list(_references(components[name]))
     while todo:
         reference = todo.pop()
-        if reference not in found:
-            found.add(reference)
+        if reference not in references:
+            references.add(reference)
             todo += _references(components[reference])
-    return found
+    return references
 
 
 def _references(schema: Schema) -> Iterator[str]:

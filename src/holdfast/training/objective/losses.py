@@ -44,6 +44,9 @@ class TokenBatch(Struct):
     policy's."""
     reference_logprobs: Tensor | None = None
     entropy: Tensor | None = None
+    fresh: Tensor | None = None
+    """Where the gap between engine and trainer is measured: tokens that the weights have sampled
+    which the trainer's logprobs are of; None: everywhere."""
 
     @property
     def old(self) -> Tensor:

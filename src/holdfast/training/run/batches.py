@@ -72,11 +72,26 @@ class StepBatch(Struct, frozen=True):
         return sum(is_informative(group.rewards) for group in self.groups)
 
     @property
+    def sampled(self) -> tuple[TrainingGroup, ...]:
+        """Everything that was: the informative groups alone would say nothing of the policy."""
+        return (*self.groups, *self.dismissed)
+
+    @property
+    def rewards_by_group(self) -> list[list[float]]:
+        return [[r for r in group.rewards if r is not None] for group in self.sampled]
+
+    @property
     def rewards(self) -> list[float]:
-        """The rewards of everything that was sampled: those of the informative groups alone would
-        say nothing about the policy."""
-        groups = (*self.groups, *self.dismissed)
-        return [r for group in groups for r in group.rewards if r is not None]
+        return [reward for rewards in self.rewards_by_group for reward in rewards]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each of the scorer's metrics, over the trajectories that have it."""
+        values: dict[str, list[float]] = {}
+        for trajectory in (t for group in self.sampled for t in group.trajectories):
+            for name, value in trajectory.metrics.items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(values[name]) / len(values[name]) for name in sorted(values)}
 
 
 RollOut = Callable[[], Awaitable[None]]
@@ -234,11 +249,11 @@ def command_for(verb: str, run: str, journal: Journal) -> str:
     return f"`holdfast {verb} {shlex.quote(run)}{where}`"
 
 
-def train_on(model: Path, learning_rate: object, *, asked: object = None) -> str:
+def train_on(model: Path, learning_rate: object, *, wanted_rate: object = None) -> str:
     """What goes on with the weights alone. The rate is named: that by default depends on which
-    model is given. `asked`: the one that was given now, where that is refused."""
+    model is given. `wanted_rate`: the rate that was given now, if it is refused."""
     rate = f"{learning_rate}"
-    if asked not in (None, learning_rate):
-        rate = f"{asked}, or {learning_rate} as before"
-    words = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
-    return f"train on from its model under another name ({words}, another --run and --out)"
+    if wanted_rate not in (None, learning_rate):
+        rate = f"{wanted_rate}, or {learning_rate} as before"
+    command = f"--model {shlex.quote(str(model))} --learning-rate {rate}"
+    return f"train on from its model under another name ({command}, another --run and --out)"
