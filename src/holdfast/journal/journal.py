@@ -240,9 +240,9 @@ class Journal(Protocol):
         ...
 
     async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
-        """Those of `others` that nobody consumes: from now on, the run may have trajectories of
-        theirs. Of runs that share trajectories, only one can ever be consumed: no trajectory is
-        delivered twice."""
+        """Those of `others` of which nobody consumes anything, in whichever run: from now on, the
+        run may have trajectories of theirs. Of runs that share trajectories, only one can ever be
+        consumed: no trajectory is delivered twice."""
         ...
 
     async def amend_run(

@@ -20,11 +20,13 @@ def share(store: Store, run: Run, others: Sequence[Run]) -> list[Run]:
     held = _lock(store, [run, *others])
     if run.id not in held:
         return []
-    consumed = _consumers(store, held)
-    free = [other for other in others if other.id in held and other.id not in consumed]
+    series = {each.id: each for each in find_series(store, run.spec.series) if each.id != run.id}
+    taken = {mark for each in _consumers(store, series) for mark in series[each].spec.lineage}
+    marks = {other.id: held[other.id].spec.lineage for other in others if other.id in held}
+    free = [other for other in others if other.id in marks and not taken & {*marks[other.id]}]
     spec = held[run.id].spec
-    marks = [mark for other in free for mark in held[other.id].spec.lineage]
-    lineage = tuple(dict.fromkeys((*spec.lineage, *marks)))
+    shared = [mark for other in free for mark in marks[other.id]]
+    lineage = tuple(dict.fromkeys((*spec.lineage, *shared)))
     if lineage != spec.lineage:
         store.run(
             "UPDATE runs SET spec = :spec WHERE id = :run",
