@@ -70,7 +70,7 @@ async def _why_another(
     name, old = run.spec.name, before.spec.name
     changes = await _changes(journal, before, run.spec, tasks, code)
     why = "; ".join(changes) or f"everything is sampled anew (as {old} asks the same)"
-    return f"{why}: this is {name}; `holdfast compare {old} {name}` shows the difference"
+    return f"{why}: this is {name}; compare {old} {name} shows the difference"
 
 
 async def _changes(

@@ -25,7 +25,7 @@ def test_a_judge_is_a_scorer_of_the_command_line(lab: Lab) -> None:
         lab.write("judged.py", JUDGED.format(url=engine.url))
         done = lab.run("--scorer", "judge", rollout="judged.py")
         assert done.code == 0, done.err
-        assert "mean reward: clean 0.9000 (n=2)" in done.out
+        assert "mean reward: 0.9000 (n=2)" in done.out
         again = lab.run("--scorer", "judge", rollout="judged.py")
         assert again.code == 0, again.err
     shown = lab.holdfast("show", "r", "sum/0").out
@@ -62,7 +62,7 @@ def test_a_judge_that_stays_down_stops_the_command_and_the_same_command_only_jud
         sampled = lab.engine.stats().tokens
         done = lab.run(*words, rollout=rollout)
         assert done.code == 0, done.err
-        assert "mean reward: clean 0.9000 (n=1)" in done.out
+        assert "mean reward: 0.9000 (n=1)" in done.out
         assert lab.engine.stats().tokens == sampled
 
 
@@ -120,7 +120,7 @@ def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(lab: Lab) -
         assert "scorer: recorded 'score@" in refused.err
         done = lab.run("--accept-changes", rollout="asked.py:solve")
         assert done.code == 0, done.err
-    assert "mean reward: clean 0.2000 (n=2)" in done.out
+    assert "mean reward: 0.2000 (n=2)" in done.out
     assert lab.engine.stats().tokens == sampled
 
 

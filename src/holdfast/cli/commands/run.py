@@ -152,9 +152,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
-    series = "" if args.run else _series_of(args)
+    series = _series_of(args) if args.run is None else ""
     plan = plan_run(
-        args.run or f"{series}-1",
+        f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
         processor=processor,
         rollout=rollout,
