@@ -152,7 +152,7 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
-    series = _series_of(args) if args.run is None else ""
+    series = series_of(args) if args.run is None else ""
     plan = plan_run(
         f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
@@ -175,7 +175,8 @@ def plan_of(
     return with_command(structs.replace(plan, spec=spec), args)
 
 
-def _series_of(args: argparse.Namespace) -> str:
+def series_of(args: argparse.Namespace) -> str:
+    """What runs without a name are called, by their file and their tasks."""
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
