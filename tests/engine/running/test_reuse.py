@@ -338,3 +338,5 @@ def test_runs_that_share_trajectories_have_one_consumer(user: Attempts) -> None:
     user.rows.append(row(10))
     assert user.sampled() == 12, "what a trainer may have is sampled anew"
     assert asyncio.run(deliver("ask-4")) == 4
+    user.rows = user.rows[::-1]
+    assert user.sampled() == 12, "although one run has all of it, an engine is asked"

@@ -64,8 +64,9 @@ async def count_reusable(journal: Journal, spec: RunSpec, tasks: Sequence[Task])
         for number, key in enumerate(keys)
     ]
     runs = [] if spec.fresh or not spec.series else await journal.find_series(spec.series)
+    taken = {mark for each in runs if await journal.consumers(each) for mark in each.spec.lineage}
     for other in runs[::-1]:
-        if spec.may_reuse(other.spec):
+        if spec.may_reuse(other.spec) and not taken & {*other.spec.lineage}:
             by_id = {task.id: task for task in tasks}
             run = Run(-1, spec, (), 0.0)
             found = await _sources_in(journal, other, run, by_id, left, whole=False)
