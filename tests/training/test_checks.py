@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 
 from holdfast.embedded.model.files import TINY
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
 from holdfast.training.model import memory
@@ -162,8 +162,9 @@ def test_a_loss_that_raises_is_named_with_its_line():
     def mine(batch, objective):
         raise ValueError("wrong")
 
-    with pytest.raises(HoldfastError, match=r"mine failed at .*test_checks\.py:\d+: ValueError"):
+    with pytest.raises(LossFailed, match=r"mine failed at .*test_checks\.py:\d+: ValueError") as no:
         checked_loss(mine)(None, None)
+    assert 'raise ValueError("wrong")' in no.value.traceback
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from holdfast.journal.rules import (
     not_taken,
     step_passed,
 )
+from holdfast.journal.sql.lineage import refuse_if_shared
 from holdfast.journal.sql.runs import (
     OUTCOMES,
     lock,
@@ -72,6 +73,7 @@ _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name
 def subscribe(
     store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
 ) -> Consumer:
+    refuse_if_shared(store, run)
     lock(store, run)
     now = store.now().parameters
     holder = store.row(_HOLDER, run=run.id, name=name, **now)
