@@ -8,6 +8,7 @@ holdfast` costs milliseconds.
 - `policy`: Token-in token-out clients for inference engines.
 - `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
 - `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
+- `vllm_server`: A vLLM that is started here: `holdfast serve --engine vllm`.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
 - `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
 - `tasks`: Tasks from anywhere: files, tables, data sets by name, functions, values of Python.

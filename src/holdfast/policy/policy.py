@@ -100,6 +100,8 @@ class Completion(Struct, frozen=True, gc=False):
     """Of the tokens from the request's `experts_from` to the last but one."""
     reasoning_tags: tuple[str, ...] = ()
     """Between which the message's reasoning was part of its content."""
+    dialect: str = ""
+    """The HTTP interface of the engine that ended it."""
 
 
 class Policy(Protocol):

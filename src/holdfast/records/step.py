@@ -122,6 +122,8 @@ class Generated(_Record, frozen=True, tag=2):
     reasoning_tags: tuple[str, ...] = ()
     """Between which its reasoning was part of the content that a chat engine sent; (): it was not.
     """
+    dialect: str = ""
+    """The HTTP interface of the engine that ended it, as `--dialect` names it."""
 
     @property
     def finish_reason(self) -> str:

@@ -177,7 +177,8 @@ class WeightWorker:
             tensors |= load_file(file)
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
             load(self.model_runner.model, self.vllm_config.model_config, tensors.items())
-        self.model_runner.reset_lora_state()
+        if hasattr(self.model_runner, "reset_lora_state"):  # vLLM 0.26 has none.
+            self.model_runner.reset_lora_state()
         return len(tensors)
 
 

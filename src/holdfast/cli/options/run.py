@@ -2,6 +2,7 @@
 
 import argparse
 
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 
 CLUSTER = "use a cluster (needs a journal on PostgreSQL)"
@@ -36,6 +37,7 @@ def whole_run(run: argparse.ArgumentParser, *, needs_name: bool = True) -> None:
     options.RUN.add_to(run, required=needs_name)
     for option in (options.POLICY, options.MODEL, options.JOURNAL):
         option.add_to(run)
+    add_vllm(run)
     options.add_group(run, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     for title, listed in options.SUBJECTS.items():
         options.add_group(run, title, listed)

@@ -3,6 +3,7 @@
 import argparse
 
 from holdfast.cli.options.run import CLUSTER
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 from holdfast.engine.option_kinds import POSITIVE, SECONDS, Number, Whole
 from holdfast.engine.options import KEEP_INTERRUPTED, Option, add_group, switch
@@ -342,6 +343,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     )
     for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
         option.add_to(train)
+    add_vllm(train)
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 

@@ -88,7 +88,10 @@ class SampleCall:
             else:
                 endpoint.breaker.record_success()
                 return self._sampled.completion(
-                    model=self._replicas.model, tries=self._tries, seconds=self._seconds_taken()
+                    model=self._replicas.model,
+                    tries=self._tries,
+                    seconds=self._seconds_taken(),
+                    dialect=endpoint.dialect.kind,
                 )
 
     # --- one try

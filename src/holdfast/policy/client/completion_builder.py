@@ -286,7 +286,9 @@ class CompletionBuilder:
         if self._stated is not None or self.fresh:
             self._used, self._stated = self._used + self._try_usage, None
 
-    def completion(self, *, model: str, tries: int, seconds: float) -> Completion:
+    def completion(
+        self, *, model: str, tries: int, seconds: float, dialect: str = ""
+    ) -> Completion:
         assert self.finish_reason is not None, "a completion ends for a reason"
         self._cover()
         return Completion(
@@ -303,6 +305,7 @@ class CompletionBuilder:
             usage=self.usage,
             experts=self.experts,
             reasoning_tags=self.reasoning_tags,
+            dialect=dialect,
         )
 
 

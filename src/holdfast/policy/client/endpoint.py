@@ -9,7 +9,8 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +21,13 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
-from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
+from holdfast.policy.client.probe import (
+    UNREACHABLE,
+    describe_error,
+    find_sampling_fault,
+    patiently,
+    sanitize,
+)
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
@@ -33,7 +40,7 @@ from holdfast.policy.dialects.dialect import (
     Seeds,
     ServedModel,
     add_extra,
-    ask_fields,
+    fields_of,
     remove_echo,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
@@ -46,6 +53,7 @@ from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
     ContextOverflow,
+    EndpointDown,
     EngineUnavailable,
     PolicyError,
     PolicyRefused,
@@ -67,11 +75,8 @@ _TOO_LONG = re.compile(
 )
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _WANTS_NEWER_LIMIT = re.compile(rf"(?is)\b{_LIMIT}\b.*\buse\b.*\b{_NEWER_LIMIT}\b")
-_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
-_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
 _MAX_ERROR_BYTES = 1 << 20
-_MAX_MESSAGE_CHARS = 1_000
 _EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
@@ -93,12 +98,6 @@ class Denied(PolicyRefused):
         self.status = status
         self.answered = message
         """The message without the remedy."""
-
-
-def _sanitize(message: str) -> str:
-    """An engine's message without secrets. It may quote an image, or the address of one, whose
-    query may be a signature."""
-    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 class Endpoint:
@@ -139,6 +138,8 @@ class Endpoint:
         """The weights that it must have to get calls."""
         self.bring_up_to_date: Callable[[], Awaitable[str | None]] | None = None
         """Gives it the expected weights if it has others; returns why it could not, if so."""
+        self.caveat = ""
+        """What is lost by the dialect that it speaks, in a line for people."""
         self.adapter = ""
         """The name under which it serves the weights, where they are an adapter of its model."""
         self.requested: Counter[str] = Counter()
@@ -230,34 +231,38 @@ class Endpoint:
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """The response to one small request; None if it gives none."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         try:
-            return await self.send("GET" if body is None else "POST", path, body)
+            return await self.send_patiently("GET", path)
+        except EndpointDown:
+            raise
         except UNREACHABLE:
             return None
 
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
-        try:
-            await self.send("POST", path, {})
-        except (BadRequest, Truncated):
-            return True
-        except UNREACHABLE:
-            return False
-        return True
+    async def send_patiently(
+        self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
+    ) -> bytes:
+        """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
+        says nothing about what an engine has."""
+        send = partial(self.send, method, path, body, seconds=seconds)
+        return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
         """The response to one small request; raises for a status other than 200."""
-        is_ours = self.described.owned_by == "holdfast"
+        is_ours = self.described.owner in ("holdfast", "vllm")
         # Neither the token of a server of this user's nor the user's key tells whether the server
         # at this port takes it.
         if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
-            with suppress(PolicyRefused):
-                headers = {"Authorization": f"Bearer {token}"}
+            headers = {"Authorization": f"Bearer {token}"}
+            try:
                 return await self._send_with(headers, method, path, body, seconds=seconds)
+            except Denied as error:
+                if error.status not in (401, 403):
+                    raise
         return await self._send_with({}, method, path, body, seconds=seconds)
 
     async def _send_with(
@@ -318,7 +323,10 @@ class Endpoint:
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
-        fields = await ask_fields(self, self.dialect.version_path)
+        try:
+            fields = fields_of(await self.send("GET", self.dialect.version_path))
+        except UNREACHABLE:
+            return None
         version = fields.get("weight_version")
         return version if isinstance(version, str) else None
 
@@ -409,7 +417,7 @@ class Endpoint:
         self, error: InvalidAnswer | EngineError, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineError):
-            return self._status_error(error.status, _sanitize(str(error)), {})
+            return self._status_error(error.status, sanitize(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE_CHARS].decode("utf-8", "replace"))[:_EVIDENCE_CHARS]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
@@ -469,7 +477,7 @@ class Endpoint:
     def _response_error(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._status_error(status, _sanitize(_message(body)), headers)
+        return self._status_error(status, sanitize(_message(body)), headers)
 
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
@@ -581,7 +589,7 @@ def _message(body: bytes) -> str:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
-        return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
+        return body[:_EVIDENCE_CHARS].decode("utf-8", "replace") or "(no body)"
 
 
 def _check_key(api_key: str | None) -> str | None:

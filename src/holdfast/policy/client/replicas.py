@@ -166,6 +166,9 @@ class EnginePolicy:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.breaker.trip()
         self._agree()
+        for endpoint in self.endpoints:
+            if endpoint.introduce is None and endpoint.caveat:
+                self.notify(endpoint.caveat)
         await self._compare_models()
 
     async def _compare_models(self) -> None:
@@ -225,6 +228,8 @@ class EnginePolicy:
             await discover(endpoint, self._dialect)
         except HoldfastError as error:
             return str(error)
+        if endpoint.caveat:
+            self.notify(endpoint.caveat)
         if endpoint.dialect.has_tokens != like.dialect.has_tokens:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
         mode = endpoint.logprobs_mode

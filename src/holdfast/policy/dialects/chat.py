@@ -72,7 +72,7 @@ class Chat(Dialect):
     has_tokens = False
     lacks = ("routed_experts",)
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
         """True for everything: this is the last dialect that is tried."""
         return True
 

@@ -160,19 +160,16 @@ class UnknownEngine(Protocol):
     described: ServedModel
     seeds: Seeds
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """Its answer to one small request; None if it gives none."""
-        ...
-
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         ...
 
 
-async def ask_fields(engine: UnknownEngine, path: str) -> dict[str, object]:
-    """The JSON object at a path; empty if there is none."""
+def fields_of(raw: bytes | None) -> dict[str, object]:
+    """The JSON object of an answer; empty if it is none."""
     try:
-        fields = msgspec.json.decode(await engine.ask(path) or b"null")
+        fields = msgspec.json.decode(raw or b"null")
     except UNREADABLE:
         return {}
     return fields if isinstance(fields, dict) else {}
@@ -197,9 +194,13 @@ class Dialect:
     """Where the engine may say which version its weights have."""
     no_route: ClassVar[tuple[int, ...]] = (404, 405)
     """The statuses of a path that the engine does not have."""
+    is_optional: ClassVar[bool] = False
+    """Whether engines of its kind may have it switched off."""
+    offers: ClassVar[str] = ""
+    """What an engine of this kind that speaks another dialect does not give; "": nothing."""
 
-    async def is_spoken_by(self, engine: UnknownEngine) -> bool:
-        """Whether the engine is of this kind, by a feature that only this kind has."""
+    async def may_be_spoken_by(self, engine: UnknownEngine) -> bool:
+        """Whether it is worth a try, by what the engine calls itself."""
         raise NotImplementedError
 
     async def describe(self, engine: UnknownEngine) -> None:

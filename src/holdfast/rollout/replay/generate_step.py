@@ -259,6 +259,7 @@ async def build_step(
         tools=_tools_to_record(session, turn),
         experts=await _keep_experts(session, speaker, turn, completion),
         reasoning_tags=completion.reasoning_tags,
+        dialect=completion.dialect,
     )
 
 

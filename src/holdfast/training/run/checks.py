@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
+from holdfast.engine.connect import EngineAddress
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.select import BYTES
@@ -103,11 +104,16 @@ def check_device(name: str) -> None:
         raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
 
 
-def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) -> None:
+def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddress) -> None:
     """Raises where not even weights, gradients and optimizer fit; activations come on top of it.
-    `has_engine`: the embedded engine holds the model, too."""
-    needed = memory_needed(count_parameters(folder), settings, has_engine=has_engine)
+    An engine that is started here holds the model, too."""
+    parameters = count_parameters(folder)
+    needed = memory_needed(parameters, settings, has_engine=not address.urls)
     free = free_memory(settings.device)
+    vllm = None if address.urls else address.vllm
+    if free is not None and vllm is not None and vllm.memory and settings.device != "cpu":
+        total = total_memory(settings.device)
+        check_shares(total, free, needed, parameters * _bytes_of(vllm.dtype), share=vllm.memory)
     if free is not None and needed > free:
         where = "memory" if settings.device == "cpu" else f"memory on {settings.device}"
         raise UsageError(
@@ -115,6 +121,31 @@ def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) 
             f"{free / 1e9:.1f} GB are free: train a LoRA adapter (--lora-rank 16), use --dtype "
             "bfloat16, or a smaller model"
         )
+
+
+def check_shares(total: int, free: int, trainer: int, engine: int, *, share: float) -> None:
+    """Whether a trainer and an engine fit on one GPU, in bytes. `engine`: its weights; it needs
+    room for its cache, too."""
+    for_engine = int(total * share)
+    left = free - for_engine
+    if engine < for_engine and trainer <= left:
+        return
+    raise UsageError(
+        f"the GPU has {total / 1e9:.1f} GB, {free / 1e9:.1f} of them free: the engine's share "
+        f"({100 * share:.0f} %, --engine-memory) is {for_engine / 1e9:.1f} GB and has to hold "
+        f"{engine / 1e9:.1f} GB of weights and a cache; the trainer's is {max(left, 0) / 1e9:.1f} "
+        f"GB and has to hold at least {trainer / 1e9:.1f}: change the share, train a LoRA adapter "
+        "(--lora-rank 16), use --dtype bfloat16, or name an engine on another GPU (--policy URL)"
+    )
+
+
+def _bytes_of(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def total_memory(device: str) -> int:
+    number = device.partition(":")[2]
+    return int(torch.cuda.mem_get_info(int(number) if number else None)[1])
 
 
 def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bool) -> int:

@@ -1,5 +1,5 @@
-"""The engines of a training: those at its addresses, or the embedded one, which serves the weights
-in force whenever it starts."""
+"""The engines of a training: those at its addresses, or one that is started here, which serves the
+weights in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.open_run import TRAINED_MODEL
@@ -41,11 +42,14 @@ class TrainingEngine:
         log: Path,
         log_requests: bool = False,
         report: Callable[[str], None],
+        vllm: VllmSettings | None = None,
     ):
         self._report = report
         self._more = ("--log-requests",) if log_requests else ()
         options = self._options(version.name)
-        self._engine = EmbeddedEngine(version.path, log=log, options=options, report=report)
+        self._engine = EmbeddedEngine(
+            version.path, log=log, options=options, report=report, vllm=vllm
+        )
 
     @property
     def url(self) -> str:
@@ -93,7 +97,7 @@ class TrainingEngines:
         log: Path,
         report: Callable[[str], None],
     ):
-        """`log`: of the embedded engine."""
+        """`log`: of the engine that is started here."""
         self._plan = plan
         self._settings = settings
         self._model = model
@@ -130,7 +134,11 @@ class TrainingEngines:
                 yield ServedWeights(connection, sync, sync.publish)
             return
         engine = TrainingEngine(
-            version, log=self._log, log_requests=self._settings.log_requests, report=self._report
+            version,
+            log=self._log,
+            log_requests=self._settings.log_requests,
+            report=self._report,
+            vllm=self._address.vllm,
         )
         async with engine.serve():
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))
