@@ -164,8 +164,9 @@ def test_a_loss_that_raises_is_named_with_its_line():
     def mine(batch, objective):
         raise ValueError("wrong")
 
-    with pytest.raises(HoldfastError, match=r"mine failed at .*test_checks\.py:\d+: ValueError"):
+    with pytest.raises(LossFailed, match=r"mine failed at .*test_checks\.py:\d+: ValueError") as no:
         checked_loss(mine)(None, None)
+    assert 'raise ValueError("wrong")' in no.value.traceback
 
 
 @pytest.mark.parametrize(

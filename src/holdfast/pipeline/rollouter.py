@@ -115,7 +115,7 @@ class Rollouter:
 
 
 async def _never_says(endpoint: Endpoint) -> bool:
-    """Whether it is up, and has no version to tell: one that is down tells none either."""
+    """Whether an engine is up and never reports a version. One that is down reports none either."""
     try:
         await endpoint.models()
     except UNREACHABLE:

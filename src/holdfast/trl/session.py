@@ -33,7 +33,7 @@ from holdfast.trl.rows import sampling_of
 
 
 class TrlOptions(Struct, frozen=True, kw_only=True):
-    """What a user says about the rollouts. Raises `UsageError`; nothing is opened."""
+    """The user's options for the rollouts. Raises `UsageError`; opens nothing."""
 
     rollout: object
     scorer: PointScorer | GroupScorer | None

@@ -19,13 +19,13 @@ from holdfast.weights.version import WeightsNotTaken
 SWITCH_SECONDS = 60.0
 """For a request that moves no weights."""
 UPDATE_SECONDS = 600.0
-"""For one that does: a large model takes minutes to read."""
+"""Seconds for an engine that reads a model; large models take minutes."""
 NO_ROUTE = (403, 404, 405, 501)
 DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """By what it calls itself."""
+    """The kind of engine, by its own name."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -60,9 +60,9 @@ class Replica:
         self.release = ""
         """The engine's version number, once it was described."""
         self.dtype = ""
-        """Of its model, where it says so."""
+        """The data type of its model, if it reports one."""
         self.device = ""
-        """cpu or cuda, where it says so."""
+        """cpu or cuda, if it reports one."""
         self.transfer = TransferBackend.NONE
         self.workers: tuple[Device, ...] = ()
         """Of a vLLM with our worker extension: where each of its workers computes."""

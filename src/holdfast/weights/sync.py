@@ -79,7 +79,7 @@ class WeightSync:
         """Replicas whose weights are not known to be whole, with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Those that were started anew for the present version: once is enough."""
+        """Replicas that were restarted for the current version, once at most."""
         self._version: WeightFolder | None = None
         self._is_first = False
         self.times = UpdateTimes()
@@ -294,7 +294,8 @@ class WeightSync:
             )
 
     def _fail(self, replica: Replica, why: str, *, is_whole: bool) -> None:
-        """It gets no calls. Those that it was at go on elsewhere, or when it is back."""
+        """The replica gets no more calls. Those that it was working on continue elsewhere, or when
+        it is back."""
         endpoint = replica.endpoint
         self._suspects[replica] = why
         if not is_whole:
@@ -338,7 +339,7 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Why it has to be started anew first; None if it need not, or was."""
+        """Why the replica must be restarted first; None if it need not, or has been."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         told = await replica.endpoint.version()

@@ -60,7 +60,7 @@ class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What is sent, in its order; `handle`: where it is, in shared memory."""
+    """What is sent, in its order; `handle`: where it is in shared memory."""
 
     names: list[str]
     dtype_names: list[str]

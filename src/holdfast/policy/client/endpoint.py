@@ -184,7 +184,7 @@ class Endpoint:
 
     @property
     def model_name(self) -> str:
-        """What a request has to ask for."""
+        """The model's name in requests."""
         return self.adapter or self.model
 
     def add_try(self, attempt: "Interruptible") -> None:
@@ -333,7 +333,8 @@ class Endpoint:
     # --- samples
 
     async def check_taken(self, attempt: Request) -> None:
-        """Raises what the engine refuses a request with; one that it takes is ended at once."""
+        """Raises the error with which the engine refuses a request. A request that it accepts is
+        ended at once."""
         async with self._post(attempt):
             return
 
@@ -570,10 +571,8 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
 
 
 def base_url(url: str) -> str:
-    """The address of an API: without a path it stands for its `/v1`, with one it is taken as it is.
-
-    `http://host/v1` is written `http://host`, so that one API has one address.
-    """
+    """The base address of an API. Without a path, `/v1` is added; with one, it stays as it is.
+    `http://host/v1` is written `http://host`, so that each API has one address."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))

@@ -44,7 +44,7 @@ from holdfast.records.step import VersionSource, VersionSpan
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""Load of a replica, relative to the average, above which another one is chosen."""
+"""The load of a replica, relative to the average, above which another one is chosen."""
 DRAIN_POLL_SECONDS = 0.05
 CLOSED = (
     "the policy is closed (its `async with` block is over, or `aclose` was called): make another "
@@ -95,13 +95,13 @@ class EnginePolicy:
             raise UsageError("the policy names the same address twice")
         self._is_closed = False
         self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
-        """The one that it is used by."""
+        """The event loop that uses it."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self.clock)
         self.holds = CallHolds()
         """While one is in effect, no try begins and nothing is admitted."""
         self.published: set[str] = set()
-        """Versions of the weights that a replica may have; none: whichever it has."""
+        """The versions of the weights that a replica may have; empty: any."""
 
     def _endpoint(self, url: str) -> Endpoint:
         endpoint = Endpoint(
@@ -204,8 +204,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes anew what belongs to an event loop, if another one than before runs now; False
-        where that one is not done with it."""
+        """Makes new sessions and locks if another event loop runs now. False if the old loop still
+        uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -393,15 +393,15 @@ class EnginePolicy:
             endpoint.weights = version
 
     def expect(self, version: str) -> None:
-        """From now on, replicas have to have `version`. A call that is under way may still end with
-        one that was expected before."""
+        """From now on, replicas must have `version`. A call under way may still end with a version
+        that was expected before."""
         self.published.add(version)
         for endpoint in self.endpoints:
             endpoint.expected_version = version
 
     def check_versions(self, endpoint: Endpoint, spans: Sequence[VersionSpan]) -> None:
-        """Raises `BadAnswer` for tokens of weights that nobody published: their engine was started
-        anew, or is somebody else's, too. It gets no calls until it has the right ones."""
+        """Raises `BadAnswer` for tokens of unpublished weights: their engine was restarted, or
+        others use it, too. It gets no calls until it has the right weights."""
         for span in spans:
             if span.source is VersionSource.ENGINE and span.version not in self.published:
                 endpoint.breaker.trip()

@@ -183,7 +183,7 @@ class Dialect:
     has_tokens: ClassVar[bool] = True
     """Whether it has ids and logprobs: without them, there is no training."""
     administers: ClassVar[str] = ""
-    """The engine whose routes it has for the switch to other weights; "": none that is known."""
+    """The engine whose routes switch the weights; "": unknown."""
     lacks: ClassVar[tuple[str, ...]] = ()
     """Parameters of `Sampling` that the engine does not have."""
     takes_structure: ClassVar[bool] = True
@@ -341,8 +341,8 @@ def _detail(details: Raw, name: str) -> int:
 
 
 def chat_usage(found: Raw) -> Usage | None:
-    """What a chat API says. They differ in names and shapes, so that what cannot be read is not
-    counted, and refuses nothing."""
+    """The usage that a chat API reports. APIs differ in names and shapes, so unreadable usage is
+    not counted, and no error."""
     try:
         fields = msgspec.json.decode(found)
     except UNREADABLE:
@@ -458,7 +458,7 @@ def openai_fields(request: Request) -> dict[str, object]:
 
 
 def altering_fields(sampling: Sampling) -> dict[str, object]:
-    """What vLLM, SGLang and Fireworks have the same names for; None: it changes nothing."""
+    """Parameters with the same names in vLLM, SGLang and Fireworks; None leaves them out."""
     return {
         "min_p": sampling.min_p or None,
         "presence_penalty": sampling.presence_penalty or None,

@@ -19,6 +19,7 @@ from holdfast.records.foreign import frames_of, headline_of, readable
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
+from holdfast.rollout.code.load import format_error
 from holdfast.training.computation import Loss
 from holdfast.training.model.memory import free_memory
 from holdfast.training.objective.losses import LossParts, TokenBatch
@@ -72,7 +73,8 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def count_parameters(folder: Path) -> int:
-    """By the headers of its files alone. Raises `UsageError` for a file that is damaged."""
+    """The number of parameters, from the headers of the model's files. Raises `UsageError` for a
+    damaged file."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -175,7 +177,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """What is to be said of held-out tasks that are trained on; "" if none is."""
+    """A warning about held-out tasks that are also trained on; "" without any."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:
@@ -187,7 +189,7 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises where the distribution that is sampled would not be the one that is trained."""
+    """Raises if the sampled distribution would differ from the trained one."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -223,7 +225,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises where an engine says that its tokens are others than those of `model`."""
+    """Raises if an engine reports other tokens than those of `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"
@@ -252,6 +254,10 @@ def _vocabulary(path: Path) -> object:
 
 class LossFailed(HoldfastError):
     """A loss of the user's own raised, or returned something else than a loss."""
+
+    def __init__(self, message: str, traceback: str = ""):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 def loss_file(loss: Loss) -> str:
@@ -296,7 +302,8 @@ def checked_loss(loss: Loss) -> Loss:
             frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
             raise LossFailed(
-                f"the loss {name} failed at {where}: {headline_of(error):.300}"
+                f"the loss {name} failed at {where}: {headline_of(error):.300}",
+                format_error(error),
             ) from readable(error)
         if not _is_loss(found):
             raise LossFailed(

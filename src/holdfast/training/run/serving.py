@@ -28,7 +28,7 @@ from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 MODEL = TRAINED_MODEL
-"""What the engine calls the model, whatever the folder of the version is called."""
+"""The engine's name for the model, whatever the folder of the version is called."""
 
 
 class TrainingEngine:
@@ -110,7 +110,7 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Those that run already are checked before anything is written."""
+        """Checks engines that are already running, before anything is written."""
         if not self._address.urls:
             yield
             return

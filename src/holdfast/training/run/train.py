@@ -85,13 +85,13 @@ from holdfast.training.settings import (
 from holdfast.training.trainer import Trainer
 
 Tasks = object
-"""Whatever `holdfast.read_tasks` takes: a path, a name, a list, a function."""
+"""Anything that `holdfast.read_tasks` takes: a path, a name, a list, a function."""
 POLL_SECONDS = 0.1
 OpenBatches = Callable[[Journal, Consumer, EpochStream, TrainingSettings], BatchSource]
 
 
 class Assembly(Struct, frozen=True):
-    """What a training is put together from."""
+    """The parts of a training."""
 
     open_batches: OpenBatches = Batches
     """By default one batch after the other, each sampled by the newest weights."""
@@ -389,7 +389,7 @@ class _Training:
         await self._journal.annotate_run(run, command=command, training=self._record.text)
 
     async def _catch_up(self, run: Run) -> None:
-        """What the run had been trained on before is trained again."""
+        """Trains again what the run had been trained on before."""
         if self._record.is_catching_up:
             self._record = structs.replace(self._record, is_catching_up=False)
             await self._write_record(run)
@@ -468,7 +468,8 @@ class _Training:
         return await rollouts.work()
 
     async def _until_sealed(self, run: Run) -> None:
-        """Another process works on the run; this one has an end to wait for, too."""
+        """Waits until another process, which works on the run, has sealed it, or until the end that
+        this process has itself."""
         changes = self._journal.changes
         while not self._stop.requested:
             seen = changes.count
