@@ -11,7 +11,7 @@ from msgspec import structs
 
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.connect import EngineAddress
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
 from holdfast.training.model import memory
@@ -22,8 +22,8 @@ from holdfast.training.run.checks import (
     check_device,
     check_loss,
     check_memory,
-    check_shares,
     check_model,
+    check_shares,
     checked_loss,
     count_parameters,
     describe_shared,
