@@ -30,6 +30,7 @@ class ScorerHome(Struct, frozen=True, kw_only=True):
 
     home: FunctionHome
     name: str
+    """In its module; before that of a reward function of verl or TRL, its framework."""
     fingerprint: str = ""
     """Of its code; "" where it cannot be another: on the same machine."""
 

@@ -1,0 +1,136 @@
+"""Scorers of text: `Exact`, `Contains`, `Regex` and `Choice`."""
+
+import re
+
+from holdfast.engine.scoring.scorer import Score, shown
+from holdfast.records.errors import UsageError
+from holdfast.scorers.answers import ReadyScorer, answer_in, check_pattern, scored, texts_of
+
+NEAR = 30
+"""Characters behind the word "answer" in which a choice is looked for."""
+
+
+class Exact(ReadyScorer, frozen=True):
+    """1 if the answer is the ground truth, without the white space around both.
+
+    `answer`: a regular expression; its last match in the reply is the answer (its first group, if
+    it has one). Without it, the whole reply is. If the ground truth is a list, any text is right.
+    """
+
+    IS_ITS_IDENTITY = True
+    answer: str = ""
+    ignore_case: bool = False
+
+    def score(self, reply: str, ground_truth: object) -> Score:
+        answer = answer_in(reply, self.answer)
+        texts = texts_of(ground_truth, scorer="Exact")
+        return scored(answer is not None and _is_in(answer, texts, self.ignore_case), answer)
+
+    def check_ground_truth(self, ground_truth: object) -> None:
+        texts_of(ground_truth, scorer="Exact")
+
+
+def _is_in(answer: str, texts: list[str], ignore_case: bool) -> bool:
+    if ignore_case:
+        return answer.casefold() in [text.casefold() for text in texts]
+    return answer in texts
+
+
+class Contains(ReadyScorer, frozen=True):
+    """1 if the reply contains the ground truth as words of its own: 42 is not in "142".
+
+    Of a list, any text will do; with `all`, the reward is the share of texts that it contains."""
+
+    IS_ITS_IDENTITY = True
+    ignore_case: bool = False
+    all: bool = False
+
+    def score(self, reply: str, ground_truth: object) -> Score:
+        texts = texts_of(ground_truth, scorer="Contains")
+        flags = re.IGNORECASE if self.ignore_case else 0
+        held = [text for text in texts if re.search(_as_words(text), reply, flags)]
+        return scored(len(held) / len(texts) if self.all else bool(held), ", ".join(held) or None)
+
+    def check_ground_truth(self, ground_truth: object) -> None:
+        texts_of(ground_truth, scorer="Contains")
+
+
+def _as_words(text: str) -> str:
+    """Not within a word or a number: neither 1.42 nor 42.5 contains 42."""
+    return rf"(?<!\w)(?<!\d[.,]){re.escape(text)}(?!\w)(?![.,]\d)"
+
+
+class Regex(ReadyScorer, frozen=True):
+    """1 if the regular expression matches somewhere in the reply.
+
+    `pattern`: the expression; without it, the task's ground truth is one."""
+
+    IS_ITS_IDENTITY = True
+    pattern: str = ""
+
+    def score(self, reply: str, ground_truth: object) -> Score:
+        match = re.search(self._pattern(ground_truth), reply)
+        return scored(match is not None, match[0] if match else None)
+
+    def _pattern(self, ground_truth: object) -> str:
+        if self.pattern:
+            return self.pattern
+        if not isinstance(ground_truth, str) or not ground_truth:
+            raise UsageError(
+                "Regex() takes the ground_truth as its regular expression, which is no text: "
+                f"{shown(ground_truth)}; or write Regex(PATTERN)"
+            )
+        check_pattern("the ground_truth of Regex()", ground_truth)
+        return ground_truth
+
+    def check_ground_truth(self, ground_truth: object) -> None:
+        self._pattern(ground_truth)
+
+
+class Choice(ReadyScorer, frozen=True):
+    """1 if the reply chooses the right one of several labelled choices.
+
+    The choice is the label behind the last "answer" ("The answer is B"); without that word, the
+    only label in the reply. A reply that names several has chosen none. `labels`: one character
+    each. The ground truth is a label, or the number of a choice, counted from 0. `answer`: as of
+    `Exact`.
+    """
+
+    IS_ITS_IDENTITY = True
+    labels: str = "ABCD"
+    answer: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise UsageError(f"Choice: labels are different characters, not {self.labels!r}")
+
+    def score(self, reply: str, ground_truth: object) -> Score:
+        label = self._chosen(reply)
+        return scored(label == self._label(ground_truth), label)
+
+    def _chosen(self, reply: str) -> str | None:
+        if self.answer:
+            return answer_in(reply, self.answer)
+        label = re.compile(rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])")
+        said = [
+            match[0]
+            for word in re.finditer(r"(?i)answer", reply)
+            if (match := label.search(reply, word.end(), word.end() + NEAR))
+        ]
+        named = said[-1:] or sorted(set(label.findall(reply)))
+        return named[0] if len(named) == 1 else None
+
+    def _label(self, ground_truth: object) -> str:
+        if isinstance(ground_truth, str) and ground_truth in tuple(self.labels):
+            return ground_truth
+        is_number = isinstance(ground_truth, int) and not isinstance(ground_truth, bool)
+        if is_number and 0 <= ground_truth < len(self.labels):  # type: ignore[operator]
+            return self.labels[ground_truth]  # type: ignore[index]
+        raise UsageError(
+            f"Choice wants a ground_truth that is one of {', '.join(self.labels)}, or the number "
+            f"of one, not {shown(ground_truth)}; other choices: Choice({self.labels + '…'!r})"
+        )
+
+    def check_ground_truth(self, ground_truth: object) -> None:
+        self._label(ground_truth)
