@@ -12,11 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles pins clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/python scripts/demo.py
 
 # Two trainings, one of them killed at random, that end with the same bits. SEED: of the kills.
 learn: $(VENV)/installed
-	$(BIN)/python examples/learn.py $(if $(SEED),--seed $(SEED))
+	$(BIN)/python scripts/learn.py $(if $(SEED),--seed $(SEED))
 
 test: $(VENV)/installed
 	scripts/system.sh

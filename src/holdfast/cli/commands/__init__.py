@@ -1,5 +1,6 @@
 """One module for each command.
 
+- `init`: `holdfast init`: a small project to begin with.
 - `run`: `holdfast run`: everything is checked before anything is done.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
 - `supervision`: what `--cluster` and `gateway --workers` share: other processes do the work.

@@ -6,7 +6,7 @@ has its framework before it: `verl:compute_score`.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +39,7 @@ class RewardFunction:
 
     IS_ITS_IDENTITY = True
 
-    def __init__(self, function: Callable[..., Any], framework: str):
+    def __init__(self, function: Any, framework: str):
         self.function = function
         self.identity = framework
         self.__name__ = getattr(function, "__name__", type(function).__name__)
