@@ -152,17 +152,16 @@ def _has(value: object, *methods: str) -> bool:
 # --- the name
 
 
-def name_from(name: str | None, rollout: object, tasks: object) -> str:
-    """The run's name; where none is given, that of the rollout and of the file or function that
-    its tasks come from: the same call has the same name, and goes on with the same run."""
-    if name is not None:
-        return name
-    parts = [_called(rollout)]
+def series_from(rollout: object, tasks: object) -> str:
+    """What runs without a name are called: after the rollout, and the file or function that its
+    tasks come from. A source that is called `tasks` says no more, and is left out."""
+    parts = [rollout if isinstance(rollout, str) else _called(rollout)]
     if isinstance(tasks, str | PurePath):
         parts.append(_stem(str(tasks)))
     elif callable(tasks):
         parts.append(_called(tasks))
-    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")[:200] or "run"
+    told = [part for part in parts if part != "tasks"]
+    return re.sub(r"[^\w.-]+", "-", "-".join(told)).strip("-.")[:190] or "run"
 
 
 def _called(value: object) -> str:

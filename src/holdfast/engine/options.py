@@ -490,6 +490,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 # --- when the run exists already
 
 NEW = switch("new", "begin another run: NAME-2, NAME-3, …")
+FRESH = switch("fresh", "the same as --new: sample everything anew, and reuse nothing")
 ACCEPT_CHANGES = switch(
     "accept-changes", "go on although tasks, sampling or code changed, and record the change"
 )
@@ -499,7 +500,12 @@ MODEL = Option(
     metavar="NAME",
     is_common=True,
 )
-RUN = Option("run", "give the run this name", metavar="NAME", is_common=True)
+RUN = Option(
+    "run",
+    "give the run this name (default: after the file, with a number: agent-1)",
+    metavar="NAME",
+    is_common=True,
+)
 JOIN = switch("join", "work on a run beside its live workers")
 RETRY_FAILED = switch(
     "retry-failed",

@@ -115,6 +115,8 @@ class RunReport(Struct):
     """Turns of engines that do not say how many tokens they had."""
     cost: Cost | None = None
     """By the user's table of prices."""
+    reused: dict[str, int] = {}
+    """How many trajectories other runs had sampled already, by their names."""
     removed: int = 0
     """Trajectories of tasks that were removed: they count in `usage` and `cost`, and nowhere else.
     """
@@ -238,6 +240,8 @@ async def _read_traceback(journal: Journal, trajectory: int, cause: RootCause) -
 
 
 def _add(report: RunReport, summary: Summary) -> None:
+    if summary.reused:
+        report.reused[summary.reused] = report.reused.get(summary.reused, 0) + 1
     report.turns += summary.turns
     report.sampled_tokens += summary.sampled_tokens
     report.uncounted_turns += summary.uncounted_turns
@@ -332,6 +336,7 @@ def as_text(
             f"{report.groups_kept} of {many(report.groups, 'group')} kept, "
             f"{report.groups_dropped} dropped"
         ),
+        *(f"  {count:,} reused from {run}" for run, count in report.reused.items()),
         *_usage_lines(report),
         *_nothing_generated(report),
     ]

@@ -235,6 +235,16 @@ class Journal(Protocol):
         ...
 
     async def find_run(self, name: str) -> Run | None: ...
+    async def find_series(self, name: str) -> list[Run]:
+        """The runs of a series, the oldest first."""
+        ...
+
+    async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
+        """Those of `others` of which nobody consumes anything, in whichever run: from now on, the
+        run may have trajectories of theirs. Of runs that share trajectories, only one can ever be
+        consumed: no trajectory is delivered twice."""
+        ...
+
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
     ) -> Run:
@@ -411,7 +421,8 @@ class Journal(Protocol):
     async def subscribe(
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
     ) -> Consumer:
-        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`."""
+        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`. `UsageError`
+        where a run that shares trajectories with this one has a consumer."""
         ...
 
     async def renew(self, consumer: Consumer) -> None:

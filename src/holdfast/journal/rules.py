@@ -108,6 +108,14 @@ def consumed_run(run: Run, name: str, *, holder: str, seconds: float) -> Consume
     )
 
 
+def shared_and_consumed(run: Run, other: Run, consumer: str) -> UsageError:
+    return UsageError(
+        f"run {run.spec.name!r} shares trajectories with {other.spec.name!r}, which consumer "
+        f"{consumer!r} has: they would be delivered twice; consume that run, or sample this one "
+        "anew (--fresh; from Python: new=True)"
+    )
+
+
 def lease_lost(consumer: Consumer) -> LeaseLost:
     return LeaseLost(
         f"another process has taken consumer {consumer.name!r} of run "
@@ -205,6 +213,9 @@ def amended_spec(recorded: RunSpec, spec: RunSpec) -> RunSpec:
         tags=recorded.tags,
         command=spec.command or recorded.command,
         training=recorded.training,
+        series=recorded.series,
+        fresh=recorded.fresh,
+        lineage=recorded.lineage,
     )
 
 

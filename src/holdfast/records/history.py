@@ -31,6 +31,7 @@ from holdfast.records.step import (
     Record,
     Refilled,
     Reopened,
+    Reused,
     Scored,
     ScoringFailed,
     Snapshotted,
@@ -129,6 +130,8 @@ class History:
         self.used: UsageByModel = {}
         """All that was ever sampled, by model: what is history and no part of the data, and what a
         judge used, too."""
+        self.reused = ""
+        """The run that sampled it, where that was another one."""
         self.records = 0
         for record in records:
             self.take(record)
@@ -270,6 +273,9 @@ class History:
                 self.scored = record
                 for model, usage in judge_usage(record.details).items():
                     self._use(model, usage)
+            case Reused():
+                self.reused = record.run
+                self.used = {}
             case ScoringFailed():
                 self.scoring_failures.append(record.failure)
                 if record.final and self.finished is not None:

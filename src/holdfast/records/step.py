@@ -390,6 +390,15 @@ class CallRefused(_Record, frozen=True, tag=20):
     """The id of the answer that the agent got when it asked again; "" while it did not."""
 
 
+class Reused(_Record, frozen=True, tag=21):
+    """All before it was recorded in another run, which sampled the same before. Nothing of it was
+    used, or paid for, in this run."""
+
+    run: str
+    """As it was called then."""
+    at: float
+
+
 Record = (
     AttemptStarted
     | Generated
@@ -410,6 +419,7 @@ Record = (
     | Called
     | Entered
     | CallRefused
+    | Reused
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

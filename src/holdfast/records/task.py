@@ -1,7 +1,8 @@
 """Task: one row of a data set, and how rows become tasks.
 
-Ids are given, or derived from the row's content plus its ordinal among equal rows: two rows with
-the same content stay two tasks, and inserting an unrelated row renames nothing.
+Ids are given, or derived from what a rollout reads of the row, with a number behind it for equal
+rows: `row-3fa94c`, `row-3fa94c-2`. So two equal rows stay two tasks, and inserting, removing or
+reordering other rows, or correcting a `ground_truth`, renames nothing.
 
 What a journal cannot hold is refused when it is read, by its place: nothing is recorded before.
 """
@@ -200,7 +201,8 @@ def _with_ids(rows: _Named, *, where: str, unit: str) -> list[Task]:
     tasks = []
     for _, name, task in rows:
         if not _is_explicit(name):
-            name = next(each for each in _derived(name, task, seen) if each not in taken)
+            begin = row_name(task) if name is None else str(name)
+            name = next(each for each in _derived(begin, seen) if each not in taken)
             taken.add(name)
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
@@ -210,15 +212,14 @@ def _is_explicit(name: str | None) -> bool:
     return name is not None and not isinstance(name, _RowId)
 
 
-def _derived(name: str | None, task: Task, seen: Counter[str]) -> Iterator[str]:
+def _derived(begin: str, seen: Counter[str]) -> Iterator[str]:
     """The ids that a row may have, the first that is free."""
-    begin = content_digest(task)[:12] if name is None else str(name)
-    if name is not None and not seen[begin]:
+    if not seen[begin]:
         seen[begin] = 1
         yield begin
     while True:
         seen[begin] += 1
-        yield f"{begin}-{seen[begin] - 1 if name is None else seen[begin]}"
+        yield f"{begin}-{seen[begin]}"
 
 
 def _refuse_twice(rows: _Named, *, where: str, unit: str) -> None:
@@ -249,6 +250,11 @@ def content_digest(task: Task) -> str:
     """Names what the task asks, whatever its id."""
     content = msgspec.structs.replace(task, id="")
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+
+def row_name(task: Task) -> str:
+    """The id of a row that has none, but for the number of an equal row."""
+    return f"row-{content_digest(msgspec.structs.replace(task, ground_truth=None))[:6]}"
 
 
 def tasks_digest(tasks: Iterable[Task]) -> str:

@@ -316,7 +316,7 @@ class TestAChangedJudge:
             course.run().assert_outcomes(passed=1)
             assert questions(other) == 4
         assert course.only()["agg_score"] == pytest.approx(0.2)
-        assert len(course.runs()) == 1
+        assert len(course.runs()) == 2
 
     def test_another_model_from_a_variable_scores_all_rows_anew(
         self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch

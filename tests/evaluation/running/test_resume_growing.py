@@ -1,4 +1,4 @@
-"""A run grows with its data set: what it has is not generated again."""
+"""What a run of the same test has generated is not generated again."""
 
 import pytest
 
@@ -28,16 +28,18 @@ def test_all_rows_after_a_few_generate_only_the_rest(course: Course, mode: str) 
     assert course.engine.stats().requests == 2
     result = course.run("--ep-max-rows", "all")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_it.test_it goes on with 2 rows more; it had 2"])
+    result.stdout.fnmatch_lines(["test_it.test_it-2: 2 rollouts reused from test_it.test_it"])
     assert course.engine.stats().requests == 4, "the first two were there"
-    assert list(course.runs()) == ["test_it.test_it"]
+    assert list(course.runs()) == ["test_it.test_it", "test_it.test_it-2"]
     told = course.only()
     expected = {"pointwise": 1.5, "groupwise": 1.5, "all": 4.0}[mode]
     assert (told["rows"], told["scored"], told["agg_score"]) == (4, 4, expected)
-    course.run().stdout.fnmatch_lines(["test_it.test_it was finished already*"])
+    course.run().stdout.fnmatch_lines(["test_it.test_it-2 was finished already*"])
 
 
-def test_fewer_rows_leave_the_run_that_has_more_as_it_is(course: Course) -> None:
+def test_fewer_rows_generate_nothing_and_leave_the_run_that_has_more_as_it_is(
+    course: Course,
+) -> None:
     written(course, "all")
     course.run().assert_outcomes(passed=1)
     course.run("--ep-max-rows", 2).assert_outcomes(passed=1)
@@ -45,18 +47,36 @@ def test_fewer_rows_leave_the_run_that_has_more_as_it_is(course: Course) -> None
     assert course.only()["run"] == "test_it.test_it-2"
     course.run().assert_outcomes(passed=1)
     assert (course.only()["run"], course.only()["agg_score"]) == ("test_it.test_it", 4.0)
-    assert course.engine.stats().requests == 6
-
-
-def test_more_rows_go_on_with_the_run_that_has_the_most(course: Course) -> None:
-    """And not with the newest, which was a look at a few of them."""
-    written(course, "pointwise")
-    course.run("--ep-max-rows", 3).assert_outcomes(passed=1)
-    course.run("--ep-max-rows", 1).assert_outcomes(passed=1)
     assert course.engine.stats().requests == 4
+
+
+SETTINGS = """
+@evaluation_test(dataset=ROWS, completion_params={params})
+def test_it(row):
+    return float(row.ground_truth)
+"""
+
+
+def test_one_more_setting_generates_its_own_rows_only(course: Course) -> None:
+    course.write(SETTINGS.format(params=[{"temperature": 0.5}]))
     course.run().assert_outcomes(passed=1)
-    assert course.only()["run"] == "test_it.test_it"
-    assert course.engine.stats().requests == 5
+    assert course.engine.stats().requests == 4
+    course.write(SETTINGS.format(params=[{"temperature": 0.5}, {"temperature": 1.0}]))
+    course.run().assert_outcomes(passed=2)
+    assert course.engine.stats().requests == 8, "those of the first setting were there"
+
+
+def test_corrected_ground_truths_generate_nothing(course: Course) -> None:
+    written(course, "pointwise")
+    course.run().assert_outcomes(passed=1)
+    file = course.folder / "test_it.py"
+    assert '"ground_truth": n' in file.read_text()
+    file.write_text(file.read_text().replace('"ground_truth": n', '"ground_truth": n + 1'))
+    course.run().assert_outcomes(passed=1)
+    assert course.engine.stats().requests == 4
+    assert course.only()["agg_score"] == 2.5, "all are judged by what is right now"
+    course.run("--holdfast-new").assert_outcomes(passed=1)
+    assert course.engine.stats().requests == 8
 
 
 def test_a_row_that_changed_begins_another_run(course: Course) -> None:
@@ -69,7 +89,7 @@ def test_a_row_that_changed_begins_another_run(course: Course) -> None:
     assert course.engine.stats().requests == 6
 
 
-def test_a_row_that_failed_stays_failed_when_others_come(course: Course) -> None:
+def test_a_row_that_failed_is_tried_again_when_others_come(course: Course) -> None:
     course.write(
         """
         async def solve(t: Rollout):
@@ -85,5 +105,5 @@ def test_a_row_that_failed_stays_failed_when_others_come(course: Course) -> None
     course.run("--ep-max-rows", 2).assert_outcomes(failed=1)
     requests = course.engine.stats().requests
     course.run().assert_outcomes(failed=1)
-    assert course.engine.stats().requests == requests + 2
+    assert course.engine.stats().requests == requests + 3
     assert (course.only()["scored"], course.only()["failed"]) == (3, 1)

@@ -12,7 +12,13 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from holdfast.cli.setup.command_run import find_finished, find_rolled_out, open_command_run
+from holdfast.cli.setup.command_run import (
+    find_finished,
+    find_rolled_out,
+    journal_exists,
+    name_run,
+    open_command_run,
+)
 from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.recorded_command import with_command
@@ -29,6 +35,7 @@ from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import notify, print_json, reader_may_leave, visible, visible_name
+from holdfast.engine.arguments import series_from
 from holdfast.engine.connect import Connection, recorded_connection
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
@@ -41,7 +48,7 @@ from holdfast.engine.running.run_plan import NO_CODE, Fingerprint, RunPlan, plan
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
-from holdfast.journal import check_address, is_server, opened_journal
+from holdfast.journal import check_address, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
@@ -117,10 +124,14 @@ def _read(args: argparse.Namespace) -> Work:
         tasks=tasks,
         processor=processor,
         rollout=fingerprinted(rollout),
-        scorer=make_scorer(args, scorer, file=file, name=function),
+        scorer=None,
         scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
     )
-    return Work(plan)
+    if plan.spec.series:
+        args.run = asyncio.run(name_run(args, plan.spec))
+        plan = structs.replace(plan, spec=structs.replace(plan.spec, name=args.run))
+    scorer = make_scorer(args, scorer, file=file, name=function)
+    return Work(structs.replace(plan, scorer=scorer))
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
@@ -141,8 +152,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
+    series = "" if args.run else _series_of(args)
     plan = plan_run(
-        args.run,
+        args.run or f"{series}-1",
         tasks=tasks,
         processor=processor,
         rollout=rollout,
@@ -159,7 +171,13 @@ def plan_of(
         ),
         settings=settings_of(vars(args)),
     )
-    return with_command(plan, args)
+    spec = structs.replace(plan.spec, series=series, fresh=bool(series and args.new))
+    return with_command(structs.replace(plan, spec=spec), args)
+
+
+def _series_of(args: argparse.Namespace) -> str:
+    file, name = split(args.rollout)
+    return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -228,8 +246,7 @@ async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | Non
 
 def _goes_on(args: argparse.Namespace) -> bool:
     """Whether the run may be recorded, and none of it is begun anew."""
-    is_there = is_server(args.journal) or Path(args.journal).is_file()
-    return is_there and not (args.new or args.retry_failed)
+    return journal_exists(args.journal) and not (args.new or args.retry_failed)
 
 
 async def _found(looking: Awaitable[Run | None]) -> Run | None:
@@ -348,7 +365,7 @@ def resume_command(run: Run) -> str:
 
 def resume_words(run: Run) -> list[str]:
     """The same command, with the name that the run really has."""
-    done = ("--new", "--retry-failed", "--accept-changes")
+    done = ("--new", "--fresh", "--retry-failed", "--accept-changes")
     command = [word for word in sys.argv[1:] if word not in done]
     for at, word in enumerate(command):
         if word == "--run":

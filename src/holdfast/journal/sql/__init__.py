@@ -5,6 +5,7 @@
 - `appends`: Which appends of a batch are written.
 - `groups`: What follows from a group's trajectories.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
+- `lineage`: Runs that share trajectories, only one of which can be consumed.
 - `leases`: Workers, leases and claims.
 - `logs`: Reading logs, cutting them where they are torn, opening them again.
 - `delivery`: The ledger of a run's groups.

@@ -26,6 +26,7 @@ from holdfast.journal.ledger import (
 )
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
+from holdfast.journal.sql.lineage import refuse_if_shared
 from holdfast.journal.sql.runs import (
     OUTCOMES,
     lock,
@@ -63,6 +64,7 @@ _RENEW = f"""UPDATE consumers SET {_LEASE} WHERE run = :run AND consumer = :name
 def subscribe(
     store: Store, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
 ) -> Consumer:
+    refuse_if_shared(store, run)
     lock(store, run)
     now = store.now().parameters
     holder = store.row(_HOLDER, run=run.id, name=name, **now)

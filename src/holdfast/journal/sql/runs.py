@@ -4,6 +4,7 @@ Whatever changes a run as a whole holds the run's row meanwhile, so that two suc
 change and a delivery, come one after the other.
 """
 
+import secrets
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -42,6 +43,8 @@ _encode = msgspec.msgpack.encode
 def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool) -> Run:
     if find(store, spec.name) is not None:
         raise name_taken(spec.name)
+    if spec.series:
+        spec = structs.replace(spec, lineage=(secrets.token_hex(8),))
     store.run(
         "INSERT INTO runs(name, spec, changes, created) VALUES (:name, :spec, :changes, :created) "
         "ON CONFLICT(name) DO NOTHING",
@@ -67,6 +70,11 @@ def _has_tasks(store: Store, run: Run) -> bool:
 def find(store: Store, name: str) -> Run | None:
     row = store.row(f"{_RUN} WHERE name = :name", name=name)
     return None if row is None else run_of(row)
+
+
+def find_series(store: Store, name: str) -> list[Run]:
+    every = map(run_of, store.rows(f"{_RUN} ORDER BY id"))
+    return [run for run in every if run.spec.series == name]
 
 
 def by_id(store: Store, number: int) -> Run:

@@ -35,7 +35,7 @@ from holdfast.journal.rules import (
     check_step,
     check_version,
 )
-from holdfast.journal.sql import deletion, delivery, leases, logs, runs
+from holdfast.journal.sql import deletion, delivery, leases, lineage, logs, runs
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
@@ -126,6 +126,12 @@ class SqlJournal(ClosedByBlock):
 
     async def find_run(self, name: str) -> Run | None:
         return await self.query(runs.find, name)
+
+    async def find_series(self, name: str) -> list[Run]:
+        return await self.query(runs.find_series, name)
+
+    async def share(self, run: Run, others: Sequence[Run]) -> list[Run]:
+        return await self.transact(lineage.share, run, others)
 
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]

@@ -67,6 +67,8 @@ class Summary(Struct, frozen=True, array_like=True, gc=False):
     """All that was ever sampled, by model."""
     versions: tuple[str, ...] | None = ()
     """Of the weights that sampled it; None where one is not known."""
+    reused: str = ""
+    """The run that sampled it, where that was another one."""
 
 
 def summarize(history: History) -> Summary:
@@ -99,6 +101,7 @@ def summarize(history: History) -> Summary:
         failures=_failures(history, final),
         used=history.used,
         versions=_versions(replies),
+        reused=history.reused,
     )
 
 
