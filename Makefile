@@ -9,7 +9,7 @@ EVERYTHING := '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
 # Tests start hundreds of processes: what one compiles, the next ones read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles pins clean
+.PHONY: demo learn test check crash cluster bench docs package bench-peers vllm agents interop oracles gallery pins clean
 
 demo: $(VENV)/installed
 	$(BIN)/python scripts/demo.py
@@ -60,6 +60,10 @@ vllm: $(VENV)/installed
 # mini-swe-agent, smolagents, the Vercel AI SDK); installed into .agents/.
 agents: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
+
+# Every example, with the libraries that examples need, which are installed into .gallery/.
+gallery: $(VENV)/installed
+	scripts/gallery.sh
 
 # eval-protocol's own examples, here and with itself, row by row; it is installed into .interop/.
 # Then TRL, verl and Tinker on our rollouts and samples; they are installed into .trainers/.
