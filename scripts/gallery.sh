@@ -20,6 +20,9 @@ if [ ! -e "$folder/installed" ]; then
     # What is in .venv is found here, too; what is installed here goes before.
     echo "import site; site.addsitedir('$(packages "$base")')" >"$(packages "$folder")/base.pth"
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "${NEEDS[@]}"
+    # Commands in a workspace see this environment alone, and one example runs pytest there.
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --ignore-installed \
+        --no-deps pytest iniconfig pluggy packaging pygments
     touch "$folder/installed"
 fi
 exec "$folder/bin/python" -m pytest tests/examples "$@"
