@@ -7,7 +7,7 @@ import pytest
 from holdfast import scorers
 from holdfast.records.errors import UsageError
 from holdfast.rollout.code.fingerprint import fingerprinted
-from holdfast.scorers import Choice, Contains, Exact, JsonSchema, Numeric, Regex
+from holdfast.scorers import Contains, Exact, ValidJson, MultipleChoice, Numeric, Regex
 
 POINT = {"type": "object", "required": ["x"], "properties": {"x": {"type": "number"}}}
 
@@ -39,14 +39,14 @@ RIGHT = [
     (Numeric(tolerance=0.01), "3.14", 3.14159),
     (Numeric(relative=0.01), "-101", [7, -100]),
     (Numeric(answer="<answer>(.*)</answer>"), "<answer>4</answer> of 5", 4),
-    (Choice(), "The answer is B. A is wrong.", "B"),
-    (Choice(), "(C)", 2),
-    (Choice("xyz"), "z", "z"),
-    (Choice(answer="<(.)>"), "A or B: <B>", "B"),
+    (MultipleChoice(), "The answer is B. A is wrong.", "B"),
+    (MultipleChoice(), "(C)", 2),
+    (MultipleChoice("xyz"), "z", "z"),
+    (MultipleChoice(answer="<(.)>"), "A or B: <B>", "B"),
     (Regex(r"\bcat\b"), "a cat", None),
     (Regex(), "a cat", "c.t"),
-    (JsonSchema(POINT), '{"x": 1.5}', None),
-    (JsonSchema(), 'Here:\n```json\n{"x": 1}\n```\nDone.', POINT),
+    (ValidJson(POINT), '{"x": 1.5}', None),
+    (ValidJson(), 'Here:\n```json\n{"x": 1}\n```\nDone.', POINT),
 ]
 WRONG = [
     (Exact(), "It is 42.", 42),
@@ -62,12 +62,12 @@ WRONG = [
     (Numeric(), "1e" + "9" * 30, 42),
     (Numeric(), "9" * 5000, 42),
     (Numeric(tolerance=0.001), "3.14", 3.14159),
-    (Choice(), "A or B", "A"),
-    (Choice(), "ABC", "A"),
+    (MultipleChoice(), "A or B", "A"),
+    (MultipleChoice(), "ABC", "A"),
     (Regex("^cat$"), "a cat", None),
-    (JsonSchema(POINT), '{"x": "1"}', None),
-    (JsonSchema(POINT), "x is 1", None),
-    (JsonSchema(POINT), "[" * 100_000, None),
+    (ValidJson(POINT), '{"x": "1"}', None),
+    (ValidJson(POINT), "x is 1", None),
+    (ValidJson(POINT), "[" * 100_000, None),
 ]
 
 
@@ -104,7 +104,14 @@ def test_other_settings_are_another_scorer_and_equal_ones_are_the_same() -> None
         *(Exact(), Exact(ignore_case=True), Exact(answer=".")),
         *(Contains(), Contains(ignore_case=True), Contains(all=True)),
         *(Numeric(), Numeric(tolerance=0.1), Numeric(relative=0.1), Numeric(answer=".")),
-        *(Choice(), Choice("ABCDE"), Regex(), Regex("a"), JsonSchema(), JsonSchema({})),
+        *(
+            MultipleChoice(),
+            MultipleChoice("ABCDE"),
+            Regex(),
+            Regex("a"),
+            ValidJson(),
+            ValidJson({}),
+        ),
         *(scorers.CodeTests(), scorers.CodeTests(partial=True), scorers.CodeTests(timeout=5)),
     ]
     assert len({fingerprinted(scorer)[0] for scorer in different}) == len(different)
@@ -132,8 +139,8 @@ def test_a_function_that_names_one_is_another_with_other_settings(tmp_path) -> N
         (lambda: Numeric(tolerance=-1), "0 or more"),
         (lambda: Exact(answer="("), "answer is no regular expression"),
         (lambda: Regex("("), "pattern is no regular expression"),
-        (lambda: Choice("AA"), "different characters"),
-        (lambda: JsonSchema({"properties": {"x": {"format": "date"}}}), "does not check format"),
+        (lambda: MultipleChoice("AA"), "different characters"),
+        (lambda: ValidJson({"properties": {"x": {"format": "date"}}}), "does not check format"),
         (lambda: scorers.CodeTests(sandbox="docker"), "sandbox"),
     ],
 )
@@ -145,7 +152,7 @@ def test_a_wrong_setting_is_refused_in_one_line(make, line: str) -> None:
 
 def test_a_property_may_be_called_like_a_rule_that_is_not_checked() -> None:
     schema = {"properties": {"format": {"type": "string"}}, "required": ["format"]}
-    assert JsonSchema(schema)(row('{"format": "x"}')).reward == 1.0
+    assert ValidJson(schema)(row('{"format": "x"}')).reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -157,13 +164,13 @@ def test_a_property_may_be_called_like_a_rule_that_is_not_checked() -> None:
         (Numeric(), "none"),
         (Numeric(), True),
         (Numeric(), [1, None]),
-        (Choice(), "E"),
-        (Choice(), 4),
-        (Choice(), True),
+        (MultipleChoice(), "E"),
+        (MultipleChoice(), 4),
+        (MultipleChoice(), True),
         (Regex(), 5),
         (Regex(), "("),
-        (JsonSchema(), "x"),
-        (JsonSchema(), {"oneOf": []}),
+        (ValidJson(), "x"),
+        (ValidJson(), {"oneOf": []}),
         (scorers.CodeTests(), None),
         (scorers.CodeTests(), "assert ("),
         (scorers.CodeTests(), {"test_x.py": 5}),

@@ -1,4 +1,4 @@
-"""`JsonSchema`: JSON of a given form."""
+"""`ValidJson`: JSON of a given form."""
 
 import json
 import re
@@ -20,7 +20,7 @@ UNCHECKED = frozenset(
 """Rules of JSON Schema that are not checked here."""
 
 
-class JsonSchema(ReadyScorer, frozen=True):
+class ValidJson(ReadyScorer, frozen=True):
     """1 if the reply is JSON that fits the schema: all of it, or its last block in backticks.
 
     `schema`: a dict; without it, the task's ground truth is one. Rules that are not checked, such
@@ -50,8 +50,8 @@ class JsonSchema(ReadyScorer, frozen=True):
             return self.schema
         if not isinstance(ground_truth, Mapping):
             raise UsageError(
-                "JsonSchema() takes the ground_truth as its schema, which is no dict: "
-                f"{shown(ground_truth)}; or write JsonSchema({{…}})"
+                "ValidJson() takes the ground_truth as its schema, which is no dict: "
+                f"{shown(ground_truth)}; or write ValidJson({{…}})"
             )
         return ground_truth
 
@@ -62,7 +62,7 @@ class JsonSchema(ReadyScorer, frozen=True):
 def _check(schema: object, where: str) -> None:
     if unchecked := sorted(set(_rules(schema)) & UNCHECKED):
         raise UsageError(
-            f"JsonSchema does not check {', '.join(unchecked)}, which {where} has; leave it out, "
+            f"ValidJson does not check {', '.join(unchecked)}, which {where} has; leave it out, "
             "or check it in a scorer of your own"
         )
 

@@ -1,4 +1,4 @@
-"""Scorers of text: `Exact`, `Contains`, `Regex` and `Choice`."""
+"""Scorers of text: `Exact`, `Contains`, `Regex` and `MultipleChoice`."""
 
 import re
 
@@ -87,7 +87,7 @@ class Regex(ReadyScorer, frozen=True):
         self._pattern(ground_truth)
 
 
-class Choice(ReadyScorer, frozen=True):
+class MultipleChoice(ReadyScorer, frozen=True):
     """1 if the reply chooses the right one of several labelled choices.
 
     The choice is the label behind the last "answer" ("The answer is B"); without that word, the
@@ -103,7 +103,9 @@ class Choice(ReadyScorer, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise UsageError(f"Choice: labels are different characters, not {self.labels!r}")
+            raise UsageError(
+                f"MultipleChoice: labels are different characters, not {self.labels!r}"
+            )
 
     def score(self, reply: str, ground_truth: object) -> Score:
         label = self._chosen(reply)
@@ -128,8 +130,8 @@ class Choice(ReadyScorer, frozen=True):
         if is_number and 0 <= ground_truth < len(self.labels):  # type: ignore[operator]
             return self.labels[ground_truth]  # type: ignore[index]
         raise UsageError(
-            f"Choice wants a ground_truth that is one of {', '.join(self.labels)}, or the number "
-            f"of one, not {shown(ground_truth)}; other choices: Choice({self.labels + '…'!r})"
+            f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the number "
+            f"of one, not {shown(ground_truth)}; other choices: MultipleChoice({self.labels + '…'!r})"
         )
 
     def check_ground_truth(self, ground_truth: object) -> None:
