@@ -2,8 +2,8 @@
 
     pip install reasoning-gym
     holdfast run examples/puzzles.py --tasks examples/puzzles.py --samples 4
-    holdfast train examples/puzzles.py --tasks examples/puzzles.py --run puzzles --out runs/puzzles \
-        --steps 30 --groups 8 --samples 8 --learning-rate 6e-4 --seed 1
+    holdfast train examples/puzzles.py --tasks examples/puzzles.py --run puzzles \
+        --out runs/puzzles --steps 30 --groups 8 --samples 8 --learning-rate 6e-4 --seed 1
 
 The model may use the calculator of examples/calculator.py. docs/puzzles-curve.svg is this training.
 """

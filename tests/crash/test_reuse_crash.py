@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
-from support.cli.shell import Done, Lab, end, start
-from support.crash.lab import SIGKILLED
+from support.cli.shell import CommandLine, Done, end, start
+from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 
 AGENT = """
@@ -28,7 +28,7 @@ POINTS = [
 EDITS = 4
 
 
-class Attempts(Lab):
+class Attempts(CommandLine):
     """A user who gives no names. One trajectory at a time: a kill loses at most one reply."""
 
     def __init__(self, place: Path, engine: FakeEngine):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 from support.paths import TESTS
 from support.weights.engines import SEED, Synced, engine, policy_of
@@ -71,5 +71,5 @@ def test_a_trainer_that_is_killed_in_an_update_mislabels_nothing(
             assert len(listed) == (2 if way == "adapter" else 1), "nothing is left behind"
 
     dialect = "sglang" if way == "sglang" else "vllm-scale-out"
-    with engine(dialect, **offers) as one, engine(dialect, **offers) as other:
-        asyncio.run(body([one.url, other.url]))
+    with engine(dialect, **offers) as first, engine(dialect, **offers) as other:
+        asyncio.run(body([first.url, other.url]))

@@ -28,8 +28,8 @@ CANARY = "CANARY7f3a9b2c5d8e1f40"
 
 
 def all_errors() -> list[type[HoldfastError]]:
-    found = [one for one in vars(errors).values() if isinstance(one, type)]
-    return [one for one in found if issubclass(one, HoldfastError)]
+    results = [variable for variable in vars(errors).values() if isinstance(variable, type)]
+    return [result for result in results if issubclass(result, HoldfastError)]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_cause_and_retryability_come_from_the_type(
 
 def test_every_error_of_ours_has_a_boundary_and_every_cause_a_treatment() -> None:
     assert len(all_errors()) > 15
-    assert {one.cause for one in all_errors()} == set(TREATMENT) == set(Cause)
+    assert {item.cause for item in all_errors()} == set(TREATMENT) == set(Cause)
 
 
 def test_only_the_policy_is_ever_in_a_baseline() -> None:
-    assert [cause for cause, one in TREATMENT.items() if one.in_baseline] == [Cause.POLICY]
+    assert [cause for cause, item in TREATMENT.items() if item.in_baseline] == [Cause.POLICY]
 
 
 def test_a_group_of_errors_counts_as_its_worst_member() -> None:
@@ -118,18 +118,20 @@ def test_failures_that_differ_in_numbers_have_one_root() -> None:
 def test_failures_that_differ_in_where_an_object_lies_have_one_root() -> None:
     places = ("0x7f3c2a91b5e0", "0x55DEADBEEF00", "0x7fabcdefabcd")
     failures = [
-        failure_of(TypeError(f"<generator object f at {one}> is no text")) for one in places
+        failure_of(TypeError(f"<generator object f at {place}> is no text")) for place in places
     ]
-    assert {one.root for one in failures} == {"TypeError: <generator object f at #> is no text"}
+    assert {failure.root for failure in failures} == {
+        "TypeError: <generator object f at #> is no text"
+    }
     assert failures[0].line == f"TypeError: <generator object f at {places[0]}> is no text"
     assert failure_of(ValueError("box3x0 and 0xyz")).root == "ValueError: box#x# and #xyz"
 
 
 def test_a_headline_is_short_however_long_the_message() -> None:
     failure = failure_of(ValueError("head" + "x" * 5_000_000))
-    for told in (failure.line, failure.root):
-        assert told.startswith("ValueError: headxxx")
-        assert len(told) < MAX_LINE + 50
+    for messages in (failure.line, failure.root):
+        assert messages.startswith("ValueError: headxxx")
+        assert len(messages) < MAX_LINE + 50
     assert len(failure.message) > 10 * MAX_LINE, "what is recorded is not cut to a headline"
 
 
@@ -145,7 +147,7 @@ def test_a_failure_says_how_many_others_there_were() -> None:
     assert two.line == "ValueError: one (and another error at the same time)"
     assert four.line == "ValueError: one (and 3 other errors at the same time)"
     assert four.message.endswith("\nand more")
-    assert {one.root for one in (alone, two, four)} == {"ValueError: one"}
+    assert {item.root for item in (alone, two, four)} == {"ValueError: one"}
     long = failure_of(BaseExceptionGroup("", [ValueError("x" * 9_000), KeyError("b")]))
     assert long.line.endswith("(and another error at the same time)")
 

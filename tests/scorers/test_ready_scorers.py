@@ -7,7 +7,7 @@ import pytest
 from holdfast import scorers
 from holdfast.records.errors import UsageError
 from holdfast.rollout.code.fingerprint import fingerprinted
-from holdfast.scorers import Contains, Exact, ValidJson, MultipleChoice, Numeric, Regex
+from holdfast.scorers import Contains, Exact, MultipleChoice, Numeric, Regex, ValidJson
 
 POINT = {"type": "object", "required": ["x"], "properties": {"x": {"type": "number"}}}
 

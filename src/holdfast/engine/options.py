@@ -506,6 +506,9 @@ RUN = Option(
     metavar="NAME",
     is_common=True,
 )
+DRY_RUN = switch(
+    "dry-run", "only show what would be sampled, reused, scored and kept, and the first prompt"
+)
 JOIN = switch("join", "work on a run beside its live workers")
 RETRY_FAILED = switch(
     "retry-failed",

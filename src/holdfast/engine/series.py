@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from holdfast.engine.open_run import check_new, describe_tasks, with_engine_of
+from holdfast.engine.running.reuse import count_reusable
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
@@ -30,6 +31,17 @@ async def name_in_series(
         ):
             return run.spec.name
     return await _next_name(journal, spec.series)
+
+
+async def run_with_all(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Run | None:
+    """The newest run of the series whose model has sampled all that a new run would sample, so
+    that no engine is started or asked."""
+    for run in reversed(await journal.find_series(spec.series)) if not spec.fresh else ():
+        same = with_engine_of(run, spec)
+        if same.may_reuse(run.spec):
+            reusable = await count_reusable(journal, same, tasks)
+            return run if reusable.total() == len(tasks) * spec.samples else None
+    return None
 
 
 async def _next_name(journal: Journal, series: str) -> str:
@@ -70,7 +82,7 @@ async def _why_another(
     name, old = run.spec.name, before.spec.name
     changes = await _changes(journal, before, run.spec, tasks, code)
     why = "; ".join(changes) or f"everything is sampled anew (as {old} asks the same)"
-    return f"{why}: this is {name}; `holdfast compare {old} {name}` shows the difference"
+    return f"{why}: this is {name}; compare {old} {name} shows the difference"
 
 
 async def _changes(

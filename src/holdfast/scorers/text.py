@@ -130,8 +130,8 @@ class MultipleChoice(ReadyScorer, frozen=True):
         if is_number and 0 <= ground_truth < len(self.labels):  # type: ignore[operator]
             return self.labels[ground_truth]  # type: ignore[index]
         raise UsageError(
-            f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the number "
-            f"of one, not {shown(ground_truth)}; other choices: MultipleChoice({self.labels + '…'!r})"
+            f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the "
+            f"number of one, not {shown(ground_truth)}; write other labels: MultipleChoice('XYZ')"
         )
 
     def check_ground_truth(self, ground_truth: object) -> None:

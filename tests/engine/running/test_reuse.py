@@ -120,6 +120,34 @@ def test_a_corrected_ground_truth_is_scored_anew_alone(user: Attempts) -> None:
     assert [round(reward) for reward in user.run().rewards[:2]] == [50, 50]
 
 
+def test_a_scorer_that_failed_is_mended_without_sampling(user: Attempts) -> None:
+    def run(divisor: int) -> RunResult:
+        def score(trajectory: holdfast.TrajectoryView) -> float:
+            return 1 / divisor
+
+        return holdfast.run_sync(
+            asking(0), tasks=user.rows, policy=user.policy, renderer=ByteRenderer(),
+            journal=user.journal, scorer=score, settings={"scoring": {"tries": 1}},
+        )  # fmt: skip
+
+    assert run(0).failed == 4
+    asked = len(user.policy.requests)
+    assert run(2).rewards == [0.5] * 4
+    assert len(user.policy.requests) == asked
+
+
+def test_no_engine_is_asked_where_all_is_reused(user: Attempts) -> None:
+    user.run()
+
+    class Down(Counting):
+        async def check(self) -> None:
+            raise AssertionError("it was asked")
+
+    user.policy = Down()
+    user.rows = user.rows[::-1]
+    assert user.run().report.reused == {"ask-1": 8}
+
+
 def test_a_ground_truth_without_a_scorer_may_be_the_rollouts(user: Attempts) -> None:
     assert user.sampled(scorer=False) == 8
     user.rows[0] |= {"ground_truth": 50}

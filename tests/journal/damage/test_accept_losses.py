@@ -182,12 +182,12 @@ def test_killed_again_and_again_at_random(files, closed, tmp_path) -> None:
             each.parent.mkdir()
             damage(each, files, closed)
         assert repaired(calm) == 0
-        said = f"seed {SEED}, {damage.__name__}"
+        text = f"seed {SEED}, {damage.__name__}"
         for _ in range(20):
             if repaired(path, f"repairing:{rng.randint(1, 6)}") == 0:
                 break
         else:
-            assert repaired(path) == 0, said
-        assert check(path).findings == [], said
-        assert content(path) == content(calm), said
-        assert beside(path).keys() == beside(calm).keys(), said
+            assert repaired(path) == 0, text
+        assert check(path).findings == [], text
+        assert content(path) == content(calm), text
+        assert beside(path).keys() == beside(calm).keys(), text

@@ -113,8 +113,8 @@ def test_what_the_rows_tell_is_made_anew(path: Path, name: str) -> None:
         findings = check(path).findings
         if not findings:
             continue
-        told = {one.what for one in findings if one.where == "file"}
-        assert not told & {one.what for one in findings if one.where != "file"}
+        message = {finding.what for finding in findings if finding.where == "file"}
+        assert not message & {finding.what for finding in findings if finding.where != "file"}
         try:
             cuts = repair(path)
         except JournalDamaged:
@@ -281,7 +281,7 @@ def test_a_row_that_does_not_decode_is_corrupt_and_found(
     asyncio.run(body())
     findings = check(path).findings
     assert findings
-    assert not [one for one in findings if "Error" in one.what], findings
+    assert not [finding for finding in findings if "Error" in finding.what], findings
 
 
 @pytest.mark.parametrize("damage", ["id = 'task'", f"id = {NO_TEXT}", "body = x'00'"])
@@ -334,7 +334,9 @@ def test_rows_that_no_writer_left_so_are_found(path: Path, what: str) -> None:
 def test_a_record_that_lost_a_column_is_cut(path: Path, damage: str) -> None:
     damage = f"UPDATE records SET {damage} WHERE trajectory = 3 AND seq = 1"
     without_constraints(path, "records", damage)
-    assert any(one.where.startswith("run/task1/0, record 1") for one in check(path).findings)
+    assert any(
+        finding.where.startswith("run/task1/0, record 1") for finding in check(path).findings
+    )
     (cut,) = repair(path)
     assert (cut.seq, cut.lost) == (1, 2)
     assert sql(path, "SELECT count(*) FROM cuts") == [(cut.lost,)]

@@ -21,8 +21,8 @@ def between(body: Callable[[PostgresJournal, PostgresJournal], Awaitable[None]])
     url = server.emptied_database()
 
     async def use() -> None:
-        async with PostgresJournal(url) as one, PostgresJournal(url) as other:
-            await body(one, other)
+        async with PostgresJournal(url) as journal, PostgresJournal(url) as other:
+            await body(journal, other)
 
     asyncio.run(use())
 

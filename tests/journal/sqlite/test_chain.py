@@ -68,7 +68,7 @@ def steps_to_read(path: Path, trajectory: int) -> int:
 def test_reading_takes_as_long_as_the_log_not_as_the_journal(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path / "small.db"))
     asyncio.run(fill(tmp_path / "large.db", neighbours=60))
-    small, large = (steps_to_read(tmp_path / f"{one}.db", VICTIM) for one in ("small", "large"))
+    small, large = (steps_to_read(tmp_path / f"{item}.db", VICTIM) for item in ("small", "large"))
     assert large <= small * 1.1
 
 

@@ -64,8 +64,8 @@ def test_readers_are_told(path: Path) -> None:
         with pytest.raises(JournalCorrupt, match="run/b/0 is corrupt"):
             _ = [row async for row in journal.histories(run)]
         assert [row.records for row in await journal.trajectories(run)] == [2, 5, 0]
-        (told,) = (await build(journal, run)).corrupt
-        assert told.startswith("run/b/0: ")
+        (message,) = (await build(journal, run)).corrupt
+        assert message.startswith("run/b/0: ")
         await journal.close()
 
     asyncio.run(body())

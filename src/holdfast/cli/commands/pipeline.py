@@ -75,6 +75,7 @@ def end_after_sampling(args: argparse.Namespace, error: HoldfastError) -> int:
         raise error
     if isinstance(error, _nothing_trainable()):
         return say(str(error), Exit.NOTHING)
+    print(redact(getattr(error, "traceback", "")), end="", file=sys.stderr)
     say(str(error), Exit.STOPPED)
     return CANNOT_GO_ON if args.until_stdin_closes else Exit.STOPPED
 

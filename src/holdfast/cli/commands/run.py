@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         from holdfast.cli.commands.cluster import worker
 
         return worker.work(args)
-    if args.cluster is not None:
+    if args.cluster is not None and not args.dry_run:
         from holdfast.cli.commands.cluster import driver
 
         return driver.run(args)
@@ -152,9 +152,9 @@ def plan_of(
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
-    series = "" if args.run else _series_of(args)
+    series = series_of(args) if args.run is None else ""
     plan = plan_run(
-        args.run or f"{series}-1",
+        f"{series}-1" if args.run is None else args.run,
         tasks=tasks,
         processor=processor,
         rollout=rollout,
@@ -175,7 +175,8 @@ def plan_of(
     return with_command(structs.replace(plan, spec=spec), args)
 
 
-def _series_of(args: argparse.Namespace) -> str:
+def series_of(args: argparse.Namespace) -> str:
+    """What runs without a name are called, by their file and their tasks."""
     file, name = split(args.rollout)
     return series_from("-".join(filter(None, (file.stem, name))), args.tasks)
 
@@ -210,6 +211,10 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
         work.plan.processor.check_setup()
     async with connecting as connection:
         plan = work.plan.bind(connection)
+        if _is_dry(args):
+            from holdfast.cli.commands.dry_run import dry_run
+
+            return await dry_run(args, plan, connection)
         if not work.quiet:
             await plan.check_taken(connection)
             plan = await plan.bind_scorer()
@@ -246,7 +251,12 @@ async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | Non
 
 def _goes_on(args: argparse.Namespace) -> bool:
     """Whether the run may be recorded, and none of it is begun anew."""
-    return journal_exists(args.journal) and not (args.new or args.retry_failed)
+    begins = args.new or args.retry_failed or _is_dry(args)
+    return journal_exists(args.journal) and not begins
+
+
+def _is_dry(args: argparse.Namespace) -> bool:
+    return getattr(args, "dry_run", False)  # A gateway has no such option.
 
 
 async def _found(looking: Awaitable[Run | None]) -> Run | None:

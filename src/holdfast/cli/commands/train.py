@@ -13,7 +13,7 @@ from msgspec import structs
 
 from holdfast.cli.commands import pipeline
 from holdfast.cli.commands.cluster import training as cluster
-from holdfast.cli.commands.run import how_to_go_on, sampling_of, tasks_of
+from holdfast.cli.commands.run import how_to_go_on, sampling_of, series_of, tasks_of
 from holdfast.cli.setup.connect import api_key, retry_policy
 from holdfast.cli.setup.recorded_command import with_command
 from holdfast.cli.setup.scorers import make_scorer
@@ -73,6 +73,9 @@ TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
 def train(args: argparse.Namespace) -> int:
+    if args.rollout and args.run is None:
+        args.run = f"{series_of(args)}-training"
+    args.out = args.out or args.run
     if args.watch:
         return pipeline.watch(args)
     _check_required(args)

@@ -25,6 +25,7 @@ def add_run(run: argparse.ArgumentParser) -> None:
         help="the rollout; leave NAME out if it is `rollout` or the only one",
     )
     whole_run(run, needs_name=False)
+    options.DRY_RUN.add_to(run)
     options.add_group(run, CLUSTER, options.CLUSTER_PROCESSES)
     run.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
 

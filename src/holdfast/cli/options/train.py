@@ -296,12 +296,13 @@ scorer, which is part of a training's identity."""
 
 
 def add_train(train: argparse.ArgumentParser) -> None:
-    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE --run NAME --out DIR [options]"
+    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE [options]"
     train.description = (
         "Trains a model on a rollout. The same command again goes on from the last "
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
+        "Without --run and --out, both are called after the file: agent-training.\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
         "model and to take weights (docs/weights.md says how)."
     )

@@ -12,7 +12,7 @@ from holdfast.cli.terminal.text import notify
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.running.run_plan import RunPlan
-from holdfast.engine.series import name_in_series, open_in_series
+from holdfast.engine.series import name_in_series, open_in_series, run_with_all
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable
@@ -35,6 +35,8 @@ async def find_rolled_out(args: argparse.Namespace, journal: Journal, plan: RunP
             journal, plan.spec, plan.tasks, is_meant=is_meant, accept_changes=args.accept_changes
         )
     run = await rolled_out_run(journal, plan.spec, plan.tasks, accept_changes=args.accept_changes)
+    if run is None and plan.spec.series and await journal.find_run(plan.spec.name) is None:
+        run = await run_with_all(journal, plan.spec, plan.tasks)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 
 

@@ -20,7 +20,7 @@ from holdfast.records.run import RecordedCommand, Run
 _ONCE = frozenset(
     {
         "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join", "--retry-failed",
-        "--json", "--quiet", "--as-worker",
+        "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """What belongs to one start, and what `resume` knows itself."""

@@ -114,6 +114,9 @@ def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object
     if scorer is not None and named not in (None, SCORE) and _is_rollout(scorer):
         return f"its {named} is named as the scorer (--scorer)"
     values = vars(module)
+    others = [name for name in values if not name.startswith("_") and _takes_more(values[name])]
+    if own := [name for name in others if _is_own(values[name], module)]:
+        return f"it wants {ROLLOUT}; {own[0]}{inspect.signature(values[own[0]])} takes more"
     functions = [name for name in _functions(module) if not _is_scorer(name, values[name], scorer)]
     if not functions:
         return f"it wants {ROLLOUT}"
@@ -300,12 +303,19 @@ def _takes_one_argument(value: object) -> bool:
     return True
 
 
+def _takes_more(value: object) -> bool:
+    """Whether it would be a rollout, if it could be called with one argument."""
+    return inspect.iscoroutinefunction(value) and not _takes_one_argument(value)
+
+
 def _checked(value: object, where: str) -> object:
     if _is_rollout(value):
         return value
-    hint = (
-        " (write `async def`)" if inspect.isfunction(value) and _takes_one_argument(value) else ""
-    )
+    hint = ""
+    if _takes_more(value):
+        hint = f"; it takes {inspect.signature(value)}"  # type: ignore[arg-type]
+    elif inspect.isfunction(value) and _takes_one_argument(value):
+        hint = " (write `async def`)"
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 

@@ -9,16 +9,19 @@ leaves it copied or not begun, and the old run may be deleted or go on. The scor
 its scorer and all of its task are the same; for a scorer of groups, if the whole group is.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 from msgspec import Struct, structs
 
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
-from holdfast.records.run import Run
+from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record, Reused, Scored, ScoringFailed
 from holdfast.records.task import Task, content_digest
+from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class Source(Struct, frozen=True):
@@ -28,6 +31,8 @@ class Source(Struct, frozen=True):
     trajectory: int
     has_score: bool
     """Whether its score holds for the new one, too."""
+    has_failed: bool
+    """For good: it is an outcome only if its scoring has."""
 
 
 Sources = dict[int, Source]
@@ -48,6 +53,30 @@ async def find_sources(journal: Journal, run: Run, *, scores_groups: bool = Fals
         if left:
             sources |= await _sources_in(journal, other, run, tasks, left, whole=scores_groups)
     return sources
+
+
+async def count_reusable(journal: Journal, spec: RunSpec, tasks: Sequence[Task]) -> Counter[str]:
+    """How many trajectories a new run would reuse, by the runs that have them."""
+    counts: Counter[str] = Counter()
+    keys = [TrajectoryKey("", task.id, n) for task, n in product(tasks, range(spec.samples))]
+    left = [
+        TrajectoryRow(key, number, 0, Status.PENDING, False, 0, 0, "")
+        for number, key in enumerate(keys)
+    ]
+    runs = [] if spec.fresh or not spec.series else await journal.find_series(spec.series)
+    for other in runs[::-1]:
+        if spec.may_reuse(other.spec):
+            by_id = {task.id: task for task in tasks}
+            run = Run(-1, spec, (), 0.0)
+            found = await _sources_in(journal, other, run, by_id, left, whole=False)
+            sure = {number for number, each in found.items() if await _is_there(journal, each)}
+            left = [row for row in left if row.id not in found]
+            counts[other.spec.name] += len(sure)
+    return +counts
+
+
+async def _is_there(journal: Journal, source: Source) -> bool:
+    return not source.has_failed or bool(await read_source(journal, source, at=0.0))
 
 
 async def _tasks(journal: Journal, run: Run) -> dict[str, Task]:
@@ -80,7 +109,12 @@ async def _sources_in(
     }
     pairs = [(row.id, over.get((row.key.task, row.key.sample))) for row in rows]
     return {
-        number: Source(other.spec.name, old.id, _has_score(old) and old.key.task in scored)
+        number: Source(
+            other.spec.name,
+            old.id,
+            _has_score(old) and old.key.task in scored,
+            old.status is Status.FAILED,
+        )
         for number, old in pairs
         if old is not None
     }

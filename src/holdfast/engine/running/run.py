@@ -29,7 +29,7 @@ from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.result import RunResult
 from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
-from holdfast.engine.series import name_in_series, open_in_series
+from holdfast.engine.series import name_in_series, open_in_series, run_with_all
 from holdfast.engine.settings import Settings
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
@@ -211,6 +211,8 @@ async def _recorded(
             report = await build(opened, run, prices=plan.settings.price_table)
             return _result(Ending("", (), None), report, opened)
         run = await rolled_out_run(opened, plan.spec, plan.tasks, accept_changes=accept_changes)
+        if run is None and plan.spec.series and await opened.find_run(plan.spec.name) is None:
+            run = await run_with_all(opened, plan.spec, plan.tasks)
         if run is not None and is_meant(run.spec):
             return recorded_connection(run.spec)
         if starts_engine:

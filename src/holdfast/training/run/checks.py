@@ -18,6 +18,7 @@ from holdfast.records.foreign import frames_of, headline_of, readable
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
+from holdfast.rollout.code.load import format_error
 from holdfast.training.computation import Loss
 from holdfast.training.objective.losses import LossParts, TokenBatch
 from holdfast.training.objective.objective import Objective
@@ -232,6 +233,10 @@ def _vocabulary(path: Path) -> object:
 class LossFailed(HoldfastError):
     """A loss of the user's own raised, or returned something else than a loss."""
 
+    def __init__(self, message: str, traceback: str = ""):
+        super().__init__(message)
+        self.traceback = traceback
+
 
 def loss_file(loss: Loss) -> str:
     """FILE:NAME, from which another rank imports it. Raises `UsageError` where none can."""
@@ -275,7 +280,8 @@ def checked_loss(loss: Loss) -> Loss:
             frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
             raise LossFailed(
-                f"the loss {name} failed at {where}: {headline_of(error):.300}"
+                f"the loss {name} failed at {where}: {headline_of(error):.300}",
+                format_error(error),
             ) from readable(error)
         if not _is_loss(found):
             raise LossFailed(
