@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING
 from holdfast.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from holdfast import scorers as scorers
     from holdfast.delivery.delivery import DeliveredBatch as DeliveredBatch
     from holdfast.delivery.delivery import Delivery as Delivery
     from holdfast.engine.export.prices import Prices as Prices

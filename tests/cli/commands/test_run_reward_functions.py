@@ -100,7 +100,7 @@ def test_a_parquet_file_of_verl_is_read_as_it_is(rewards: Lab) -> None:
             policy=engine.url, model=engine.model,
         )  # fmt: skip
     assert done.code == 0, done.err
-    assert "mean reward: clean 0.5" in done.out
+    assert "mean reward: 0.5" in done.out
 
 
 def test_the_ground_truth_of_verl_is_the_tasks_and_no_rollout_sees_it_elsewhere() -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_sampled(
 def test_texts_are_given_where_the_data_set_has_texts(rewards: Lab) -> None:
     done = run(rewards, "trl-text:rewards.py:length")
     assert done.code == 0, done.err
-    assert "mean reward: clean 5.0" in done.out
+    assert "mean reward: 5.0" in done.out
 
 
 def test_none_is_no_score_and_two_scores_are_too_many(rewards: Lab) -> None:
