@@ -14,7 +14,6 @@ Knows attempts, groups and budgets. Never knows what a rollout does or how token
 - `connect`: the policy and the renderer of its model, from an address or the embedded engine.
 - `open_policy`: a policy by its address, or the embedded engine, for as long as a block lasts.
 - `open_run`: a run that is new, resumed, or refused since it changed.
-- `series`: runs that nobody named.
 - `report`: what became of a run, for people.
 - `progress`: how far it is.
 - `export`: what is read out of a run, for programs; and what its tokens cost.

@@ -50,7 +50,7 @@ class Rewards(Struct):
         return self.total / self.count if self.count else None
 
 
-class Mean(Struct, frozen=True):
+class ScoreMean(Struct, frozen=True):
     """A mean over trajectories."""
 
     value: float
@@ -62,9 +62,9 @@ class Mean(Struct, frozen=True):
         return f"{number_text(self.value)}{error_text(self.error)} (n={self.count:,})"
 
 
-def _mean_of(rewards: RewardMean) -> Mean | None:
+def _mean_of(rewards: RewardMean) -> ScoreMean | None:
     value = rewards.mean
-    return None if value is None else Mean(value, rewards.error, rewards.count)
+    return None if value is None else ScoreMean(value, rewards.error, rewards.count)
 
 
 class RootCause(Struct):
@@ -122,12 +122,12 @@ class RunReport(Struct):
     groups_dropped: int = 0
     clean: Rewards = field(default_factory=Rewards)
     disturbed: Rewards = field(default_factory=Rewards)
-    rewards: Mean | None = None
+    rewards: ScoreMean | None = None
     """Of all of them; None without any."""
     pass_at: dict[str, float] = {}
     """For rewards of 0 and 1 and several samples: at `str(samples)`, the share of the groups, all
     of whose members have a reward, in which one of them is 1."""
-    metrics: dict[str, Mean] = {}
+    metrics: dict[str, ScoreMean] = {}
     corrupt: list[str] = []
     without_score: int = 0
     """Outcomes that their scorer declared to have no valid score."""

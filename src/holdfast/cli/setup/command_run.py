@@ -12,7 +12,7 @@ from holdfast.cli.terminal.text import notify
 from holdfast.embedded.model.files import TINY
 from holdfast.engine.open_run import check_same, finished_run, free_name, open_run, rolled_out_run
 from holdfast.engine.running.run_plan import RunPlan
-from holdfast.engine.series import name_in_series, open_in_series, run_with_all
+from holdfast.engine.running.series import name_in_series, open_in_series, run_with_all
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalDamaged, JournalError, JournalUnreachable

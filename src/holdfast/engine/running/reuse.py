@@ -24,7 +24,7 @@ from holdfast.records.task import Task, content_digest
 from holdfast.records.trajectory import Status, TrajectoryKey
 
 
-class Source(Struct, frozen=True):
+class OlderTrajectory(Struct, frozen=True):
     """Where the records of a trajectory are."""
 
     run: str
@@ -35,7 +35,7 @@ class Source(Struct, frozen=True):
     """For good: it is an outcome only if its scoring has."""
 
 
-Sources = dict[int, Source]
+Sources = dict[int, OlderTrajectory]
 """By the number of the trajectory that has not begun."""
 
 
@@ -75,7 +75,7 @@ async def count_reusable(journal: Journal, spec: RunSpec, tasks: Sequence[Task])
     return +counts
 
 
-async def _is_there(journal: Journal, source: Source) -> bool:
+async def _is_there(journal: Journal, source: OlderTrajectory) -> bool:
     return not source.has_failed or bool(await read_source(journal, source, at=0.0))
 
 
@@ -109,7 +109,7 @@ async def _sources_in(
     }
     pairs = [(row.id, over.get((row.key.task, row.key.sample))) for row in rows]
     return {
-        number: Source(
+        number: OlderTrajectory(
             other.spec.name,
             old.id,
             _has_score(old) and old.key.task in scored,
@@ -140,7 +140,7 @@ def _reads_alike(task: Task, other: Task | None, run: Run) -> bool:
     return content_digest(task) == content_digest(other)
 
 
-async def read_source(journal: Journal, source: Source, *, at: float) -> Sequence[Record]:
+async def read_source(journal: Journal, source: OlderTrajectory, *, at: float) -> Sequence[Record]:
     """Its records, as they are copied; () for what is no outcome, or cannot be read any more."""
     try:
         records = await journal.history(source.trajectory)

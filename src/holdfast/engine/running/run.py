@@ -28,8 +28,8 @@ from holdfast.engine.report import RunReport, build
 from holdfast.engine.running.engine import Ending
 from holdfast.engine.running.result import RunResult
 from holdfast.engine.running.run_plan import NO_CODE, RunPlan, plan_run
+from holdfast.engine.running.series import name_in_series, open_in_series, run_with_all
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
-from holdfast.engine.series import name_in_series, open_in_series, run_with_all
 from holdfast.engine.settings import Settings
 from holdfast.journal import is_server, opened_journal
 from holdfast.journal.journal import Journal

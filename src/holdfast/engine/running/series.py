@@ -1,7 +1,7 @@
 """Runs that nobody named: `agent-1`, `agent-2`, ….
 
 The same code, tasks and settings go on with the newest run that has them. Anything else begins the
-next run, which reuses what it would sample again (`running.reuse`).
+next run, which reuses what it would sample again (`reuse`).
 """
 
 from collections.abc import Callable, Sequence
