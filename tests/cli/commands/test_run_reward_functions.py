@@ -12,7 +12,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.task import as_tasks
 from holdfast.rollout.code.fingerprint import fingerprinted
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 FUNCTIONS = """
 import json
@@ -63,16 +63,16 @@ ROWS = [
 
 
 @pytest.fixture
-def rewards(lab: Lab) -> Lab:
-    lab.write("rewards.py", FUNCTIONS)
-    lab.write("turn.py", TURN)
-    lab.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in ROWS))
-    return lab
+def rewards(shell: CommandLine) -> CommandLine:
+    shell.write("rewards.py", FUNCTIONS)
+    shell.write("turn.py", TURN)
+    shell.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return shell
 
 
-def run(lab: Lab, scorer: str, *words: object):
+def run(shell: CommandLine, scorer: str, *words: object):
     with FakeEngine(replies=["Five."]) as engine:
-        return lab.run(
+        return shell.run(
             "--scorer", scorer, *words, rollout="turn.py", policy=engine.url, model=engine.model
         )
 
@@ -81,14 +81,14 @@ def run(lab: Lab, scorer: str, *words: object):
 @pytest.mark.parametrize(
     "scorer", ["verl:rewards.py", "verl:rewards.py:later", "trl:rewards.py:accuracy"]
 )
-def test_a_function_gives_the_rewards_of_a_run(rewards: Lab, scorer: str, words) -> None:
+def test_a_function_gives_the_rewards_of_a_run(rewards: CommandLine, scorer: str, words) -> None:
     done = run(rewards, scorer, *words)
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in rewards.export("trajectories").splitlines()]
     assert sorted(row["reward"] for row in rows) == [0.0, 1.0]
 
 
-def test_a_parquet_file_of_verl_is_read_as_it_is(rewards: Lab) -> None:
+def test_a_parquet_file_of_verl_is_read_as_it_is(rewards: CommandLine) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -120,7 +120,7 @@ def test_the_ground_truth_of_verl_is_the_tasks_and_no_rollout_sees_it_elsewhere(
     ],
 )
 def test_what_cannot_be_called_is_refused_before_anything_is_sampled(
-    rewards: Lab, scorer: str, code: Exit, line: str
+    rewards: CommandLine, scorer: str, code: Exit, line: str
 ) -> None:
     done = run(rewards, scorer)
     assert done.code == code, done.err
@@ -128,13 +128,13 @@ def test_what_cannot_be_called_is_refused_before_anything_is_sampled(
     assert not rewards.journal.exists()
 
 
-def test_texts_are_given_where_the_data_set_has_texts(rewards: Lab) -> None:
+def test_texts_are_given_where_the_data_set_has_texts(rewards: CommandLine) -> None:
     done = run(rewards, "trl-text:rewards.py:length")
     assert done.code == 0, done.err
     assert "mean reward: 5.0" in done.out
 
 
-def test_none_is_no_score_and_two_scores_are_too_many(rewards: Lab) -> None:
+def test_none_is_no_score_and_two_scores_are_too_many(rewards: CommandLine) -> None:
     done = run(rewards, "trl:rewards.py:unsure")
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in rewards.export("trajectories").splitlines()]
