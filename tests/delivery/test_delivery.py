@@ -291,6 +291,19 @@ def test_each_of_several_who_ask_at_once_gets_a_step_of_its_own(journal: Path) -
     assert end is None
 
 
+def test_one_that_was_closed_is_opened_again_on_another_loop(journal: Path) -> None:
+    delivery = holdfast.Delivery(journal, "run", groups=1)
+
+    async def two_at_once() -> list[list[str]]:
+        async with delivery:
+            batches = await asyncio.gather(delivery.next_async(), delivery.next_async())
+            return [tasks_of(batch) for batch in batches if batch is not None]
+
+    first = asyncio.run(two_at_once())
+    assert len(first) == 2
+    assert asyncio.run(two_at_once()) == first
+
+
 def test_each_of_several_threads_gets_steps_of_its_own(journal: Path) -> None:
     def consume(delivery: holdfast.Delivery) -> list[str]:
         return [task for _, batch in delivery for task in tasks_of(batch)]

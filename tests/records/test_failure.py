@@ -184,6 +184,15 @@ def test_a_traceback_without_a_line_of_the_user_is_whole() -> None:
     assert redaction.__file__ in shown
 
 
+def test_a_traceback_of_a_cause_begins_in_the_code_of_the_user_too() -> None:
+    try:
+        raise ValueError("worse") from raised_through_holdfast(fails_inside)
+    except ValueError as error:
+        shown = failure_of(error).traceback
+    assert "in own_part" in shown
+    assert redaction.__file__ not in shown
+
+
 def calls_holdfast() -> None:
     redact(None)  # type: ignore[arg-type]
 
@@ -321,6 +330,13 @@ def test_a_traceback_that_is_all_ours_is_one_line_too() -> None:
     head, error = "Traceback (most recent call last):\n", "E: 1\n"
     folded = fold_traceback(head + frames + error)
     assert folded == f"{head}  … 9 frames of Holdfast (--full-tracebacks)\n{error}"
+
+
+def test_a_traceback_that_begins_in_asyncio_begins_there() -> None:
+    head = 'Traceback (most recent call last):\n  File "/lib/asyncio/runners.py", line 1, in run\n'
+    ours = f'  File "{PACKAGE}/a/b.py", line 2, in f\n    g()\n'
+    folded = fold_traceback(f"{head}{ours}E: 1\n")
+    assert folded == f"{head}  … 1 frame of Holdfast (--full-tracebacks)\nE: 1\n"
 
 
 def test_a_traceback_that_has_nothing_of_ours_stays_as_it_is() -> None:

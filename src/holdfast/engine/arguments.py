@@ -15,7 +15,7 @@ from holdfast.engine.settings import Settings
 from holdfast.journal import check_address
 from holdfast.policy.policy import Policy
 from holdfast.policy.providers import PROVIDERS, key_of, meant_provider, names_of, provider_of
-from holdfast.records.encoding.declared import as_declared, check_names
+from holdfast.records.encoding.declared import as_declared, check_names, function_name
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.validate import sampling_of
@@ -54,9 +54,8 @@ def address_of(
     api_key: str | None = None,
     needs_key: bool = True,
 ) -> EngineAddress:
-    """Where a policy is that is named by its address, by those of its replicas, or not at all: then
-    the embedded engine serves `model`, a folder, or its own. `needs_key`: whether that of a
-    provider is wanted already."""
+    """Where the policy is: at the given address or addresses, or nowhere; then the embedded engine
+    serves `model`, or its own. `needs_key`: whether a provider's key must be there already."""
     if model is not None and not isinstance(model, str | PurePath):
         raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
     name = None if model is None else str(model)
@@ -155,17 +154,13 @@ def _has(value: object, *methods: str) -> bool:
 def series_from(rollout: object, tasks: object) -> str:
     """What runs without a name are called: after the rollout, and the file or function that its
     tasks come from. A source that is called `tasks` says no more, and is left out."""
-    parts = [rollout if isinstance(rollout, str) else _called(rollout)]
+    parts = [rollout if isinstance(rollout, str) else function_name(rollout)]
     if isinstance(tasks, str | PurePath):
         parts.append(_stem(str(tasks)))
     elif callable(tasks):
-        parts.append(_called(tasks))
-    told = [part for part in parts if part != "tasks"]
-    return re.sub(r"[^\w.-]+", "-", "-".join(told)).strip("-.")[:190] or "run"
-
-
-def _called(value: object) -> str:
-    return str(getattr(value, "__name__", type(value).__name__))
+        parts.append(function_name(tasks))
+    kept = [part for part in parts if part != "tasks"]
+    return re.sub(r"[^\w.-]+", "-", "-".join(kept)).strip("-.")[:190] or "run"
 
 
 def _stem(source: str) -> str:

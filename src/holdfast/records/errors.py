@@ -76,10 +76,6 @@ class JournalNewer(JournalError):
     """A newer Holdfast wrote this journal. It was not touched."""
 
 
-class JournalEmpty(JournalError):
-    """Nothing has been recorded in it yet, so there is nothing to read."""
-
-
 class JournalUnreachable(JournalError):
     """Its server did not answer for as long as a command waits: the same command goes on later."""
 
@@ -189,9 +185,9 @@ class BadRequest(HoldfastError):
 
     cause = Cause.CODE
 
-    def __init__(self, message: str, *, said: str = ""):
+    def __init__(self, message: str, *, answer: str = ""):
         super().__init__(message)
-        self.said = said or message
+        self.reason = answer or message
         """The same without the engine's address."""
 
 

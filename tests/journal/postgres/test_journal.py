@@ -48,6 +48,18 @@ def test_a_worker_that_waits_is_woken_by_tasks_and_by_what_another_gives_back() 
     between(body)
 
 
+def test_a_worker_that_waits_is_woken_by_the_end_of_its_run() -> None:
+    async def body(here: PostgresJournal, there: PostgresJournal) -> None:
+        run = await there.create_run(spec(samples=1), make_tasks("a"))
+        (claim,) = await there.claim(await joined(there, run), groups=1)
+        assert not await here.claim(await joined(here, run), groups=1)
+        seen = here.changes.count
+        await settle(there, claim)
+        assert await here.changes.wait(seen, timeout=LONG)
+
+    between(body)
+
+
 def test_a_trainer_that_waits_is_woken_by_the_group_that_it_waits_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,6 +50,7 @@ def test_each_prompt_begins_with_the_prompt_and_completion_before_it():
         stream = prompts[turn] + list(subject.oracle.requests[turn].prompt[:0])
         stream += [*f"so {CALL}".encode(), 257]
         assert prompts[turn + 1][: len(stream)] == stream
+        assert prompts[turn + 1][len(stream)] != stream[-1], "a reply ends once"
     (sample,) = samples(history)
     assert sample.token_ids[: len(prompts[2])] == prompts[2]
     assert sum(sample.loss_mask) == history.sampled_tokens

@@ -40,6 +40,7 @@ from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
 from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.records.view import TrajectoryView
@@ -88,7 +89,7 @@ def scorer_of(
 
     is_async = inspect.iscoroutinefunction(function)
     scorer = _judged(given_to, judge, read, is_async=is_async)
-    scorer.__name__ = getattr(function, "__name__", type(function).__name__)
+    scorer.__name__ = function_name(function)
     return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
 
@@ -107,7 +108,7 @@ def _judged(
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
-    """A scorer that reads what the user's function says of a trajectory, or of several."""
+    """A scorer that reads the result of the user's function for a trajectory, or for several."""
 
     async def score_async(seen: Any) -> object:
         with _judging():
@@ -150,14 +151,14 @@ def _judging() -> Iterator[None]:
 
 
 def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
-    """What pytest's functions of these names raise; nothing where it is not there."""
+    """The exceptions of pytest's functions with these names; empty without pytest."""
     module = sys.modules.get("pytest")
     return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
 def score_of(found: object, called: str, *, gives_nothing: bool = False) -> Score:
-    """What an evaluation may return, as the engine records it. `called` names the evaluation in
-    errors; one that `gives_nothing` has no return that could have said None."""
+    """An evaluation's return value as a `Score`. `called` names the evaluation in errors;
+    `gives_nothing`: the function has no return statement that could have given None."""
     if isinstance(found, Score):
         return found
     if found is None:
@@ -192,7 +193,7 @@ def _result_in(found: Any, called: str) -> EvaluateResult | None:
 
 
 def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
-    """The numbers are read as those of a run's scorers are: text that spells one is none."""
+    """Numbers are read as for a run's scorers: text that spells a number is refused."""
     read_reward(fields.get("score"), called, accepted=ACCEPTED)
     metrics = fields.get("metrics")
     for name, metric in metrics.items() if isinstance(metrics, Mapping) else ():
