@@ -32,22 +32,24 @@ class ReadyScorer(Struct, frozen=True, metaclass=NamedFields):
     def __call__(self, judged: object) -> Any:
         """A `Score` for a finished trajectory, or for a row of an evaluation; of `CodeTests`, one
         to await."""
-        return self.score(reply_of(judged), task_of(judged).ground_truth)
+        task = judged.task if isinstance(judged, TrajectoryView) else judged
+        return self.score(reply_of(judged), self.wanted(getattr(task, "ground_truth", None)))
 
-    def score(self, reply: str, ground_truth: object) -> Any:
-        """The score of a reply. Raises `UsageError` for a ground truth that cannot be compared."""
+    def wanted(self, ground_truth: Any) -> Any:
+        """What a reply is compared with. Raises `UsageError` for a ground truth that is no such."""
+        raise NotImplementedError
+
+    def score(self, reply: str, wanted: Any) -> Any:
+        """The score of a reply."""
         raise NotImplementedError
 
     def check_task(self, task: Task) -> None:
         """Raises `UsageError` for a task that this scorer cannot score: before anything is
         sampled."""
         try:
-            self.check_ground_truth(task.ground_truth)
+            self.wanted(task.ground_truth)
         except UsageError as error:
             raise UsageError(f"task {task.id}: {error}") from None
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        raise NotImplementedError
 
 
 def check_pattern(name: str, pattern: str) -> "re.Pattern[str]":
@@ -69,11 +71,6 @@ def reply_of(judged: Any) -> str:
         )
     replies = [each for each in messages if getattr(each, "role", "") == "assistant"]
     return _text(getattr(replies[-1], "content", "")) if replies else ""
-
-
-def task_of(judged: Any) -> Any:
-    """What has the ground truth."""
-    return judged.task if isinstance(judged, TrajectoryView) else judged
 
 
 def _text(content: Any) -> str:

@@ -48,8 +48,7 @@ class CodeTests(ReadyScorer, frozen=True):
         await asyncio.to_thread(choose, self.sandbox)
         return ""
 
-    async def score(self, reply: str, ground_truth: object) -> Score:
-        tests = self._tests(ground_truth)
+    async def score(self, reply: str, wanted: dict[str, str]) -> Score:
         blocks = _FENCED.findall(reply)
         workspace = Workspace(
             {self.file: blocks[-1] if blocks else reply},
@@ -59,7 +58,7 @@ class CodeTests(ReadyScorer, frozen=True):
         await workspace.reset(seed=0)
         try:
             return self._read(
-                await workspace.step(workspace.scoring(self.command, tests, keep=[self.file]))
+                await workspace.step(workspace.scoring(self.command, wanted, keep=[self.file]))
             )
         finally:
             await workspace.close()
@@ -76,7 +75,7 @@ class CodeTests(ReadyScorer, frozen=True):
         output = _SECONDS.sub("", str(result.info["output"]))[-MAX_OUTPUT:]
         return Score(reward, counts, {"output": output})
 
-    def _tests(self, ground_truth: object) -> dict[str, str]:
+    def wanted(self, ground_truth: object) -> dict[str, str]:
         tests = self._files(ground_truth)
         for name, text in tests.items():
             if name.endswith(".py"):
@@ -99,9 +98,6 @@ class CodeTests(ReadyScorer, frozen=True):
             "CodeTests wants a ground_truth that is the text of a test file, a list of statements, "
             f"or a dict of files, not {shown(ground_truth)}"
         )
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        self._tests(ground_truth)
 
 
 def _are_texts(values: object) -> bool:

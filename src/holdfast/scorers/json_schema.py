@@ -35,17 +35,16 @@ class ValidJson(ReadyScorer, frozen=True):
         if self.schema is not None:
             _check(self.schema, "its schema")
 
-    def score(self, reply: str, ground_truth: object) -> Score:
-        schema = self._schema(ground_truth)
+    def score(self, reply: str, wanted: Mapping[str, object]) -> Score:
         blocks = _FENCED.findall(reply)
         text = (blocks[-1] if blocks else reply).strip()
         try:
-            wrong = problem(json.loads(text), schema)
+            wrong = problem(json.loads(text), wanted)
         except (ValueError, RecursionError) as error:
             wrong = f"not JSON: {error}"
         return Score(0.0, reasons={"problem": wrong}) if wrong else scored(True, text)
 
-    def _schema(self, ground_truth: object) -> Mapping[str, object]:
+    def wanted(self, ground_truth: object) -> Mapping[str, object]:
         if self.schema is not None:
             return self.schema
         if not isinstance(ground_truth, Mapping):
@@ -53,10 +52,8 @@ class ValidJson(ReadyScorer, frozen=True):
                 "ValidJson() takes the ground_truth as its schema, which is no dict: "
                 f"{shown(ground_truth)}; or write ValidJson({{…}})"
             )
+        _check(ground_truth, "the schema in the ground_truth")
         return ground_truth
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        _check(self._schema(ground_truth), "the schema in the ground_truth")
 
 
 def _check(schema: object, where: str) -> None:

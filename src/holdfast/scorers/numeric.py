@@ -34,21 +34,20 @@ class Numeric(ReadyScorer, frozen=True):
         if self.tolerance < 0 or self.relative < 0:
             raise UsageError("Numeric: tolerance and relative are 0 or more")
 
-    def score(self, reply: str, ground_truth: object) -> Score:
+    def wanted(self, ground_truth: object) -> list[Decimal]:
+        with localcontext(_CONTEXT):
+            return _values_of(ground_truth)
+
+    def score(self, reply: str, wanted: list[Decimal]) -> Score:
         answer = answer_in(reply, self.answer)
         text = last_number(answer or "")
         with localcontext(_CONTEXT):
-            values = _values_of(ground_truth)
-            is_near = text is not None and any(self._is_near(_value(text), v) for v in values)
+            is_near = text is not None and any(self._is_near(_value(text), v) for v in wanted)
         return scored(is_near, text)
 
     def _is_near(self, value: Decimal, wanted: Decimal) -> bool:
         allowed = max(_decimal(self.tolerance), _decimal(self.relative) * abs(wanted))
         return abs(value - wanted) <= allowed
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        with localcontext(_CONTEXT):
-            _values_of(ground_truth)
 
 
 _CONTEXT = Context(prec=60, traps=[])

@@ -21,13 +21,12 @@ class Exact(ReadyScorer, frozen=True):
     answer: str = ""
     ignore_case: bool = False
 
-    def score(self, reply: str, ground_truth: object) -> Score:
-        answer = answer_in(reply, self.answer)
-        texts = texts_of(ground_truth, scorer="Exact")
-        return scored(answer is not None and _is_in(answer, texts, self.ignore_case), answer)
+    def wanted(self, ground_truth: object) -> list[str]:
+        return texts_of(ground_truth, scorer="Exact")
 
-    def check_ground_truth(self, ground_truth: object) -> None:
-        texts_of(ground_truth, scorer="Exact")
+    def score(self, reply: str, wanted: list[str]) -> Score:
+        answer = answer_in(reply, self.answer)
+        return scored(answer is not None and _is_in(answer, wanted, self.ignore_case), answer)
 
 
 def _is_in(answer: str, texts: list[str], ignore_case: bool) -> bool:
@@ -45,14 +44,13 @@ class Contains(ReadyScorer, frozen=True):
     ignore_case: bool = False
     all: bool = False
 
-    def score(self, reply: str, ground_truth: object) -> Score:
-        texts = texts_of(ground_truth, scorer="Contains")
-        flags = re.IGNORECASE if self.ignore_case else 0
-        held = [text for text in texts if re.search(_as_words(text), reply, flags)]
-        return scored(len(held) / len(texts) if self.all else bool(held), ", ".join(held) or None)
+    def wanted(self, ground_truth: object) -> list[str]:
+        return texts_of(ground_truth, scorer="Contains")
 
-    def check_ground_truth(self, ground_truth: object) -> None:
-        texts_of(ground_truth, scorer="Contains")
+    def score(self, reply: str, wanted: list[str]) -> Score:
+        flags = re.IGNORECASE if self.ignore_case else 0
+        held = [text for text in wanted if re.search(_as_words(text), reply, flags)]
+        return scored(len(held) / len(wanted) if self.all else bool(held), ", ".join(held) or None)
 
 
 def _as_words(text: str) -> str:
@@ -68,11 +66,11 @@ class Regex(ReadyScorer, frozen=True):
     IS_ITS_IDENTITY = True
     pattern: str = ""
 
-    def score(self, reply: str, ground_truth: object) -> Score:
-        match = re.search(self._pattern(ground_truth), reply)
+    def score(self, reply: str, wanted: str) -> Score:
+        match = re.search(wanted, reply)
         return scored(match is not None, match[0] if match else None)
 
-    def _pattern(self, ground_truth: object) -> str:
+    def wanted(self, ground_truth: object) -> str:
         if self.pattern:
             return self.pattern
         if not isinstance(ground_truth, str) or not ground_truth:
@@ -82,9 +80,6 @@ class Regex(ReadyScorer, frozen=True):
             )
         check_pattern("the ground_truth of Regex()", ground_truth)
         return ground_truth
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        self._pattern(ground_truth)
 
 
 class MultipleChoice(ReadyScorer, frozen=True):
@@ -107,9 +102,9 @@ class MultipleChoice(ReadyScorer, frozen=True):
                 f"MultipleChoice: labels are different characters, not {self.labels!r}"
             )
 
-    def score(self, reply: str, ground_truth: object) -> Score:
+    def score(self, reply: str, wanted: str) -> Score:
         label = self._chosen(reply)
-        return scored(label == self._label(ground_truth), label)
+        return scored(label == wanted, label)
 
     def _chosen(self, reply: str) -> str | None:
         if self.answer:
@@ -123,7 +118,7 @@ class MultipleChoice(ReadyScorer, frozen=True):
         named = said[-1:] or sorted(set(label.findall(reply)))
         return named[0] if len(named) == 1 else None
 
-    def _label(self, ground_truth: object) -> str:
+    def wanted(self, ground_truth: object) -> str:
         if isinstance(ground_truth, str) and ground_truth in tuple(self.labels):
             return ground_truth
         is_number = isinstance(ground_truth, int) and not isinstance(ground_truth, bool)
@@ -133,6 +128,3 @@ class MultipleChoice(ReadyScorer, frozen=True):
             f"MultipleChoice wants a ground_truth that is one of {', '.join(self.labels)}, or the "
             f"number of one, not {shown(ground_truth)}; write other labels: MultipleChoice('XYZ')"
         )
-
-    def check_ground_truth(self, ground_truth: object) -> None:
-        self._label(ground_truth)
