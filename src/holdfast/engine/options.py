@@ -407,7 +407,8 @@ SCORER_TRIES = Option(
 )
 SCORER = Option(
     "scorer",
-    "score trajectories with this function (default: `score` in the rollout's file)",
+    "score trajectories with this function (default: `score` in the rollout's file); reward "
+    "functions of other trainers: verl:FILE.py, trl:FILE.py:NAME",
     metavar="[FILE.py:]NAME",
     is_common=True,
 )

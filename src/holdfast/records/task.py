@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -278,13 +278,25 @@ def _parse(raw: object, *, where: str) -> tuple[str | None, Task]:
     _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
     extra = {key: value for key, value in raw.items() if key not in FIELDS}
+    ground_truth = row.ground_truth
+    if ground_truth is None and _has_ground_truth(model := extra.get("reward_model")):
+        ground_truth, extra["reward_model"] = model["ground_truth"], _without_ground_truth(model)
     return name, Task(
         id="",
         messages=_messages(row, raw, where=where),
         tools=row.tools or (),
-        ground_truth=row.ground_truth,
+        ground_truth=ground_truth,
         metadata=extra | (row.metadata or {}),
     )
+
+
+def _has_ground_truth(model: object) -> TypeGuard[dict[str, object]]:
+    """Whether it is the column `reward_model` of verl's data sets."""
+    return isinstance(model, dict) and "ground_truth" in model
+
+
+def _without_ground_truth(model: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in model.items() if name != "ground_truth"}
 
 
 _WANTED = {

@@ -1,5 +1,6 @@
 """One module for each command.
 
+- `init`: `holdfast init`: a small project to begin with.
 - `run`: `holdfast run`: everything is checked before anything is done.
 - `dry_run`: `holdfast run --dry-run`: what the command would do.
 - `train`: `holdfast train`: everything is checked before anything is sampled or written.
