@@ -93,7 +93,10 @@ def test_a_scorer_that_is_not_there_is_told_those_that_are(shell):
     source = (shell.place / "agent.py").read_text()
     shell.write("agent.py", source + "\n\ndef strict(trajectory):\n    return 0\n")
     line = refused(shell, *shell.arguments("--scorer", "nosuch"))
-    assert "agent.py has no scorer 'nosuch'; its functions of one argument, judges and ready scorers" in line
+    assert (
+        "agent.py has no scorer 'nosuch'; its functions of one argument, judges and ready scorers"
+        in line
+    )
     assert line.rstrip().endswith(": score, strict")
     judge = 'import holdfast\njudge = holdfast.Judge("Right?", policy="http://127.0.0.1:9")\n'
     shell.write("agent.py", judge + source)
