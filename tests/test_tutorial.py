@@ -34,9 +34,9 @@ def commands(page: Path) -> Iterator[Command]:
     text = page.read_text()
     for block in re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for command in block.split("$ ")[1:]:
-            words, *shown = command.strip().splitlines()
-            if not words.startswith(INSTALLS):
-                yield Command(words, shown)
+            arguments, *shown = command.strip().splitlines()
+            if not arguments.startswith(INSTALLS):
+                yield Command(arguments, shown)
 
 
 class Shell:

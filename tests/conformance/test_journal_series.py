@@ -16,9 +16,9 @@ async def in_series(journal: Journal, *names: str) -> list[Run]:
 
 
 async def now(journal: Journal, run: Run) -> Run:
-    found = await journal.find_run(run.spec.name)
-    assert found is not None
-    return found
+    stored_run = await journal.find_run(run.spec.name)
+    assert stored_run is not None
+    return stored_run
 
 
 def test_a_series_lists_its_runs_in_their_order_whatever_they_are_called_now(check: Check) -> None:
@@ -26,9 +26,9 @@ def test_a_series_lists_its_runs_in_their_order_whatever_they_are_called_now(che
         await journal.create_run(spec("agent-3"), make_tasks("a"))
         first, second = await in_series(journal, "agent-2", "agent-1")
         await journal.rename_run(first, "kept")
-        found = await journal.find_series("agent")
-        assert [run.spec.name for run in found] == ["kept", "agent-1"]
-        assert [run.spec.is_unnamed for run in found] == [False, True]
+        runs = await journal.find_series("agent")
+        assert [run.spec.name for run in runs] == ["kept", "agent-1"]
+        assert [run.spec.is_unnamed for run in runs] == [False, True]
         assert await journal.find_series("other") == []
         assert second.spec.lineage != first.spec.lineage
 

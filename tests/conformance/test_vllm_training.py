@@ -37,15 +37,15 @@ def vllm_options() -> tuple[str, ...]:
 def processes_of_vllm(folder: Path) -> list[int]:
     """Of those whose environment names this test's folder for temporary files."""
     mark = f"HOLDFAST_ENGINE_PLACE={folder}".encode()
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 is_one = mark in (entry / "environ").read_bytes()
             except OSError:
                 continue
-            found += [int(entry.name)] if is_one else []
-    return found
+            processes += [int(entry.name)] if is_one else []
+    return processes
 
 
 class Kill:

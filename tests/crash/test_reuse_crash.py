@@ -42,11 +42,13 @@ class Attempts(CommandLine):
             for name, truth in self.rows.items()
         ]
         self.write("tasks.jsonl", "\n".join(lines))
-        words = (
+        arguments = (
             "run", "agent.py", "--tasks", "tasks.jsonl", "--policy", self.engine.url,
             "--model", self.engine.model, "--samples", 2, "--concurrency", 1,
         )  # fmt: skip
-        return end(start(*words, cwd=self.place, env={"HOLDFAST_CRASH": crash} if crash else {}))
+        return end(
+            start(*arguments, cwd=self.place, env={"HOLDFAST_CRASH": crash} if crash else {})
+        )
 
     def replies(self, run: str) -> dict[str, str]:
         rows = map(json.loads, self.export("trajectories", run=run).splitlines())
@@ -63,12 +65,12 @@ def test_a_kill_in_the_middle_changes_nothing(tmp_path: Path, point: str) -> Non
         assert user.give().code == 0
         first = user.replies("agent-1")
         user.rows = {"t9": 9, "t2": 50, **user.rows}
-        asked = user.requests()
+        number = user.requests()
         assert user.give(point).code == SIGKILLED
         assert not check(user.journal).findings
         done = user.give()
         assert done.code == 0, done.err
-        assert asked + 2 <= user.requests() <= asked + 3, "new is t9; a kill loses one reply"
+        assert number + 2 <= user.requests() <= number + 3, "new is t9; a kill loses one reply"
         second = user.replies("agent-2")
         assert {key: second[key] for key in first} == first
         assert "8 reused from agent-1" in done.out

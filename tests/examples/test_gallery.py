@@ -63,9 +63,9 @@ GALLERY = {
 JUDGED = '{"right": {"reason": "yes", "score": 10}, "short": {"reason": "long", "score": 5}}'
 
 
-def holdfast(*words: str, folder: Path, crash: str = "", judge: str = "") -> tuple[int, str]:
+def holdfast(*arguments: str, folder: Path, crash: str = "", judge: str = "") -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *words],
+        [sys.executable, "-m", "holdfast", *arguments],
         cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_CRASH": crash, "JUDGE": judge},
     )  # fmt: skip
@@ -94,18 +94,22 @@ def test_an_example_gives_its_reward_and_goes_on_after_a_kill(name: str, tmp_pat
     if example.library and importlib.util.find_spec(example.library) is None:
         pytest.skip(f"{example.library} is not installed: make gallery")
     replies = [puzzle_answer() if reply == "PUZZLE" else reply for reply in example.replies]
-    words = [
+    arguments = [
         "run", str(EXAMPLES / f"{name}.py"), "--tasks", str(EXAMPLES / example.tasks),
         "--limit", "1", "--samples", "4", "--seed", "1", "--run", "r",
     ]  # fmt: skip
     with FakeEngine(replies=replies) as engine, FakeEngine(replies=[JUDGED]) as judge:
-        words += ["--policy", engine.url]
-        code, output = holdfast(*words, "--journal", "calm.db", folder=tmp_path, judge=judge.url)
+        arguments += ["--policy", engine.url]
+        code, output = holdfast(
+            *arguments, "--journal", "calm.db", folder=tmp_path, judge=judge.url
+        )
         assert code == 0, output
         killed = ("--journal", "killed.db")
-        code, output = holdfast(*words, *killed, folder=tmp_path, crash="after:9", judge=judge.url)
+        code, output = holdfast(
+            *arguments, *killed, folder=tmp_path, crash="after:9", judge=judge.url
+        )
         assert code == -signal.SIGKILL, output
-        code, output = holdfast(*words, *killed, folder=tmp_path, judge=judge.url)
+        code, output = holdfast(*arguments, *killed, folder=tmp_path, judge=judge.url)
         assert code == 0, output
     calm, resumed = (samples(journal, tmp_path) for journal in ("calm.db", "killed.db"))
     least, most = example.rewards
@@ -122,7 +126,7 @@ def puzzle_answer() -> str:
 
 def samples(journal: str, folder: Path) -> list[dict[str, object]]:
     out = folder / f"{journal}.jsonl"
-    words = ("export", "r", "--what", "samples", "--out", str(out), "--journal", journal)
-    code, output = holdfast(*words, folder=folder)
+    arguments = ("export", "r", "--what", "samples", "--out", str(out), "--journal", journal)
+    code, output = holdfast(*arguments, folder=folder)
     assert code == 0, output
     return [json.loads(line) for line in out.read_text().splitlines()]

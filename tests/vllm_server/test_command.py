@@ -25,7 +25,7 @@ def command(vllm: Installation, **settings: object) -> str:
 
 
 def test_what_training_needs_is_always_on(tmp_path: Path) -> None:
-    words = command(installation(tmp_path))
+    arguments = command(installation(tmp_path))
     for part in (
         "--model /m --served-model-name policy --host 127.0.0.1 --port 9",
         "--logprobs-mode processed_logprobs",
@@ -33,9 +33,9 @@ def test_what_training_needs_is_always_on(tmp_path: Path) -> None:
         "--worker-extension-cls holdfast.weights.vllm_worker.WeightWorker",
         '--weight-transfer-config {"backend": "holdfast"}',
     ):
-        assert part in words
-    assert "--enable-lora" not in words
-    assert "--gpu-memory-utilization" not in words
+        assert part in arguments
+    assert "--enable-lora" not in arguments
+    assert "--gpu-memory-utilization" not in arguments
 
 
 def test_a_switch_that_a_version_does_not_know_is_left_out(tmp_path: Path) -> None:
@@ -46,21 +46,21 @@ def test_a_switch_that_a_version_does_not_know_is_left_out(tmp_path: Path) -> No
 
 
 def test_memory_and_type_and_adapters_are_passed_on(tmp_path: Path) -> None:
-    words = command(installation(tmp_path), memory=0.45, dtype="bfloat16", lora_rank=16)
-    assert "--gpu-memory-utilization 0.45" in words
-    assert "--dtype bfloat16" in words
-    assert "--enable-lora --max-lora-rank 16" in words
+    arguments = command(installation(tmp_path), memory=0.45, dtype="bfloat16", lora_rank=16)
+    assert "--gpu-memory-utilization 0.45" in arguments
+    assert "--dtype bfloat16" in arguments
+    assert "--enable-lora --max-lora-rank 16" in arguments
 
 
 def test_on_a_cpu_there_is_no_share_of_a_gpu_and_seeded_requests_work(tmp_path: Path) -> None:
-    words = command(installation(tmp_path, is_cpu=True), memory=0.45)
-    assert "--gpu-memory-utilization" not in words
-    assert "--max-num-batched-tokens 32768" in words
+    arguments = command(installation(tmp_path, is_cpu=True), memory=0.45)
+    assert "--gpu-memory-utilization" not in arguments
+    assert "--max-num-batched-tokens 32768" in arguments
 
 
 def test_the_users_own_options_come_last(tmp_path: Path) -> None:
-    words = command(installation(tmp_path, is_cpu=True), options="--max-num-batched-tokens 64")
-    assert words.endswith("--max-num-batched-tokens 32768 --max-num-batched-tokens 64")
+    arguments = command(installation(tmp_path, is_cpu=True), options="--max-num-batched-tokens 64")
+    assert arguments.endswith("--max-num-batched-tokens 32768 --max-num-batched-tokens 64")
     with pytest.raises(UsageError, match="--engine-options"):
         split_options("--name 'open")
 

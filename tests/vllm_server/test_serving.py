@@ -19,8 +19,8 @@ from support.vllm_server.stand_in import SECONDS, StandIn
 pytestmark = pytest.mark.timeout(300)
 
 
-def serve(stand_in: StandIn, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "holdfast", "serve", "--engine", "vllm", *words]
+def serve(stand_in: StandIn, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "holdfast", "serve", "--engine", "vllm", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False,
         env=stand_in.environment, stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ def test_a_model_that_cannot_be_loaded_is_an_error_in_vllms_own_words(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (("--engine-python", "/no/such/python"), "there is no such program"),
         (("--engine-python", sys.executable), "has no vLLM: install one (python3 -m venv"),
@@ -102,11 +102,13 @@ def test_a_model_that_cannot_be_loaded_is_an_error_in_vllms_own_words(
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_started(
-    words: tuple[str, ...], says: str, tmp_path: Path
+    arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     stand_in = StandIn(tmp_path)
     given = (
-        words if "--engine-python" in words else ("--engine-python", str(stand_in.python), *words)
+        arguments
+        if "--engine-python" in arguments
+        else ("--engine-python", str(stand_in.python), *arguments)
     )
     done = serve(stand_in, *given)
     assert done.returncode == 2

@@ -35,10 +35,10 @@ class VllmSettings(Struct, frozen=True, kw_only=True):
             "--engine-dtype": self.dtype,
             "--engine-lora-rank": self.lora_rank,
         }
-        words = [word for name, value in given.items() if value for word in (name, str(value))]
+        arguments = [word for name, value in given.items() if value for word in (name, str(value))]
         # With a sign between them: its value may begin with a dash.
         more = [f"--engine-options={self.options}"] if self.options else []
-        return ("--engine", "vllm", *words, *more)
+        return ("--engine", "vllm", *arguments, *more)
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):

@@ -190,8 +190,8 @@ class EmbeddedEngine:
         return [*command, *self._options]
 
     def _by_hand(self) -> str:
-        words = () if self._vllm is None else self._vllm.words()
-        return shlex.join(["holdfast", "serve", *words, "--port", "8000"])
+        arguments = () if self._vllm is None else self._vllm.words()
+        return shlex.join(["holdfast", "serve", *arguments, "--port", "8000"])
 
     def _open_log(self) -> IO[bytes]:
         if self._log is None:
@@ -251,8 +251,8 @@ class EmbeddedEngine:
         """What the child printed since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
-        said = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
-        text = said.decode("utf-8", "replace").strip()
+        output = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
+        text = output.decode("utf-8", "replace").strip()
         # It says who speaks, and so does whoever quotes it. vLLM's own log comes before.
         *_, last = f"\n{text}".rpartition("\nholdfast: ")
         return last.strip() or f"(it wrote nothing to {self._log})"

@@ -35,8 +35,8 @@ def settings_from(
     value: "Settings | Mapping[str, object] | None", *, name: str = "settings"
 ) -> Settings | None:
     """A `Settings`, or a dict of its fields."""
-    found: Settings | None = as_declared(name, value, Settings | None)
-    return found
+    settings: Settings | None = as_declared(name, value, Settings | None)
+    return settings
 
 
 # --- the policy and the journal

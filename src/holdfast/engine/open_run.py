@@ -124,12 +124,12 @@ class _Change(Struct, frozen=True):
         changed field."""
         now = {task.id for task in self.tasks}
         staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
-        found = {}
+        notes = {}
         if self.spec.samples > self.run.spec.samples and (who := held_text(staying)):
-            found["samples"] = f"{who}, which get no more samples"
+            notes["samples"] = f"{who}, which get no more samples"
         if self.run.spec.tasks != self.spec.tasks and (about := "; ".join(self._about_tasks(now))):
-            found["tasks"] = about
-        return found
+            notes["tasks"] = about
+        return notes
 
     def _about_tasks(self, now: Container[str]) -> Iterator[str]:
         removed = {
@@ -248,11 +248,11 @@ def _why_not_rewritten(
     having = {name: [task for task in had if task in set(changed)] for name, had in held.items()}
     if fields == _CORRECTABLE and scorer and not (who := held_text(having)):
         return ""
-    one = len(changed) == 1
-    has, its, asks = ("has", "its", "asks") if one else ("have", "their", "ask")
+    is_single = len(changed) == 1
+    has, its, asks = ("has", "its", "asks") if is_single else ("have", "their", "ask")
     how = f", and {its} {fields} changed" if fields else f" and now {asks} something else"
     what = f"{many(len(changed), 'task')} {has} been worked on{how} ({_list_ids(changed)})"
-    other_ids = f"give {'it another id' if one else 'them other ids'}"
+    other_ids = f"give {'it another id' if is_single else 'them other ids'}"
     if fields != _CORRECTABLE:
         return f"{what}: {other_ids}"
     if not scorer:

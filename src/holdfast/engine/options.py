@@ -67,7 +67,7 @@ class Option(NamedTuple):
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The arguments of argparse's `add_argument`; pytest's `addoption` has the same."""
         default = f"{self.default:g}" if isinstance(self.default, float) else self.default
-        found = {
+        keywords_made = {
             "help": self.help.format(default),
             "type": self.kind,
             "default": self.default,
@@ -77,7 +77,9 @@ class Option(NamedTuple):
         } | changes
         # A switch without a default would be False: no value, which may be the default, is None.
         return {
-            name: value for name, value in found.items() if value is not None or name == "default"
+            name: value
+            for name, value in keywords_made.items()
+            if value is not None or name == "default"
         }
 
 

@@ -235,8 +235,8 @@ class _Counts:
             for reward in rewards:
                 mean.add(task, reward)
         report.rewards = _mean_of(mean)
-        found = {name: _mean_of(values) for name, values in self._metrics.items()}
-        report.metrics = {name: mean for name, mean in found.items() if mean is not None}
+        results = {name: _mean_of(values) for name, values in self._metrics.items()}
+        report.metrics = {name: mean for name, mean in results.items() if mean is not None}
         samples, groups = self._run.spec.samples, self._rewards.values()
         whole = [rewards for rewards in groups if len(rewards) == samples]
         if samples > 1 and whole and all(set(rewards) <= {0.0, 1.0} for rewards in groups):

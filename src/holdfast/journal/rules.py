@@ -26,11 +26,11 @@ def check_size(run: Run, *, planned: int, more: int) -> None:
 
 def distinct(run: Run, tasks: Sequence[Task]) -> list[Task]:
     """Each task once. `UsageError` if one id has two contents."""
-    found: dict[str, Task] = {}
+    by_id: dict[str, Task] = {}
     for task in tasks:
-        if found.setdefault(task.id, task) != task:
+        if by_id.setdefault(task.id, task) != task:
             raise other_task(run, task.id)
-    return list(found.values())
+    return list(by_id.values())
 
 
 def other_task(run: Run, name: str) -> UsageError:
@@ -228,14 +228,14 @@ def name_taken(name: str) -> UsageError:
 
 def check_tags(tags: Sequence[object]) -> tuple[str, ...]:
     """Each once, in their order."""
-    found: list[str] = []
+    texts: list[str] = []
     for tag in tags:
         if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG or not tag.isprintable():
             raise UsageError(f"a tag has 1 to {MAX_TAG} characters on one line: {tag!r:.300}")
         if "," in tag or tag != tag.strip():
             raise UsageError(f"a tag has no commas, and no space at its ends: {tag!r}")
-        found.append(tag)
-    return tuple(dict.fromkeys(found))
+        texts.append(tag)
+    return tuple(dict.fromkeys(texts))
 
 
 def step_passed(name: str, *, step: int, last: int) -> UsageError:

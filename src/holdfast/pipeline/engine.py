@@ -33,8 +33,8 @@ async def newest_version(address: str, run: str, *, folder: Path) -> Served | No
         return None
     journal = open_journal(address)
     try:
-        found = await journal.find_run(run)
-        versions = [] if found is None else await journal.versions(found)
+        stored_run = await journal.find_run(run)
+        versions = [] if stored_run is None else await journal.versions(stored_run)
     finally:
         await journal.close()
     newest = newest_of(v for v in versions if (folder / WEIGHTS / v.name).is_dir())

@@ -138,9 +138,9 @@ def label_of(function: object, name: object) -> str:
 def as_recorded(value: Recordable) -> Recordable:
     """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
-        found = msgspec.msgpack.encode(value)
-        _check_size(len(found))
-        return msgspec.msgpack.decode(found, type=type(value))
+        packed = msgspec.msgpack.encode(value)
+        _check_size(len(packed))
+        return msgspec.msgpack.decode(packed, type=type(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = {Message: "message", ToolCall: "call"}[type(value)]
         raise UsageError(f"{value!r:.1000} is no {kind} that can be recorded: {error}") from error
@@ -163,21 +163,21 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
         named["json"] = schema_text(schema)
     kept = as_kept(named)
     try:
-        found = msgspec.convert({**msgspec.structs.asdict(run), **kept}, Sampling)
+        sampling = msgspec.convert({**msgspec.structs.asdict(run), **kept}, Sampling)
     except msgspec.ValidationError as error:
         raise UsageError(wrong_type(kept) or f"sampling: {error}") from error
-    if "" in found.stop:
+    if "" in sampling.stop:
         raise UsageError("stop: every reply holds the empty text; leave it out, or give None")
-    return found
+    return sampling
 
 
 def pack_value(value: object, label: str) -> bytes:
     """A value as it is recorded."""
     try:
-        found = msgspec.msgpack.encode(value)
-        msgspec.msgpack.decode(found)
-        _check_size(len(found))
-        return found
+        packed = msgspec.msgpack.encode(value)
+        msgspec.msgpack.decode(packed)
+        _check_size(len(packed))
+        return packed
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise TypeError(
             f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "

@@ -62,13 +62,13 @@ def last_number(text: str) -> str | None:
 
 def _values_of(ground_truth: object) -> list[Decimal]:
     values = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
-    found = [_wanted(value) for value in values]
-    if not found or None in found:
+    decimals = [_wanted(value) for value in values]
+    if not decimals or None in decimals:
         raise UsageError(
             "Numeric compares with a ground_truth that is a number, a text with one, or a list of "
             f"them, not {shown(ground_truth)}"
         )
-    return [value for value in found if value is not None]
+    return [value for value in decimals if value is not None]
 
 
 def _wanted(value: object) -> Decimal | None:

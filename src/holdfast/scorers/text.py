@@ -110,12 +110,12 @@ class MultipleChoice(ReadyScorer, frozen=True):
         if self.answer:
             return answer_in(reply, self.answer)
         label = re.compile(rf"(?<![\w'])[{re.escape(self.labels)}](?![\w'])")
-        said = [
+        messages = [
             match[0]
             for word in re.finditer(r"(?i)answer", reply)
             if (match := label.search(reply, word.end(), word.end() + NEAR))
         ]
-        named = said[-1:] or sorted(set(label.findall(reply)))
+        named = messages[-1:] or sorted(set(label.findall(reply)))
         return named[0] if len(named) == 1 else None
 
     def wanted(self, ground_truth: object) -> str:

@@ -72,17 +72,17 @@ def find_vllm(python: str) -> Installation:
     # A folder called vllm in the working folder would be taken for the package.
     environment = os.environ | {"PYTHONSAFEPATH": "1"}
     try:
-        found = subprocess.run(  # noqa: S603  # the user's own Python, our own code
+        process = subprocess.run(  # noqa: S603  # the user's own Python, our own code
             command, capture_output=True, text=True, timeout=_SECONDS, env=environment, cwd="/"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--engine-python {path} does not run: {error}") from error
-    if found.returncode == 3:
+    if process.returncode == 3:
         raise UsageError(f"{path} has no vLLM: {INSTALL}")
-    if found.returncode:
-        last = (found.stderr.strip().splitlines() or ["it says nothing"])[-1]
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise UsageError(f"--engine-python {path} is no Python with a vLLM: {last}")
-    fields = json.loads(found.stdout)
+    fields = json.loads(process.stdout)
     version = str(fields["version"])
     is_cpu = "cpu" in version or "cpu" in str(fields["name"])
     return Installation(path, version, Path(fields["origin"]).parent, is_cpu)

@@ -288,14 +288,14 @@ class VllmProcess:
 
 def _group(group: int) -> list[int]:
     """The processes of a group that still run."""
-    found = []
+    numbers = []
     for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if entry.name.isdecimal():
             with suppress(OSError, IndexError):
                 state, _, its_group = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:3]
                 if int(its_group) == group and state != "Z":
-                    found.append(int(entry.name))
-    return found
+                    numbers.append(int(entry.name))
+    return numbers
 
 
 def _work_of_group(group: int) -> int:

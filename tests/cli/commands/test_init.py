@@ -27,15 +27,15 @@ def made(tmp_path: Path, kind: str) -> Path:
     return tmp_path / "project"
 
 
-def command(*words: object, cwd: Path, crash: str = "") -> Done:
+def command(*arguments: object, cwd: Path, crash: str = "") -> Done:
     env = {"HOLDFAST_CRASH": crash, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    return end(start(*words, cwd=cwd, env=env, forked=False))
+    return end(start(*arguments, cwd=cwd, env=env, forked=False))
 
 
 def exported(folder: Path, journal: str) -> bytes:
     (name,) = command("runs", "--journal", journal, "--names", cwd=folder).out.split()
-    words = ("--what", "samples", "--out", "samples.jsonl", "--journal", journal)
-    done = command("export", name, *words, cwd=folder)
+    arguments = ("--what", "samples", "--out", "samples.jsonl", "--journal", journal)
+    done = command("export", name, *arguments, cwd=folder)
     assert done.code == 0, done.err
     return (folder / "samples.jsonl").read_bytes()
 
@@ -49,9 +49,9 @@ def test_a_project_has_forty_lines_at_most(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_code_is_clean(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
-    for words in (("check", "--isolated", "--select", "E,F,I,B"), ("format", "--check")):
+    for arguments in (("check", "--isolated", "--select", "E,F,I,B"), ("format", "--check")):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *words, "--line-length", "100", "."],
+            [sys.executable, "-m", "ruff", *arguments, "--line-length", "100", "."],
             cwd=folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -61,12 +61,12 @@ def test_its_code_is_clean(tmp_path: Path, kind: str) -> None:
 def test_it_runs_and_goes_on_after_a_kill(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
     with FakeEngine(replies=REPLIES[kind]) as engine:
-        words = ("run", "--policy", engine.url, "--seed", 1)
-        calm = command(*words, "--journal", "calm.db", cwd=folder)
+        arguments = ("run", "--policy", engine.url, "--seed", 1)
+        calm = command(*arguments, "--journal", "calm.db", cwd=folder)
         assert calm.code == 0, calm.err
-        killed = command(*words, "--journal", "killed.db", cwd=folder, crash="after:12")
+        killed = command(*arguments, "--journal", "killed.db", cwd=folder, crash="after:12")
         assert killed.code == -signal.SIGKILL
-        done = command(*words, "--journal", "killed.db", cwd=folder)
+        done = command(*arguments, "--journal", "killed.db", cwd=folder)
     assert done.code == 0, done.err
     assert "8 trajectories" in done.out
     assert exported(folder, "killed.db") == exported(folder, "calm.db") != b""
@@ -84,15 +84,15 @@ def test_the_agents_own_test_passes(tmp_path: Path) -> None:
 def test_an_evaluation_goes_on_after_a_kill(tmp_path: Path) -> None:
     folder = made(tmp_path, "evaluation")
     with FakeEngine(replies=[ADD, "@1 It is 42."], delay=0.5) as engine:
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        words += ["--holdfast-policy", engine.url]
-        first = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
+        arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        arguments += ["--holdfast-policy", engine.url]
+        first = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.DEVNULL)
         while engine.stats().requests < 10:  # 8 first turns of the first setting, 2 second ones.
             assert first.poll() is None, "it ended before it was killed"
             time.sleep(0.02)
         first.kill()
         first.wait()
-        again = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        again = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
         assert again.returncode == 0, again.stdout
         # 2 rows × 4 samples × 2 settings × 2 turns, and those that were in flight.
         assert engine.stats().requests <= 32 + 8

@@ -70,19 +70,21 @@ def rewards(shell: CommandLine) -> CommandLine:
     return shell
 
 
-def run(shell: CommandLine, scorer: str, *words: object):
+def run(shell: CommandLine, scorer: str, *arguments: object):
     with FakeEngine(replies=["Five."]) as engine:
         return shell.run(
-            "--scorer", scorer, *words, rollout="turn.py", policy=engine.url, model=engine.model
+            "--scorer", scorer, *arguments, rollout="turn.py", policy=engine.url, model=engine.model
         )
 
 
-@pytest.mark.parametrize("words", [(), ("--score-workers", 1)])
+@pytest.mark.parametrize("arguments", [(), ("--score-workers", 1)])
 @pytest.mark.parametrize(
     "scorer", ["verl:rewards.py", "verl:rewards.py:later", "trl:rewards.py:accuracy"]
 )
-def test_a_function_gives_the_rewards_of_a_run(rewards: CommandLine, scorer: str, words) -> None:
-    done = run(rewards, scorer, *words)
+def test_a_function_gives_the_rewards_of_a_run(
+    rewards: CommandLine, scorer: str, arguments
+) -> None:
+    done = run(rewards, scorer, *arguments)
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in rewards.export("trajectories").splitlines()]
     assert sorted(row["reward"] for row in rows) == [0.0, 1.0]
@@ -151,9 +153,9 @@ def test_another_function_or_framework_is_another_scorer() -> None:
     def g(prompts: object, completions: object, **columns: object) -> list[float]:
         return [2.0]
 
-    found = [RewardFunction(f, "trl"), RewardFunction(f, "trl-text"), RewardFunction(g, "trl")]
-    assert len({fingerprinted(each)[0] for each in found}) == 3
-    assert fingerprinted(RewardFunction(f, "trl"))[0] == fingerprinted(found[0])[0]
+    results = [RewardFunction(f, "trl"), RewardFunction(f, "trl-text"), RewardFunction(g, "trl")]
+    assert len({fingerprinted(each)[0] for each in results}) == 3
+    assert fingerprinted(RewardFunction(f, "trl"))[0] == fingerprinted(results[0])[0]
 
 
 @pytest.mark.parametrize("reference", ["verl:a/b.py:f", "trl:b.py:f", "trl-text:b.py:f", "b.py:f"])

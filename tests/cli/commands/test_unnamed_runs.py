@@ -14,9 +14,9 @@ from support.cli.shell import AGENT, CommandLine, Done, end, start
 
 class Unnamed(CommandLine):
     def arguments(self, *extra: object, **options: object) -> list[object]:
-        words = super().arguments(**options)
-        at = words.index("--run")
-        return [*words[:at], *words[at + 2 :], *extra]
+        arguments = super().arguments(**options)
+        at = arguments.index("--run")
+        return [*arguments[:at], *arguments[at + 2 :], *extra]
 
     def names(self) -> list[str]:
         return self.holdfast("runs", "--names").out.split()
@@ -35,18 +35,18 @@ def shell(tmp_path: Path):
 
 def test_the_same_command_goes_on_and_a_change_begins_the_next_run(shell):
     shell.next()
-    asked = shell.engine.stats().requests
+    requests = shell.engine.stats().requests
     assert "run agent-1 was finished before" in shell.next().err
     shell.write("agent.py", AGENT.replace("/ 100", "/ 50"))
     done = shell.next()
-    said = "agent.py changed (score): this is agent-2; compare agent-1 agent-2 shows the difference"
-    assert f"holdfast: {said}" in done.err.splitlines()
-    assert len(f"holdfast: {said}") <= 100
+    text = "agent.py changed (score): this is agent-2; compare agent-1 agent-2 shows the difference"
+    assert f"holdfast: {text}" in done.err.splitlines()
+    assert len(f"holdfast: {text}") <= 100
     assert "2 reused from agent-1" in done.out
-    assert shell.engine.stats().requests == asked
+    assert shell.engine.stats().requests == requests
     shell.write("agent.py", AGENT.replace("so: ", "thus: "))
     assert "agent.py changed (solve, score): this is agent-3" in shell.next().err
-    assert shell.engine.stats().requests == 2 * asked
+    assert shell.engine.stats().requests == 2 * requests
     shell.write("agent.py", AGENT)
     assert "run agent-1 was finished before" in shell.next().err
     assert shell.names() == ["agent-1", "agent-2", "agent-3"]
@@ -80,9 +80,9 @@ def test_a_killed_run_goes_on_under_its_name(shell):
 
 def test_fresh_samples_everything_anew_and_accept_changes_keeps_the_newest(shell):
     shell.next()
-    asked = shell.engine.stats().requests
+    requests = shell.engine.stats().requests
     assert "everything is sampled anew" in shell.next("--fresh").err
-    assert shell.engine.stats().requests == 2 * asked
+    assert shell.engine.stats().requests == 2 * requests
     shell.next("--samples", 2, "--accept-changes")
     assert shell.names() == ["agent-1", "agent-2"]
     assert "2 samples" in shell.holdfast("runs").out
@@ -111,13 +111,13 @@ def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shell):
     assert "d│o│ │s│u│m" in done.out
     assert not shell.journal.exists()
     shell.next()
-    asked = shell.engine.stats().requests
+    requests = shell.engine.stats().requests
     done = shell.next("--dry-run", "--samples", 2)
     assert "  sampled: 2\n  reused from agent-1: 2\n" in done.out
     assert "  goes on: 2 settled, 0 begun, 0 sampled" in shell.next("--dry-run").out
     shell.write("agent.py", "async def solve(t):\n    raise KeyError('no reply')\n")
     assert "the rollout asked for no reply" in shell.next("--dry-run").out
-    assert shell.engine.stats().requests == asked
+    assert shell.engine.stats().requests == requests
     assert shell.names() == ["agent-1"]
 
 

@@ -33,9 +33,9 @@ class Command:
         (folder / "tasks.jsonl").write_text('{"id": "a", "prompt": "hello"}\n')
 
     def words(self, name: str, *more: str) -> list[str]:
-        words = [sys.executable, "-m", "holdfast", name, "agent.py", "--tasks", "tasks.jsonl"]
-        words += ["--run", "first", "--engine", "vllm"]
-        return [*words, "--engine-python", str(self.stand_in.python), *more]
+        command = [sys.executable, "-m", "holdfast", name, "agent.py", "--tasks", "tasks.jsonl"]
+        command += ["--run", "first", "--engine", "vllm"]
+        return [*command, "--engine-python", str(self.stand_in.python), *more]
 
     def do(self, name: str, *more: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(

@@ -131,9 +131,9 @@ def test_a_scorer_that_failed_is_mended_without_sampling(user: Attempts) -> None
         )  # fmt: skip
 
     assert run(0).failed == 4
-    asked = len(user.policy.requests)
+    count = len(user.policy.requests)
     assert run(2).rewards == [0.5] * 4
-    assert len(user.policy.requests) == asked
+    assert len(user.policy.requests) == count
 
 
 def test_no_engine_is_asked_where_all_is_reused(user: Attempts) -> None:
@@ -241,10 +241,10 @@ class Model:
 
     def expected(self, wanted: list[Key]) -> dict[Key, str]:
         """What the next run takes over: from the newest run that has it."""
-        found: dict[Key, str] = {}
+        fields: dict[Key, str] = {}
         for replies in reversed(self.runs.values()):
-            found = {key: replies[key] for key in wanted if key in replies} | found
-        return found
+            fields = {key: replies[key] for key in wanted if key in replies} | fields
+        return fields
 
 
 def keys_of(user: Attempts) -> list[Key]:

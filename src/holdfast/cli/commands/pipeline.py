@@ -163,9 +163,9 @@ async def roll_out_alone(
 # --- the supervisor
 
 
-def without_retry(words: Sequence[str]) -> list[str]:
+def without_retry(arguments: Sequence[str]) -> list[str]:
     """A command without what one start does once, however often its parts are started."""
-    return [word for word in words if word != f"--{RETRY_FAILED.name}"]
+    return [word for word in arguments if word != f"--{RETRY_FAILED.name}"]
 
 
 async def is_over(args: argparse.Namespace) -> bool:
@@ -261,8 +261,8 @@ def _part(args: argparse.Namespace, name: str, engine: "SupervisedEngine | None"
     from holdfast.pipeline.child import PipelinePart
 
     more = () if engine is None else ("--policy", engine.url)
-    words = without_retry(sys.argv[1:])
-    command = (sys.executable, "-m", "holdfast", *words, "--only", name, *more)
+    arguments = without_retry(sys.argv[1:])
+    command = (sys.executable, "-m", "holdfast", *arguments, "--only", name, *more)
     return PipelinePart(
         name, (*command, "--until-stdin-closes"), Path(args.out) / PARTS / f"{name}.log"
     )
@@ -302,8 +302,8 @@ async def _metrics(port: int, supervisor: "Supervisor", out: Path) -> AsyncItera
             check_request(request, names=())
         except RequestRefused as refusal:
             return web.Response(status=refusal.status, text=str(refusal))
-        found = families(read_status(out / PARTS), supervisor.restarts)
-        body = render([("", found)], prefix="holdfast_pipeline_")
+        rendered = families(read_status(out / PARTS), supervisor.restarts)
+        body = render([("", rendered)], prefix="holdfast_pipeline_")
         return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()

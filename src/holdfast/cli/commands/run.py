@@ -294,9 +294,9 @@ async def _in_journal(
 
 async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
     """Ends tasks that user code started and forgot, and says so."""
-    if found := await end_tasks(left_behind(own)):
-        names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])
-        notify(f"ended {many(len(found), 'task')} left behind: {names}")
+    if left := await end_tasks(left_behind(own)):
+        names = ", ".join([*map(visible_name, left[:5]), *(["…"] if len(left) > 5 else [])])
+        notify(f"ended {many(len(left), 'task')} left behind: {names}")
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
@@ -339,18 +339,18 @@ def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending:
         say(str(ending.fatal), Exit.STOPPED)
 
 
-def how_to_go_on(words: Sequence[str], stopped: str) -> str:
+def how_to_go_on(arguments: Sequence[str], stopped: str) -> str:
     """The command that continues the run.
 
     If a spending limit was reached, the command has MORE in its place, since the same limit would
     stop it at once. If the limit cannot be held, the command has no limit.
     """
     if LEAVE_LIMITS_OUT in stopped:
-        return f"to go on: {shlex.join(_without_limits(words))}"
+        return f"to go on: {shlex.join(_without_limits(arguments))}"
     limit = next((f"--{each.name}" for each in LIMITS if f"{each.name} (" in stopped), None)
     if limit is None:
-        return f"to go on: {shlex.join(words)}"
-    higher = list(words) if _has_option(words, limit) else [*words, f"{limit}="]
+        return f"to go on: {shlex.join(arguments)}"
+    higher = list(arguments) if _has_option(arguments, limit) else [*arguments, f"{limit}="]
     for at, word in enumerate(higher):
         if word == limit:
             higher[at + 1] = "MORE"
@@ -359,8 +359,8 @@ def how_to_go_on(words: Sequence[str], stopped: str) -> str:
     return f"to go on, with a higher limit: {shlex.join(higher)}"
 
 
-def _without_limits(words: Sequence[str]) -> list[str]:
-    kept, names = list(words), [f"--{limit.name}" for limit in LIMITS]
+def _without_limits(arguments: Sequence[str]) -> list[str]:
+    kept, names = list(arguments), [f"--{limit.name}" for limit in LIMITS]
     for name in names:
         while name in kept:
             at = kept.index(name)
@@ -368,8 +368,8 @@ def _without_limits(words: Sequence[str]) -> list[str]:
     return [word for word in kept if not word.startswith(tuple(f"{name}=" for name in names))]
 
 
-def _has_option(words: Sequence[str], name: str) -> bool:
-    return any(word == name or word.startswith(f"{name}=") for word in words)
+def _has_option(arguments: Sequence[str], name: str) -> bool:
+    return any(word == name or word.startswith(f"{name}=") for word in arguments)
 
 
 def resume_command(run: Run) -> str:

@@ -31,9 +31,9 @@ def command_of(args: argparse.Namespace) -> RecordedCommand | None:
     invocation: Invocation | None = getattr(args, "invocation", None)
     if invocation is None:
         return None
-    parser, words = invocation.parser, invocation.words
-    kept = [words[0]]
-    for name, parts in parser.leaf(words).split(words[1:]):
+    parser, arguments = invocation.parser, invocation.words
+    kept = [arguments[0]]
+    for name, parts in parser.leaf(arguments).split(arguments[1:]):
         if name not in _ONCE:
             kept += map(redact, parts)
     return RecordedCommand(tuple(kept), os.getcwd())

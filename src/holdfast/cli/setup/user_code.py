@@ -50,22 +50,22 @@ def rollout_in(
     """The named rollout; otherwise the object called `rollout`, imported or not; otherwise the only
     rollout that the file defines, unless another object may be meant. The run's `scorer` and an
     object called `score` are no rollouts."""
-    found = {
+    candidates = {
         name: value
         for name, value in vars(module).items()
         if not (name.startswith("_") or _is_scorer(name, value, scorer)) and _is_rollout(value)
     }
-    own = {name: value for name, value in found.items() if _is_own(value, module)}
+    own = {name: value for name, value in candidates.items() if _is_own(value, module)}
     if name is not None:
         if not hasattr(module, name):
             raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(own)}")
         if scorer is not None and getattr(module, name) is scorer:
             raise UsageError(f"{path}:{name} is named as the rollout and as the scorer")
         return _checked(getattr(module, name), f"{path}:{name}")
-    if ROLLOUT_NAME in found:
-        return found[ROLLOUT_NAME]
+    if ROLLOUT_NAME in candidates:
+        return candidates[ROLLOUT_NAME]
     if not own:
-        imported = [name for name, value in found.items() if _is_imported(value)]
+        imported = [name for name, value in candidates.items() if _is_imported(value)]
         raise UsageError(f"{path} has no rollout: {_missing(module, path, imported, scorer)}")
     if len(own) > 1:
         # An object that is called may be anything: a client, a tool. A function is a rollout.
@@ -77,9 +77,11 @@ def rollout_in(
     if len(own) > 1:
         raise UsageError(f"{path} has {len(own)} rollouts ({_listed(own)}); name one: {path}:NAME")
     [(only, rollout)] = own.items()
-    imported = [each for each in found if each != only and _may_be_meant(found[each], rollout)]
+    imported = [
+        each for each in candidates if each != only and _may_be_meant(candidates[each], rollout)
+    ]
     if imported:
-        _refuse_to_guess(path, only, imported, "imported", found)
+        _refuse_to_guess(path, only, imported, "imported", candidates)
     if not _takes_rollout(rollout) and (plain := _without_async(module, scorer)):
         _refuse_to_guess(path, only, plain, "no `async def`", vars(module))
     return rollout
@@ -154,11 +156,11 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
             f"{', '.join(scorers) or 'none'}"
         )
     try:
-        found: object = scorer_named(where, name)
-        check_scorer(found, is_group=is_group_scorer(found))
+        scorer: object = scorer_named(where, name)
+        check_scorer(scorer, is_group=is_group_scorer(scorer))
     except UsageError as error:
         raise UsageError(f"{file}:{plain} is no scorer: {error}") from None
-    return found
+    return scorer
 
 
 def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
@@ -320,5 +322,5 @@ def _checked(value: object, where: str) -> object:
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 
-def _listed(found: dict[str, object]) -> str:
-    return ", ".join(found) or "none"
+def _listed(candidates: dict[str, object]) -> str:
+    return ", ".join(candidates) or "none"

@@ -216,10 +216,10 @@ def _where(thread: int) -> str:
         return "the event loop itself"
     # Below a step of Holdfast, the user's line only waits for it.
     known = [frame for frame in frames if is_user_code(frame.filename) or _is_ours(frame)]
-    found = (known or frames)[-1]
-    line = f" ({redact(shortened(found.line))})" if found.line else ""
-    owner = OURS if _is_ours(found) else ""
-    return f"{owner}{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
+    innermost = (known or frames)[-1]
+    line = f" ({redact(shortened(innermost.line))})" if innermost.line else ""
+    owner = OURS if _is_ours(innermost) else ""
+    return f"{owner}{Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}{line}"
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

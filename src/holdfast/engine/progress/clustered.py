@@ -28,11 +28,11 @@ def error_text(error: float | None, *, places: int = 4) -> str:
 def clustered_error(influences: Iterable[float]) -> float | None:
     """sqrt(G / (G - 1) · Σ_g u_g²), u_g being how far task g moves the estimate. None with fewer
     than two tasks."""
-    found = list(influences)
-    tasks = len(found)
+    sums = list(influences)
+    tasks = len(sums)
     if tasks < 2:
         return None
-    return math.sqrt(tasks / (tasks - 1) * sum_of(influence * influence for influence in found))
+    return math.sqrt(tasks / (tasks - 1) * sum_of(influence * influence for influence in sums))
 
 
 class RewardMean:

@@ -287,13 +287,13 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
-                found = await self._next(worker) or await self._wait_for_work(worker)
+                groups = await self._next(worker) or await self._wait_for_work(worker)
             except FATAL as error:
                 self.stop.fail(error)
                 return
-            if found is None:
+            if groups is None:
                 return
-            task = asyncio.create_task(self._trajectory(*found), name=f"{found[1].key}")
+            task = asyncio.create_task(self._trajectory(*groups), name=f"{groups[1].key}")
             running.add(task)
             task.add_done_callback(running.discard)
             crashpoint.reach("engine.admitted")
@@ -332,8 +332,8 @@ class Engine:
             if not await self._has_work():
                 return None
             if self._progress.total > planned or clock() >= due:
-                if (found := await self._next(worker)) is not None:
-                    return found
+                if (groups := await self._next(worker)) is not None:
+                    return groups
                 due = clock() + poll
             await self._journal.changes.wait(seen, timeout=max(0.0, due - clock()))
         return None

@@ -69,9 +69,9 @@ async def count_reusable(journal: Journal, spec: RunSpec, tasks: Sequence[Task])
         if spec.may_reuse(other.spec) and not taken & {*other.spec.lineage}:
             by_id = {task.id: task for task in tasks}
             run = Run(-1, spec, (), 0.0)
-            found = await _sources_in(journal, other, run, by_id, left, whole=False)
-            sure = {number for number, each in found.items() if await _is_there(journal, each)}
-            left = [row for row in left if row.id not in found]
+            sources = await _sources_in(journal, other, run, by_id, left, whole=False)
+            sure = {number for number, each in sources.items() if await _is_there(journal, each)}
+            left = [row for row in left if row.id not in sources]
             counts[other.spec.name] += len(sure)
     return +counts
 

@@ -133,12 +133,12 @@ async def run(
     recorded: Connection | None = None
     if not (new or retry_failed):
         is_meant = partial(_is_meant, policy=policy, model=model, renderer=renderer)
-        found = await _recorded(
+        run_result = await _recorded(
             plan, journal, is_meant, accept_changes=accept_changes, starts_engine=policy is None
         )
-        if isinstance(found, RunResult):
-            return found
-        recorded = found
+        if isinstance(run_result, RunResult):
+            return run_result
+        recorded = run_result
     if recorded is None:
         plan.processor.check_setup()
     connecting = make_connection() if recorded is None else nullcontext(recorded)

@@ -191,10 +191,10 @@ def load_scorer(home: ScorerHome) -> Scorer:
     module = import_module(home.home)
     function: Callable[[Any], Any] = scorer_named(module, home.name)
     if home.fingerprint:
-        found, _ = fingerprinted(function)
-        if found != home.fingerprint:
+        fingerprint, _ = fingerprinted(function)
+        if fingerprint != home.fingerprint:
             raise ValueError(
-                f"the code of scorer {home.name} here is not that of the run ({found[:12]}, not "
-                f"{home.fingerprint[:12]})"
+                f"the code of scorer {home.name} here is not that of the run ({fingerprint[:12]}, "
+                f"not {home.fingerprint[:12]})"
             )
     return Scorer(function)

@@ -56,10 +56,10 @@ def series_of(name: str) -> str:
 
 async def runs_named(journal: Journal, base: str) -> list[Run]:
     """All runs of an experiment, the oldest first."""
-    found: list[Run] = []
-    while (run := await journal.find_run(_numbered(base, len(found) + 1))) is not None:
-        found.append(run)
-    return found
+    runs: list[Run] = []
+    while (run := await journal.find_run(_numbered(base, len(runs) + 1))) is not None:
+        runs.append(run)
+    return runs
 
 
 async def open_recorded(
@@ -175,15 +175,15 @@ async def _newest_first(
 ) -> list[tuple[Run, list[str]]]:
     """The runs of the name and of one of the models, each with what differs in it from `spec`;
     name, model and renderer are taken as recorded."""
-    found = []
+    by_age = []
     for run in reversed(await runs_named(journal, spec.name)):
         known = run.spec
         if models is None or known.model in models:
             same = structs.replace(
                 spec, name=known.name, model=known.model, renderer=known.renderer
             )
-            found.append((run, known.differences(same)))
-    return found
+            by_age.append((run, known.differences(same)))
+    return by_age
 
 
 async def _differences(

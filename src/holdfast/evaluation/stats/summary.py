@@ -91,7 +91,7 @@ def _format_details(results: Results, verdict: Verdict) -> list[str]:
         lines.append(f"  {'  '.join(rates)}")
     if verdict.disturbed is not None:
         both = (("clean", verdict.clean), ("retried or interrupted", verdict.disturbed))
-        parts = [f"{name} {_format_estimate(found)}" for name, found in both if found is not None]
+        parts = [f"{name} {_format_estimate(group)}" for name, group in both if group is not None]
         lines.append(f"  {' · '.join(parts)}")
     scored = results.by_task()  # Of tasks without a score, nothing is known.
     if verdict.binary and verdict.score in (0.0, 1.0) and scored:
@@ -113,8 +113,10 @@ def _format_rates(name: str, rates: Sequence[PassRate]) -> list[str]:
     return [f"{name}{rate.k} {rate.value:.3f}" for rate in rates]
 
 
-def _format_estimate(found: Estimate) -> str:
-    return f"{number_text(found.value)}{error_text(found.standard_error)} (n={found.rows:,})"
+def _format_estimate(estimate: Estimate) -> str:
+    return (
+        f"{number_text(estimate.value)}{error_text(estimate.standard_error)} (n={estimate.rows:,})"
+    )
 
 
 def _format_work(results: Results) -> str:
@@ -209,15 +211,15 @@ def summary_json(
     return fields | _own_fields(results, verdict)
 
 
-def _metric_fields(found: Estimate) -> Fields:
+def _metric_fields(estimate: Estimate) -> Fields:
     """The interval is mean ± 1.96 · SE, not cut at 0 and 1: metrics have no bounds."""
-    fields: Fields = {"mean": found.value}
-    if found.standard_error is not None:
-        margin = Z * found.standard_error
+    fields: Fields = {"mean": estimate.value}
+    if estimate.standard_error is not None:
+        margin = Z * estimate.standard_error
         fields |= {
-            "ci_low": found.value - margin,
-            "ci_high": found.value + margin,
-            "standard_error": found.standard_error,
+            "ci_low": estimate.value - margin,
+            "ci_high": estimate.value + margin,
+            "standard_error": estimate.standard_error,
         }
     return fields
 

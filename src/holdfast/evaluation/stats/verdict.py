@@ -308,5 +308,5 @@ def _rates(clusters: Clusters) -> tuple[tuple[PassRate, ...], tuple[PassRate, ..
 
 
 def _metrics(results: Results) -> dict[str, Estimate]:
-    found = {name: clustered_mean(results.by_task(name)) for name in results.metrics}
-    return {name: estimate for name, estimate in found.items() if estimate is not None}
+    errors = {name: clustered_mean(results.by_task(name)) for name in results.metrics}
+    return {name: estimate for name, estimate in errors.items() if estimate is not None}

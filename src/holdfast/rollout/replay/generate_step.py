@@ -128,12 +128,12 @@ async def _keep_experts(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> RoutedExperts | None:
     """Durable before the generation that refers to them."""
-    found, start = completion.experts, _experts_from(session, speaker, turn)
-    if found is None or start is None:
+    experts, start = completion.experts, _experts_from(session, speaker, turn)
+    if experts is None or start is None:
         return None
-    blob = await session.blobs.put_blob(found.data)
-    end = start + found.rows
-    return RoutedExperts(blob, start, end, found.width, found.layers, found.size)
+    blob = await session.blobs.put_blob(experts.data)
+    end = start + experts.rows
+    return RoutedExperts(blob, start, end, experts.width, experts.layers, experts.size)
 
 
 async def run_step(
@@ -290,13 +290,13 @@ def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Me
 def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
     if turn.bare:
         return Message(Role.ASSISTANT, speaker.renderer.decode(ids, special=False))
-    found = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
-    if turn.tools or not found.tool_calls:
-        return found
+    message = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+    if turn.tools or not message.tool_calls:
+        return message
     # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
     stops = speaker.renderer.stop_token_ids
     reply_ids = itertools.takewhile(lambda token: token not in stops, ids)
-    return without_calls(found, speaker.renderer.decode(array("i", reply_ids)))
+    return without_calls(message, speaker.renderer.decode(array("i", reply_ids)))
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:

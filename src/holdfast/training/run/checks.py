@@ -66,10 +66,10 @@ def _read_json(path: Path) -> dict[str, object]:
     if not path.is_file():
         raise UsageError(f"{path.parent} is no Hugging Face folder: it has no {path.name}")
     try:
-        found = json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is no JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def count_parameters(folder: Path) -> int:
@@ -244,9 +244,9 @@ def _other_tokenizer(endpoint: Endpoint, what: str, model: Path) -> UsageError:
 
 
 def _vocabulary(path: Path) -> object:
-    found = _read_json(path)
-    model = found.get("model")
-    return (model.get("vocab") if isinstance(model, dict) else None, found.get("added_tokens"))
+    vocabulary = _read_json(path)
+    model = vocabulary.get("model")
+    return (model.get("vocab") if isinstance(model, dict) else None, vocabulary.get("added_tokens"))
 
 
 # --- a loss of the user's own
@@ -297,7 +297,7 @@ def checked_loss(loss: Loss) -> Loss:
 
     def call(batch: TokenBatch, objective: Objective) -> tuple[torch.Tensor, LossParts]:
         try:
-            found: Any = loss(batch, objective)
+            returned: Any = loss(batch, objective)
         except Exception as error:
             frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
@@ -305,23 +305,23 @@ def checked_loss(loss: Loss) -> Loss:
                 f"the loss {name} failed at {where}: {headline_of(error):.300}",
                 format_error(error),
             ) from readable(error)
-        if not _is_loss(found):
+        if not _is_loss(returned):
             raise LossFailed(
                 f"the loss {name} has to return (loss, parts), a tensor of one number and what "
                 "policy_loss gives beside it: see docs/training.md"
             )
-        if batch.logprobs.requires_grad and not found[0].requires_grad:
+        if batch.logprobs.requires_grad and not returned[0].requires_grad:
             raise LossFailed(
                 f"the loss {name} returned a number without a gradient: compute it from "
                 "batch.logprobs, not detached"
             )
-        return found  # type: ignore[no-any-return]
+        return returned  # type: ignore[no-any-return]
 
     return call
 
 
-def _is_loss(found: Any) -> bool:
-    if not isinstance(found, tuple) or len(found) != 2:
+def _is_loss(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
         return False
-    loss, parts = found
+    loss, parts = value
     return isinstance(loss, torch.Tensor) and loss.ndim == 0 and isinstance(parts, LossParts)

@@ -102,9 +102,9 @@ class Driver(Supervision):
         return await probe_nodes(ray, live_nodes(ray), modules=checks.imported_modules())
 
     def _described(self) -> str:
-        found = self._variables()
-        variables.hide_secrets(found, named=self._named)
-        return variables.describe(found, named=self._named)
+        traveling = self._variables()
+        variables.hide_secrets(traveling, named=self._named)
+        return variables.describe(traveling, named=self._named)
 
     def _variables(self) -> dict[str, str]:
         return variables.traveling(self._named)
