@@ -16,7 +16,7 @@ CHANNEL = "holdfast"
 INSERT_VALUES = 10_000
 """Values that one statement inserts: their number has a limit."""
 _TABLES = (
-    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|consumers|"
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|consumers|"
     "deliveries|counters|records|heads"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")

@@ -4,6 +4,7 @@
 - `tables`: The tables that every journal has.
 - `appends`: Which appends of a batch are written.
 - `groups`: What follows from a group's trajectories.
+- `replicas`: Which weights each replica has.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
 - `leases`: Workers, leases and claims.
 - `logs`: Reading logs, cutting them where they are torn, opening them again.

@@ -35,11 +35,12 @@ from holdfast.journal.rules import (
     check_step,
     check_version,
 )
-from holdfast.journal.sql import deletion, delivery, leases, logs, runs
+from holdfast.journal.sql import deletion, delivery, leases, logs, replicas, runs
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.replica_weights import ReplicaWeights
 from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
@@ -338,6 +339,25 @@ class SqlJournal(ClosedByBlock):
 
     async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
         return await self.query(runs.versions, run, name)
+
+    # --- weights of replicas
+
+    async def note_weights(
+        self, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
+    ) -> bool:
+        def note(store: Store) -> bool:
+            if consumer is None:
+                runs.lock(store, run)
+            else:
+                delivery.begin(store, consumer, "UPDATE")
+            return replicas.note_weights(store, run, record)
+
+        is_written = await self.transact(note)
+        self.changes.notify()
+        return is_written
+
+    async def replica_weights(self, run: Run) -> list[ReplicaWeights]:
+        return await self.query(replicas.replica_weights, run)
 
     # --- delivery
 

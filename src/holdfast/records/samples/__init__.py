@@ -4,5 +4,6 @@
 - `logprobs`: The distribution that logprobs are of.
 - `experts`: The experts that tokens were routed to.
 - `version`: Weight versions, their order, and staleness.
+- `replica_weights`: Which weights a replica has, and which of its tokens count.
 - `summary`: A trajectory in numbers, for lists and reports.
 """
