@@ -70,7 +70,7 @@ TABLES = (
 )
 
 OF_RUN = (
-    "deliveries", "consumers", "replicas", "versions", "streams", "task_groups", "totals", "workers",
-    "trajectories", "tasks",
+    "deliveries", "consumers", "replicas", "versions", "streams", "task_groups", "totals",
+    "workers", "trajectories", "tasks",
 )  # fmt: skip
 """Those whose rows belong to one run."""

@@ -8,7 +8,7 @@ longest context).
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -20,7 +20,12 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
-from holdfast.policy.client.probe import UNREACHABLE, describe_error, find_sampling_fault
+from holdfast.policy.client.probe import (
+    UNREACHABLE,
+    describe_error,
+    find_incarnation,
+    find_sampling_fault,
+)
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
     Dialect,
@@ -53,6 +58,7 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.samples.replica_weights import ReplicaWeights
 from holdfast.server_tokens import known_token
 
 CONNECT_SECONDS = 10.0
@@ -135,17 +141,17 @@ class Endpoint:
         """Checks a replica that is back; returns why it cannot be used, if so."""
         self.weights: str | None = None
         """The version that it has, as far as known."""
-        self.expected_version: str | None = None
-        """The weights that it must have to get calls."""
-        self.bring_up_to_date: Callable[[], Awaitable[str | None]] | None = None
-        """Gives it the expected weights if it has others; returns why it could not, if so."""
+        self.record: ReplicaWeights | None = None
+        """By which it gets calls, where a training records its weights."""
+        self.incarnation = ""
+        """What it says of its present start; "" where it says nothing."""
+        self.look_at_weights: Callable[[Sequence[str]], Awaitable[str | None]] | None = None
+        """Called when it answers again, with the models that it serves; returns why it cannot be
+        used, if so."""
         self.adapter = ""
         """The name under which it serves the weights, where they are an adapter of its model."""
         self.requested: Counter[str] = Counter()
         """Tries under way, by the name of the model that they asked for."""
-        self.checked = asyncio.Event()
-        """Whether its weights were checked since they last changed: no reply is whole before."""
-        self.checked.set()
         self._limit_name = _LIMIT
         """Of the parameter that bounds the tokens of a reply."""
         self._tries: set[Interruptible] = set()
@@ -158,6 +164,10 @@ class Endpoint:
         self._connections = connections
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
+        self._connections_made = 0
+        self._asked_at: int | None = None
+        """How many connections had been made when it was asked for its incarnation."""
+        self._asking = asyncio.Lock()
         # A whole answer has a time limit; a stream only has to make progress.
         self._timeouts = {
             False: aiohttp.ClientTimeout(total=retry.try_timeout, sock_connect=CONNECT_SECONDS),
@@ -209,9 +219,7 @@ class Endpoint:
 
     def change_loop(self) -> None:
         """It is used by another event loop from now on: what belongs to a loop is made anew."""
-        was_checked, self.checked = self.checked.is_set(), asyncio.Event()
-        if was_checked:
-            self.checked.set()
+        self._asking = asyncio.Lock()
         self._tries.clear()
         self.requested.clear()
         self.running = 0
@@ -246,6 +254,14 @@ class Endpoint:
         except UNREACHABLE:
             return False
         return True
+
+    async def is_paused(self) -> bool:
+        """Whether it says that it samples nothing until somebody resumes it."""
+        try:
+            fields = msgspec.json.decode(await self.ask("/is_paused") or b"null")
+        except UNREADABLE:
+            return False
+        return isinstance(fields, dict) and fields.get("is_paused") is True
 
     async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
@@ -293,34 +309,53 @@ class Endpoint:
         else:
             is_known = True
         # Before a token is sampled: with weights that are half there, that may end the engine.
-        if (why := await self._wrong_version()) is not None:
-            return why
+        if self.look_at_weights is not None:
+            try:
+                if (why := await self.look_at_weights(tuple(served))) is not None:
+                    return why
+            except UNREACHABLE as error:
+                return describe_error(error)
         if is_known and self.recheck is not None and (why := await self.recheck(model)) is not None:
             return why
         if must_sample:
-            why = await find_sampling_fault(self.send, self.dialect, self.model_name)
-        return why or self._changed_meanwhile()
-
-    def _changed_meanwhile(self) -> str | None:
-        """Other weights may have been published since they were checked."""
-        if self.bring_up_to_date is None or self.weights == self.expected_version:
-            return None
-        return f"it has the weights {self.weights!r}; the run is at {self.expected_version!r}"
-
-    async def _wrong_version(self) -> str | None:
-        if self.expected_version is not None and self.bring_up_to_date is not None:
-            return await self.bring_up_to_date()
-        if self.expected_version is None or (version := await self.version()) is None:
-            return None
-        if version == self.expected_version:
-            return None
-        return f"it came back with weights {version!r}; the run is at {self.expected_version!r}"
+            return await find_sampling_fault(self.send, self.dialect, self.model_name)
+        return None
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
         fields = await ask_fields(self, self.dialect.version_path)
         version = fields.get("weight_version")
         return version if isinstance(version, str) else None
+
+    # --- which engine it is
+
+    def has(self, record: ReplicaWeights) -> None:
+        """It gets calls by this record."""
+        self.record, self.weights = record, record.version
+        self.adapter = "" if record.model == self.model else record.model
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was asked for its incarnation."""
+        return self._asked_at is not None
+
+    async def ask_incarnation(self) -> None:
+        """Asks which start of the engine this is. Raises the errors of `UNREACHABLE`, and
+        `EngineUnavailable` where an engine that said so once says it no more."""
+        made = self._connections_made
+        text = await find_incarnation(self.send, self.dialect.version_path)
+        if self.incarnation and not text:
+            raise EngineUnavailable(f"{self.name} does not say when it was started", reached=False)
+        self.incarnation, self._asked_at = text, made
+
+    async def _know_incarnation(self) -> None:
+        """A connection ends with its engine, so that only a new one may be to another engine."""
+        async with self._asking:
+            if self._asked_at != self._connections_made:
+                await self.ask_incarnation()
+
+    async def _count_connection(self, *_: object) -> None:
+        self._connections_made += 1
 
     # --- samples
 
@@ -434,6 +469,8 @@ class Endpoint:
                     raise self._known_to_fit(
                         self._response_error(response.status, response.headers, raw), attempt
                     )
+                if self.record is not None:
+                    await self._know_incarnation()
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineUnavailable(
@@ -500,7 +537,10 @@ class Endpoint:
         return message.replace(self.name, _SELF).replace(address, _SELF)
 
     def _new_session(self) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(self._count_connection)
         return aiohttp.ClientSession(
+            trace_configs=[trace],
             connector=aiohttp.TCPConnector(limit=self._connections),
             headers=self._headers(),
             read_bufsize=1 << 20,

@@ -1,4 +1,4 @@
-"""Which weights a replica has: one record each time they are sent, found right, found wrong, or lost.
+"""Which weights a replica has: one record for each time that they are sent to it, or looked for.
 
 Whoever sends weights writes these records, and everyone who samples reads them. `why_not_counted`
 is the rule that both share.
