@@ -22,7 +22,8 @@ from holdfast.policy.client.completion_builder import (
     CompletionBuilder,
     StopStringSearch,
 )
-from holdfast.policy.client.endpoint import Endpoint, Interruptible
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.supported import check_request
 from holdfast.policy.dialects.dialect import Seeds
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request

@@ -20,6 +20,7 @@ from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import CompletionBuilder, TokenEvents
 from holdfast.policy.client.http_sessions import HttpSessions, header_text, read_body
+from holdfast.policy.client.interruptible import Interruptible
 from holdfast.policy.client.probe import (
     UNREACHABLE,
     describe_error,
@@ -196,12 +197,12 @@ class Endpoint:
         """What a request has to ask for."""
         return self.adapter or self.model
 
-    def add_try(self, attempt: "Interruptible") -> None:
+    def add_try(self, attempt: Interruptible) -> None:
         self.running += 1
         self.requested[attempt.name] += 1
         self._tries.add(attempt)
 
-    def remove_try(self, attempt: "Interruptible") -> None:
+    def remove_try(self, attempt: Interruptible) -> None:
         self.running -= 1
         self.requested[attempt.name] -= 1
         self._tries.discard(attempt)
@@ -486,7 +487,10 @@ class Endpoint:
             raise EngineUnavailable(f"{self.name}: {describe_error(error)}") from error
 
     def _known_to_fit(self, error: Exception, attempt: Request) -> Exception:
-        """An engine that rejects a request within its own context length is out of order."""
+        """An engine that rejects a request within its own context length is out of order. One that
+        does not know an adapter was started anew, and gets it again before it gets calls."""
+        if attempt.adapter and isinstance(error, Denied) and error.status == 404:
+            return EngineUnavailable(str(error), reached=False)
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:
             return error
@@ -513,9 +517,6 @@ class Endpoint:
         """An error status as one of our errors."""
         message = self._without_address(message)
         where = f"{self.name} answered {status}: {message}"
-        if status == 404 and self.adapter:
-            # It was started anew, without the adapter: it gets it again before it gets calls.
-            return EngineUnavailable(where, reached=False)
         kind, has_key = self.dialect.kind, bool(self._api_key)
         if (denial := denial_of(status, where, dialect=kind, has_key=has_key)) is not None:
             return denial
@@ -558,37 +559,6 @@ class Endpoint:
     async def aclose(self) -> None:
         await self.breaker.aclose()
         await self._sessions.aclose()
-
-
-class Interruptible:
-    """One try at an endpoint, as a context of the task that makes it. Interrupted, it raises the
-    error of the interruption."""
-
-    def __init__(self, endpoint: Endpoint, name: str):
-        self._endpoint = endpoint
-        self.name = name
-        """Of the model that it asks for."""
-        self._task: asyncio.Task[object] | None = None
-        self._error: PolicyError | None = None
-
-    def __enter__(self) -> "Interruptible":
-        self._task = asyncio.current_task()
-        self._endpoint.add_try(self)
-        return self
-
-    def interrupt(self, error: PolicyError) -> None:
-        if self._task is not None and self._error is None:
-            self._error = error
-            self._task.cancel()
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        task, self._task = self._task, None
-        self._endpoint.remove_try(self)
-        if self._error is None or task is None:
-            return
-        # As asyncio.timeout does: another cancellation may have come as well.
-        if task.uncancel() <= 0 and kind is asyncio.CancelledError:
-            raise self._error from None
 
 
 def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Denied | None:

@@ -172,9 +172,9 @@ class EnginePolicy:
         await self._compare_models()
 
     async def _discover(self, endpoint: Endpoint) -> None:
-        """What is paused samples nothing, and could not be measured. Waits for the patience."""
+        """An engine that is paused samples nothing, and could not be measured."""
         began, is_told = self.clock.elapsed(), False
-        while await endpoint.is_paused():
+        while self._is_trained and await endpoint.is_paused():
             if self.clock.elapsed() - began >= self.patience:
                 raise EndpointDown(f"{endpoint.name} {PAUSED}")
             if not is_told:
@@ -460,8 +460,9 @@ async def only_model(url: str, *, api_key: str | None = None) -> str:
         served = await served_models(policy.endpoints[0])
     finally:
         await policy.aclose()
+    served = [model for model in served if not model.is_ours]
     if len(served) != 1:
-        names = ", ".join(served_model.id for served_model in served) or "none"
+        names = ", ".join(model.id for model in served) or "none"
         raise UsageError(f"{policy.endpoints[0].name} serves {names}: name one with --model")
     return served[0].id
 
