@@ -215,7 +215,6 @@ class Endpoint:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything in its event loop waits for it."""
         return self.running > 0 or self.breaker.is_probing
 
     def change_loop(self) -> None:
