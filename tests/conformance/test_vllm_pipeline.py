@@ -124,7 +124,7 @@ def test_kills_at_random_end_in_a_training_whose_tokens_are_what_they_are_labell
     with kept_versions(pipeline.out / "weights", tmp_path / "kept"):
         killed = keep_killing(pipeline, server, chance, options)
         print(f"killed: {killed}")
-        code, out, err = pipeline.train(*options)
+        code, _, err = pipeline.train(*options)
         assert code == 0, err
     assert_whole(pipeline)
     check_tokens(pipeline, tmp_path / "kept")

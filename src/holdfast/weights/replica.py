@@ -173,6 +173,12 @@ class Replica:
             raise
         return True
 
+    async def loaded(self) -> str:
+        """The fingerprint of the weights that its workers loaded last, where they say it."""
+        body = await self.post("/collective_rpc", {"method": "holdfast_loaded"})
+        results = body.get("results")
+        return str(results[0]) if isinstance(results, list) and results else ""
+
     # --- while weights change
 
     async def pause(self) -> None:

@@ -19,9 +19,16 @@ from msgspec import Struct, structs
 
 from holdfast import crashpoint
 from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate, WeightRecords
-from holdfast.records.errors import EngineUnavailable, HoldfastError, WeightsDoubted
+from holdfast.records.errors import (
+    EndpointDown,
+    EngineUnavailable,
+    HoldfastError,
+    UsageError,
+    WeightsDoubted,
+)
 from holdfast.records.samples.replica_weights import (
     ReplicaWeights,
     WeightState,
@@ -91,7 +98,7 @@ class WeightSync:
         self._version: WeightFolder | None = None
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._is_first = False
+        self._is_first = self._is_blind = False
         self.times = UpdateTimes()
         self._still_since = 0.0
         self.probes: dict[str, ProbeResult] = {}
@@ -100,12 +107,18 @@ class WeightSync:
     # --- before the first version
 
     async def start(self) -> None:
-        """Finds out how each replica gets its weights. Raises `UsageError` where none can."""
+        """Finds out how each replica gets its weights. Raises `UsageError` where none can, and
+        `EndpointDown` for one that goes away meanwhile: what it offers is not known then."""
         up = [r for e, r in self._replicas.items() if e.introduce is None]
-        choices = await asyncio.gather(*(self._choose(replica) for replica in up))
-        check_alike(up)
-        for strategy in self._used():
-            await strategy.start(self._by(strategy))
+        try:
+            choices = await asyncio.gather(*(self._choose(replica) for replica in up))
+            check_alike(up)
+            for strategy in self._used():
+                await strategy.start(self._by(strategy))
+        except UsageError as error:
+            for replica in up:
+                await _check_up(replica, error)
+            raise
         for line in describe(choices):
             self._report(line)
         for endpoint, replica in self._replicas.items():
@@ -319,8 +332,30 @@ class WeightSync:
             await check_version(replica, version)
         if version.scores is not None:
             model = strategy.model_of(version, replica)
-            self.probes[replica.name] = await check_scores(
-                replica, version.scores, version=version.name, model=model
+            result = await check_scores(replica, version.scores, version=version.name, model=model)
+            self.probes[replica.name] = result
+            if result.is_blind:
+                await self._compare_content(strategy, version, replica)
+
+    async def _compare_content(
+        self, strategy: WeightStrategy, version: WeightFolder, replica: Replica
+    ) -> None:
+        """Where no logprob tells the version from the one before."""
+        if not (replica.workers and strategy.stands_still):
+            if not self._is_blind:
+                self._report(
+                    f"weights: {version.name} and the version before have the same logprobs to "
+                    f"within the noise at {replica.name}: that it took them is its word alone; a "
+                    "vLLM with the worker extension compares what it loaded (docs/weights.md)"
+                )
+            self._is_blind = True
+            return
+        loaded = await replica.loaded()
+        expected = await asyncio.to_thread(_fingerprint_of, version)
+        if loaded != expected:
+            raise WeightsNotTaken(
+                f"{replica.name} took {version.name} and loaded others: their fingerprint is "
+                f"{loaded or 'none'}, not {expected}"
             )
 
     # --- what is recorded
@@ -471,3 +506,16 @@ class WeightSync:
             await self._resume_left(replica)
         for strategy in self._strategies:
             await strategy.aclose()
+
+
+async def _check_up(replica: Replica, error: UsageError) -> None:
+    try:
+        await replica.endpoint.models()
+    except UNREACHABLE as gone:
+        raise EndpointDown(f"{replica.name} went away: {describe_error(gone)}") from error
+
+
+def _fingerprint_of(version: WeightFolder) -> str:
+    from holdfast.weights.content import fingerprint_of  # Imports torch.
+
+    return fingerprint_of(version.path)
