@@ -149,6 +149,23 @@ def test_whoever_is_started_anew_gets_weights_though_the_trainer_calls_no_engine
     with_engines(body, {})
 
 
+def test_who_sampled_before_a_restart_and_not_since_takes_the_weights_that_were_sent_since(
+    tmp_path: Path,
+) -> None:
+    async def body(engines: Any) -> None:
+        version = version_at(tmp_path, 1)
+        async with two_sides(engines, tmp_path) as (sender, sampler):
+            await sender.sync.publish_first(version)
+            await sampler.sample(tokens=5)
+            engines[0].restart()
+            await sender.sample(tokens=5)  # The sender's own calls notice.
+            before = await newest_record(sender.policy, engines[0].url)
+            assert names_of(await sampler.sample(tokens=5)) == {"step-1"}
+            assert await newest_record(sender.policy, engines[0].url) == before
+
+    with_engines(body, {})
+
+
 def test_without_a_trainer_a_call_ends_in_an_error_that_says_who_owes_the_weights(
     tmp_path: Path,
 ) -> None:

@@ -89,14 +89,15 @@ class WeightGate:
         if not records:
             return UNSENT
         newest = records[-1]
-        if not endpoint.is_known:
+        if not newest.is_checked:
+            return newest.why or f"its weights {newest.version!r} are {newest.state}"
+        if not (endpoint.is_known and newest.is_of(endpoint.incarnation)):
+            # The record may be newer than what is known here.
             try:
                 await endpoint.ask_incarnation()
             except UNREACHABLE as error:
                 endpoint.breaker.trip()
                 return describe_error(error)
-        if not newest.is_checked:
-            return newest.why or f"its weights {newest.version!r} are {newest.state}"
         if not newest.is_of(endpoint.incarnation):
             why = "it was started anew, and was sent no weights since"
             await self.want(newest, endpoint.incarnation, why)
