@@ -163,8 +163,13 @@ def keep_killing(
 
 def drained(process: Any) -> Any:
     """Its output is read, and shown where the test fails."""
+
+    def show(stream: Any) -> None:
+        with stream:
+            print(stream.read())
+
     for stream in (process.stdout, process.stderr):
-        threading.Thread(target=lambda s: print(s.read()), args=[stream], daemon=True).start()
+        threading.Thread(target=show, args=[stream], daemon=True).start()
     return process
 
 
