@@ -22,6 +22,7 @@ from holdfast.weights.strategies.strategy import WeightStrategy
 from support.policy.recorded import newest_record, record_weights
 from support.records import consuming, make_tasks, spec
 from support.weights.engines import RETRY, SEED, Synced, engine, synced
+from support.weights.lying_proxy import LyingProxy
 from support.weights.versions import mislabelled, version_at
 
 
@@ -220,6 +221,45 @@ def test_an_adapter_is_asked_for_by_name_by_who_did_not_load_it(tmp_path: Path) 
             assert sampler.policy.endpoints[0].adapter == adapter_name(versions[1])
 
     with_engines(body, {"max_lora_rank": 8})
+
+
+# --- a proxy that lies
+
+
+def keep_old(path: str, body: bytes) -> bytes | None:
+    """A reload succeeds, and changes nothing."""
+    return b'{"results": [null]}' if b"reload_weights" in body else None
+
+
+@pytest.mark.parametrize("lie", [keep_old, None], ids=["old-weights", "slow"])
+def test_a_proxy_that_answers_200_and_keeps_the_weights_or_is_slow_mislabels_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Any
+) -> None:
+    monkeypatch.setattr(sync_module, "MAX_SENDS", 1000)
+
+    async def body(engines: Any, proxy: LyingProxy) -> None:
+        versions = [version_at(tmp_path, step) for step in (1, 2)]
+        async with two_sides([proxy], tmp_path) as (sender, sampler):
+            await sender.sync.publish_first(versions[0])
+            calls = sampler.running(4)
+            await sampler.under_way(4)
+            proxy.delay = 0.05
+            if lie is not None:
+                proxy.lie = lie
+            updating = asyncio.create_task(sender.sync.publish(versions[1]))
+            await asyncio.sleep(1.0)
+            proxy.lie = lambda path, body: None  # It comes to its senses.
+            await updating
+            calls += sampler.running(4, tokens=20)
+            for number, completion in enumerate(await asyncio.gather(*calls)):
+                assert names_of(completion) <= {"step-1", "step-2"}
+                assert mislabelled(completion, sampler.prompt(number % 4), SEED, versions) == []
+            failed = [line for line in sender.lines if "serves other weights" in line]
+            assert bool(failed) == (lie is not None), sender.lines
+
+    with engine() as server, LyingProxy(server.url) as proxy:
+        proxy.model = server.model  # type: ignore[attr-defined]
+        asyncio.run(body([server], proxy))
 
 
 # --- who gives up
