@@ -43,7 +43,7 @@ _FILL = (
         FROM tasks, (WITH RECURSIVE s(sample) AS
             (SELECT 0 UNION ALL SELECT sample + 1 FROM s WHERE sample + 1 < :samples)
             SELECT sample FROM s) s""",
-    "INSERT INTO heads SELECT id, id, 1 FROM trajectories",
+    "UPDATE trajectories SET length = 1, last = id",
     f"""INSERT INTO task_groups(run, task, members, open, held, failed, settled)
         {COUNTED} GROUP BY run, task""",
     """UPDATE totals SET (planned, settled) = (SELECT sum(members), sum(members - open)

@@ -23,12 +23,12 @@ GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 
 def named_tests() -> list[tuple[str, str]]:
     """Each `file.py::test_name` of the page; a bare `::test_name` belongs to the file before it."""
-    found, file = [], ""
+    results, file = [], ""
     for path, test in re.findall(r"`([\w/]+\.py)?(?:::(test_\w+))?[^`]*`", GUARANTEES):
         file = path or file
         if path or test:
-            found.append((file, test))
-    return found
+            results.append((file, test))
+    return results
 
 
 @pytest.mark.parametrize(("file", "test"), named_tests())

@@ -71,8 +71,8 @@ def test_a_module_of_ours_that_is_missing_is_no_missing_extra() -> None:
 def test_heavy_packages_are_looked_for_without_importing_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {"torch": object()}
-    monkeypatch.setattr("importlib.util.find_spec", found.get)
+    result = {"torch": object()}
+    monkeypatch.setattr("importlib.util.find_spec", result.get)
     with pytest.raises(UsageError) as caught:
         require("training", extra="train")
     assert str(caught.value) == (

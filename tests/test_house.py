@@ -60,12 +60,12 @@ def modules_in(room: Path) -> list[str]:
 
 
 def test_no_public_class_name_stands_twice() -> None:
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for file in MODULES:
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(name_of(file))
-    twice = {name: files for name, files in found.items() if len(files) > 1}
+                fields.setdefault(node.name, []).append(name_of(file))
+    twice = {name: files for name, files in fields.items() if len(files) > 1}
     assert twice.keys() == TWICE.keys(), twice
     for files in twice.values():
         assert [file.startswith("holdfast/evaluation/") for file in files].count(True) == 1, files

@@ -9,10 +9,10 @@ from holdfast import log_files
 
 def test_runs_of_one_name_in_two_journals_have_two_folders(tmp_path):
     env = {log_files.LOGS: str(tmp_path)}
-    one = log_files.logs_of("a/b", "one.db", environment=env)
+    logs = log_files.logs_of("a/b", "one.db", environment=env)
     other = log_files.logs_of("a/b", "two.db", environment=env)
-    assert one.parent == other.parent == tmp_path
-    assert one != other
+    assert logs.parent == other.parent == tmp_path
+    assert logs != other
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_a_password_changes_nothing_and_is_nowhere(tmp_path, journal):
 
 
 def test_files_are_new_and_belong_to_the_user(tmp_path):
-    one, other = (log_files.new_log(tmp_path / "r", "scorer") for _ in range(2))
-    assert one != other
+    first, other = (log_files.new_log(tmp_path / "r", "scorer") for _ in range(2))
+    assert first != other
     log_files.note_elsewhere(tmp_path / "r", host="h", path="/x", role="worker")
-    for path in (one, tmp_path / "r" / log_files.INDEX, tmp_path / "r"):
+    for path in (first, tmp_path / "r" / log_files.INDEX, tmp_path / "r"):
         assert os.stat(path).st_mode & 0o077 == 0
 
 

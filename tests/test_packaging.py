@@ -47,8 +47,8 @@ def test_extras_name_the_distribution_itself() -> None:
     ],
 )
 def test_only_tags_of_versions_are_versions(tag: str, version: str | None) -> None:
-    found = re.match(PROJECT["tool"]["hatch"]["version"]["tag-pattern"], tag)
-    assert (found["version"] if found else None) == version
+    matched = re.match(PROJECT["tool"]["hatch"]["version"]["tag-pattern"], tag)
+    assert (matched["version"] if matched else None) == version
 
 
 def test_a_tree_that_nobody_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +77,9 @@ def test_the_image_copies_what_is_there_and_what_it_may_see() -> None:
 
 
 def test_the_image_runs_the_demo_without_privileges() -> None:
-    words = dict(instructions())
-    assert words["USER"] == "holdfast"
-    assert words["CMD"] == '["python", "examples/demo.py"]'
+    arguments = dict(instructions())
+    assert arguments["USER"] == "holdfast"
+    assert arguments["CMD"] == '["python", "examples/demo.py"]'
     assert (ROOT / "examples" / "demo.py").exists()
     order = [word for word, _ in instructions()]
     assert order[0] == "FROM"

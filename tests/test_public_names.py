@@ -33,7 +33,7 @@ class Seen:
     """A rollout and a scorer that keep what they are given."""
 
     def __init__(self) -> None:
-        self.found: Found = {}
+        self.objects: Found = {}
 
     async def solve(self, t: holdfast.Rollout) -> None:
         t.add(system("You add."), *t.task.messages)
@@ -41,7 +41,7 @@ class Seen:
         (call,) = reply.tool_calls
         result = await t.tool(call, add)
         await t.generate(tools=[add])
-        self.found |= {
+        self.objects |= {
             "a `Rollout`": t,
             "a `Task`": t.task,
             "a `Message`": t.messages[-1],
@@ -51,7 +51,7 @@ class Seen:
         }
 
     def score(self, trajectory: holdfast.TrajectoryView) -> float:
-        self.found |= {
+        self.objects |= {
             "a `TrajectoryView`": trajectory,
             "one of `turns`": trajectory.turns[0],
             "one of `tool_uses`": trajectory.tool_uses[0],
@@ -65,12 +65,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(place: Path) -> Found:
+def documented_objects(place: Path) -> Found:
     """After a real run, called `first`, in the journal `holdfast.db` of `place`."""
     seen = Seen()
     with FakeEngine(replies=[CALL, "@1 It is 5."]) as engine:
         asyncio.run(_run(seen, engine, place))
-    return seen.found
+    return seen.objects
 
 
 async def _run(seen: Seen, engine: FakeEngine, place: Path) -> None:
@@ -103,8 +103,8 @@ def documented() -> list[tuple[str, str]]:
                 first = line.split(" | ")[0]
                 rows += [
                     (owner, match[1])
-                    for one in re.findall(r"`([^`]+)`", first)
-                    if (match := FIELD.match(one))
+                    for item in re.findall(r"`([^`]+)`", first)
+                    if (match := FIELD.match(item))
                 ]
     return rows
 
@@ -119,13 +119,13 @@ def test_every_exported_class_says_itself_what_it_is(name: str) -> None:
     assert (vars(getattr(holdfast, name)).get("__doc__") or "").strip()
 
 
-def test_each_table_is_about_something_that_the_rollout_met(found: Found) -> None:
-    assert {owner for owner, _ in documented()} == set(found)
+def test_each_table_is_about_something_that_the_rollout_met(documented_objects: Found) -> None:
+    assert {owner for owner, _ in documented()} == set(documented_objects)
 
 
 @pytest.mark.parametrize(("owner", "field"), documented())
-def test_each_documented_field_exists(found: Found, owner: str, field: str) -> None:
-    operator.attrgetter(field)(found[owner])
+def test_each_documented_field_exists(documented_objects: Found, owner: str, field: str) -> None:
+    operator.attrgetter(field)(documented_objects[owner])
 
 
 def test_each_parameter_of_generate_is_documented() -> None:
@@ -135,35 +135,35 @@ def test_each_parameter_of_generate_is_documented() -> None:
     assert set(named) == set(inspect.signature(holdfast.Rollout.generate).parameters) - {"self"}
 
 
-def test_a_row_s_own_columns_are_in_the_task_s_metadata(found: Found) -> None:
-    task = found["a `Task`"]
+def test_a_row_s_own_columns_are_in_the_task_s_metadata(documented_objects: Found) -> None:
+    task = documented_objects["a `Task`"]
     assert isinstance(task, holdfast.Task)
     assert (task.metadata, task.ground_truth) == ({"level": "easy"}, 5)
 
 
-def test_a_tool_call_has_its_arguments_as_the_model_wrote_them(found: Found) -> None:
-    call = found["a `ToolCall`"]
+def test_a_tool_call_has_its_arguments_as_the_model_wrote_them(documented_objects: Found) -> None:
+    call = documented_objects["a `ToolCall`"]
     assert isinstance(call, holdfast.ToolCall)
     assert (call.name, call.arguments) == ("add", '{"a": 1, "b": 4}')
 
 
 def test_the_helpers_make_messages_of_their_names() -> None:
     made = [make("words") for make in (system, user, assistant)]
-    assert [one.role for one in made] == ["system", "user", "assistant"]
-    assert {one.text for one in made} == {"words"}
+    assert [item.role for item in made] == ["system", "user", "assistant"]
+    assert {item.text for item in made} == {"words"}
 
 
-def test_a_scorer_reads_token_ids_through_a_reply(found: Found) -> None:
-    view, reply = found["a `TrajectoryView`"], found["a `Reply`"]
+def test_a_scorer_reads_token_ids_through_a_reply(documented_objects: Found) -> None:
+    view, reply = documented_objects["a `TrajectoryView`"], documented_objects["a `Reply`"]
     assert isinstance(view, holdfast.TrajectoryView)
     assert isinstance(reply, holdfast.Reply)
     read = [holdfast.Reply(turn.step) for turn in view.turns]
     assert (read[0].ids, read[0].logprobs) == (reply.ids, reply.logprobs)
     assert len(reply.ids) > 0
-    assert [one.text for one in view.turns[1].prompt] == ["5"], "only what came in since"
+    assert [token.text for token in view.turns[1].prompt] == ["5"], "only what came in since"
 
 
-def test_the_documented_way_to_read_a_run_reads_it(found: Found, place: Path) -> None:
+def test_the_documented_way_to_read_a_run_reads_it(documented_objects: Found, place: Path) -> None:
     page = (DOCS / "training-data.md").read_text()
     code = re.search(r"```python\n(# read.py\n.*?)```", page, re.DOTALL)
     assert code is not None

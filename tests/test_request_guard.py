@@ -236,13 +236,13 @@ def test_a_page_in_chromium_reaches_nothing_also_under_a_name_that_leads_here(se
         page.on("response", lambda reply: statuses.update({reply.url: reply.status}))
         page.goto(evil)
         rebound = {n: u.replace("127.0.0.1", "evil.example") for n, u in servers.items()}
-        routes = {name: [list(route) for route in found] for name, found in ROUTES.items()}
+        routes = {name: [list(route) for route in routes] for name, routes in ROUTES.items()}
         for urls in (servers, rebound):
             for *_, kind, status in page.evaluate(ATTACK, [urls, routes, list(TYPES)]):
                 assert kind in ("error", "opaque"), (kind, status)
         for url in rebound.values():  # Here the page is of the server's own origin.
             page.goto(f"{url}/health")
-            for method, path, content in (route for found in ROUTES.values() for route in found):
+            for method, path, content in (route for routes in ROUTES.values() for route in routes):
                 options = {"method": method, "headers": {"Content-Type": "application/json"}}
                 options |= {} if content is None else {"body": json.dumps(content)}
                 script = "async ([u, o]) => (await fetch(u, o)).status"

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 
 @pytest.fixture(scope="module")
@@ -19,5 +19,5 @@ def engine(module_engine):
 
 
 @pytest.fixture
-def lab(tmp_path, engine):
-    return Lab(tmp_path, engine)
+def shell(tmp_path, engine):
+    return CommandLine(tmp_path, engine)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Done, Lab, end, start
+from support.cli.shell import CommandLine, Done, end, start
 
 CANARY = "tkn4f9a8b7c6d5e"
 NOWHERE = "127.0.0.1:9"
@@ -24,44 +24,46 @@ def address(user: str, host: str = NOWHERE) -> str:
     return f"http://{user}{host.removeprefix('http://')}"
 
 
-def everything(lab: Lab, done: Done) -> str:
+def everything(shell: CommandLine, done: Done) -> str:
     """What left the process, in one string."""
-    files = b"".join(path.read_bytes() for path in lab.place.glob("holdfast.db*"))
+    files = b"".join(path.read_bytes() for path in shell.place.glob("holdfast.db*"))
     return done.out + done.err + files.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("user", USERS.values(), ids=USERS)
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 def test_a_key_in_the_address_of_an_engine_that_is_down_is_not_shown(
-    lab: Lab, user: str, more: tuple[str, ...]
+    shell: CommandLine, user: str, more: tuple[str, ...]
 ) -> None:
-    done = lab.holdfast("policy", "check", address(user), *more)
+    done = shell.holdfast("policy", "check", address(user), *more)
     assert done.code != Exit.OK
     assert "[redacted]@" in done.err
     assert CANARY not in done.out + done.err
 
 
 @pytest.mark.parametrize("user", USERS.values(), ids=USERS)
-def test_a_key_in_the_address_of_a_run_is_not_shown(lab: Lab, user: str) -> None:
-    done = lab.run("--patience", 0, policy=address(user))
+def test_a_key_in_the_address_of_a_run_is_not_shown(shell: CommandLine, user: str) -> None:
+    done = shell.run("--patience", 0, policy=address(user))
     assert done.code != Exit.OK
     assert "[redacted]@" in done.err
-    assert CANARY not in everything(lab, done)
+    assert CANARY not in everything(shell, done)
 
 
 @pytest.mark.parametrize("user", USERS.values(), ids=USERS)
-def test_a_key_in_the_address_of_a_run_that_goes_well_is_nowhere(lab: Lab, user: str) -> None:
-    lab.tasks("sum")
-    done = lab.finished_run("--renderer", "bytes", policy=address(user, lab.engine.url))
-    assert CANARY not in everything(lab, done)
-    assert CANARY not in lab.export("trajectories").decode()
+def test_a_key_in_the_address_of_a_run_that_goes_well_is_nowhere(
+    shell: CommandLine, user: str
+) -> None:
+    shell.tasks("sum")
+    done = shell.finished_run("--renderer", "bytes", policy=address(user, shell.engine.url))
+    assert CANARY not in everything(shell, done)
+    assert CANARY not in shell.export("trajectories").decode()
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 def test_a_key_in_the_address_of_an_engine_that_answers_is_not_shown(
-    lab: Lab, more: tuple[str, ...]
+    shell: CommandLine, more: tuple[str, ...]
 ) -> None:
-    done = lab.holdfast("policy", "check", address(f"{CANARY}@", lab.engine.url), *more)
+    done = shell.holdfast("policy", "check", address(f"{CANARY}@", shell.engine.url), *more)
     assert "[redacted]@" in done.out
     assert CANARY not in done.out + done.err
 
@@ -69,7 +71,7 @@ def test_a_key_in_the_address_of_an_engine_that_answers_is_not_shown(
 # --- the engine that a run starts for itself
 
 needs_local = pytest.mark.skipif(
-    not all(importlib.util.find_spec(one) for one in ("torch", "transformers")),
+    not all(importlib.util.find_spec(item) for item in ("torch", "transformers")),
     reason="needs the extra `local`",
 )
 SECONDS = 120
@@ -103,7 +105,7 @@ def engines_of(pid: int) -> list[int]:
     """The children of a process that serve a model."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     children = [int(word) for file in tasks for word in file.read_text().split()]
-    return [one for one in children if b"serve" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [child for child in children if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def is_alive(pid: int) -> bool:
@@ -115,16 +117,16 @@ def is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def waiting_run(lab: Lab) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+def waiting_run(shell: CommandLine) -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """A run with an engine of its own, in the middle of its work; and that engine."""
-    lab.write("agent.py", WAITING)
-    lab.tasks("sum")
-    words = ["run", "agent.py", "--tasks", "tasks.jsonl", "--run", "r", "--seed", 7, "--json"]
+    shell.write("agent.py", WAITING)
+    shell.tasks("sum")
+    arguments = ["run", "agent.py", "--tasks", "tasks.jsonl", "--run", "r", "--seed", 7, "--json"]
     env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    driver = start(*words, "--patience", 60, cwd=lab.place, env=env)
+    driver = start(*arguments, "--patience", 60, cwd=shell.place, env=env)
     mine: list[int] = []
     try:
-        until((lab.place / "begun").exists, while_running=driver)
+        until((shell.place / "begun").exists, while_running=driver)
         mine = engines_of(driver.pid)
         (engine,) = mine
         yield driver, engine
@@ -133,26 +135,28 @@ def waiting_run(lab: Lab) -> Iterator[tuple["subprocess.Popen[str]", int]]:
             mine += engines_of(driver.pid)
             driver.kill()
         driver.communicate()
-        for one in mine:
-            if is_alive(one):
-                os.kill(one, signal.SIGKILL)
+        for item in mine:
+            if is_alive(item):
+                os.kill(item, signal.SIGKILL)
 
 
 @needs_local
-def test_a_runs_own_engine_that_is_killed_is_started_again_and_the_run_completes(lab: Lab) -> None:
-    with waiting_run(lab) as (driver, engine):
+def test_a_runs_own_engine_that_is_killed_is_started_again_and_the_run_completes(
+    shell: CommandLine,
+) -> None:
+    with waiting_run(shell) as (driver, engine):
         os.kill(engine, signal.SIGKILL)
-        (lab.place / "go").touch()
+        (shell.place / "go").touch()
         done = end(driver)
     assert done.code == Exit.OK, done.err
-    told = json.loads(lab.holdfast("show", "r", "sum/0", "--json").out)
-    assert told["status"] == "COMPLETED"
-    assert (len(told["turns"]), told["failure_records"]) == (2, [])
+    data = json.loads(shell.holdfast("show", "r", "sum/0", "--json").out)
+    assert data["status"] == "COMPLETED"
+    assert (len(data["turns"]), data["failure_records"]) == (2, [])
 
 
 @needs_local
-def test_a_runs_own_engine_is_gone_soon_after_the_run_is_killed(lab: Lab) -> None:
-    with waiting_run(lab) as (driver, engine):
+def test_a_runs_own_engine_is_gone_soon_after_the_run_is_killed(shell: CommandLine) -> None:
+    with waiting_run(shell) as (driver, engine):
         assert is_alive(engine)
         driver.kill()
         driver.wait()

@@ -47,11 +47,20 @@ def test_it_names_each_group_with_its_end(journal, capsys):
 
 
 def test_as_json_it_has_every_entry(journal, capsys):
-    words = ["journal", "ledger", "run", "--journal", journal, "--consumer", "trainer", "--json"]
-    assert main(words) == Exit.OK
-    told = json.loads(capsys.readouterr().out)
-    assert told["versions"] == [{"ordinal": 1, "name": "base", "step": 0, "digest": "d"}]
-    assert told["consumers"]["trainer"][2] == {
+    arguments = [
+        "journal",
+        "ledger",
+        "run",
+        "--journal",
+        journal,
+        "--consumer",
+        "trainer",
+        "--json",
+    ]
+    assert main(arguments) == Exit.OK
+    data = json.loads(capsys.readouterr().out)
+    assert data["versions"] == [{"ordinal": 1, "name": "base", "step": 0, "digest": "d"}]
+    assert data["consumers"]["trainer"][2] == {
         "task": "c",
         "ordinal": 2,
         "end": "dismissed",
@@ -61,12 +70,12 @@ def test_as_json_it_has_every_entry(journal, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["other"], "there is no run 'other'"),
         (["run", "--consumer", "nobody"], "no consumer 'nobody'; it has: trainer"),
     ],
 )
-def test_a_name_that_is_not_there_is_told(journal, capsys, words, said):
-    assert main(["journal", "ledger", *words, "--journal", journal]) == Exit.USAGE
-    assert said in capsys.readouterr().err
+def test_a_name_that_is_not_there_is_told(journal, capsys, arguments, message):
+    assert main(["journal", "ledger", *arguments, "--journal", journal]) == Exit.USAGE
+    assert message in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from holdfast.cli.main import _take_passwords
 from holdfast.journal.postgres.address import address_of
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 CANARY = "canaryQ7x9Zp42mNw"
 KEY = {"HOLDFAST_API_KEY": CANARY}
@@ -49,8 +49,8 @@ class _Parrot(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        said = f"invalid: {self.headers['Authorization']}; got {CANARY}"
-        self._answer(self.status, {"error": {"message": said}})
+        text = f"invalid: {self.headers['Authorization']}; got {CANARY}"
+        self._answer(self.status, {"error": {"message": text}})
 
     def _answer(self, status, body):
         encoded = json.dumps(body).encode()
@@ -69,18 +69,20 @@ def parrot(tmp_path):
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     engine = SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", model="fake")
-    yield Lab(tmp_path, engine)
+    yield CommandLine(tmp_path, engine)
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def said(lab, done) -> str:
+def everything_written(shell, done) -> str:
     """Everything that left the process, in one string."""
-    shown = [lab.holdfast("show", "r", *words, env=KEY) for words in ((), ("sum/0", "--json"))]
-    exports = [lab.export(what) for what in ("trajectories", "failures")]
-    files = [path.read_bytes() for path in lab.place.glob("holdfast.db*")]
-    texts = [text for one in (done, *shown) for text in (one.out, one.err)]
+    shown = [
+        shell.holdfast("show", "r", *arguments, env=KEY) for arguments in ((), ("sum/0", "--json"))
+    ]
+    exports = [shell.export(what) for what in ("trajectories", "failures")]
+    files = [path.read_bytes() for path in shell.place.glob("holdfast.db*")]
+    texts = [text for item in (done, *shown) for text in (item.out, item.err)]
     return "".join(texts) + b"".join(exports + files).decode("utf-8", "replace")
 
 
@@ -91,43 +93,43 @@ def test_a_key_that_the_engine_says_aloud_goes_nowhere(parrot, monkeypatch, stat
         "--call-tries", 1, "--max-retry", 0, "--group-refill", 0, env=KEY, tasks=parrot.tasks("sum")
     )
     assert done.code == code, done.err
-    told = said(parrot, done)
-    assert f"answered {status}" in told
-    assert "[redacted]" in told
+    message = everything_written(parrot, done)
+    assert f"answered {status}" in message
+    assert "[redacted]" in message
     assert ("HOLDFAST_API_KEY" in done.err) == ("--api-key-env" in done.err) == (status == 401)
-    assert CANARY not in told
+    assert CANARY not in message
 
 
-def test_a_key_that_the_rollout_file_says_aloud_while_it_is_imported_goes_nowhere(lab):
-    lab.write("agent.py", "import os\nraise ValueError(os.environ['HOLDFAST_API_KEY'])\n")
-    done = lab.run(env=KEY)
+def test_a_key_that_the_rollout_file_says_aloud_while_it_is_imported_goes_nowhere(shell):
+    shell.write("agent.py", "import os\nraise ValueError(os.environ['HOLDFAST_API_KEY'])\n")
+    done = shell.run(env=KEY)
     assert done.code == Exit.USAGE
     assert "ValueError: [redacted]" in done.err
     assert CANARY not in done.err + done.out
 
 
-def test_a_key_under_another_name_is_hidden_too(lab):
-    lab.write("agent.py", "import os\nraise ValueError(os.environ['MY_KEY'])\n")
-    done = lab.run("--api-key-env", "MY_KEY", env={"MY_KEY": CANARY})
+def test_a_key_under_another_name_is_hidden_too(shell):
+    shell.write("agent.py", "import os\nraise ValueError(os.environ['MY_KEY'])\n")
+    done = shell.run("--api-key-env", "MY_KEY", env={"MY_KEY": CANARY})
     assert CANARY not in done.err + done.out
 
 
-def test_a_key_that_a_trajectory_says_aloud_goes_nowhere(lab):
-    lab.write("agent.py", LOUD)
-    lab.tasks("sum")
-    told = said(lab, lab.finished_run(env=KEY))
-    assert "was refused" in told
-    assert CANARY not in told
+def test_a_key_that_a_trajectory_says_aloud_goes_nowhere(shell):
+    shell.write("agent.py", LOUD)
+    shell.tasks("sum")
+    message = everything_written(shell, shell.finished_run(env=KEY))
+    assert "was refused" in message
+    assert CANARY not in message
 
 
-def test_secrets_that_an_agent_was_given_and_says_in_its_last_words_go_nowhere(lab):
-    lab.write("agent.py", LOUD_AGENT)
-    lab.tasks("sum")
-    done = lab.finished_run("--max-retry", 0, "--group-refill", 0)
-    lab.holdfast("report", "r", "--out", "page.html")
-    told = said(lab, done) + (lab.place / "page.html").read_text()
-    assert "exit code 3" in told
-    assert CANARY not in told
+def test_secrets_that_an_agent_was_given_and_says_in_its_last_words_go_nowhere(shell):
+    shell.write("agent.py", LOUD_AGENT)
+    shell.tasks("sum")
+    done = shell.finished_run("--max-retry", 0, "--group-refill", 0)
+    shell.holdfast("report", "r", "--out", "page.html")
+    message = everything_written(shell, done) + (shell.place / "page.html").read_text()
+    assert "exit code 3" in message
+    assert CANARY not in message
 
 
 def test_words_to_go_on_with_have_no_password(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import holdfast
 from holdfast.engine.settings import Settings
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 WHOLE_REQUESTS = "hold for whole requests"
 IN_PARTS = ("--partial-tokens", 4)
@@ -20,33 +20,33 @@ def seeded():
         yield engine
 
 
-def told(lab, *extra):
-    return [line for line in lab.finished_run(*extra).err.splitlines() if "holdfast: " in line]
+def warnings_of(shell, *extra):
+    return [line for line in shell.finished_run(*extra).err.splitlines() if "holdfast: " in line]
 
 
 def test_a_run_in_parts_says_that_its_seeds_do_not_reach_beyond_a_seam(tmp_path, seeded):
-    (line,) = told(Lab(tmp_path, seeded), *IN_PARTS)
+    (line,) = warnings_of(CommandLine(tmp_path, seeded), *IN_PARTS)
     assert WHOLE_REQUESTS in line
     assert "--partial-tokens" in line
 
 
 def test_whole_replies_keep_the_promise_and_nothing_is_said(tmp_path, seeded):
-    assert told(Lab(tmp_path, seeded)) == []
+    assert warnings_of(CommandLine(tmp_path, seeded)) == []
 
 
-def test_nothing_is_said_of_an_engine_whose_seeds_name_positions(lab):
-    assert told(lab, *IN_PARTS) == []
+def test_nothing_is_said_of_an_engine_whose_seeds_name_positions(shell):
+    assert warnings_of(shell, *IN_PARTS) == []
 
 
 def test_without_a_seed_there_is_nothing_to_say(tmp_path, seeded):
-    lab = Lab(tmp_path, seeded)
-    words = [word for word in lab.words(*IN_PARTS) if word not in ("--seed", 7)]
-    assert WHOLE_REQUESTS not in lab.holdfast(*words).err
+    shell = CommandLine(tmp_path, seeded)
+    arguments = [word for word in shell.arguments(*IN_PARTS) if word not in ("--seed", 7)]
+    assert WHOLE_REQUESTS not in shell.holdfast(*arguments).err
 
 
 def test_an_engine_that_takes_no_seeds_is_named(tmp_path):
     with FakeEngine(mean_length=10, seeds="request", dialect="sglang", describes=False) as engine:
-        (line,) = told(Lab(tmp_path, engine), "--renderer", "bytes")
+        (line,) = warnings_of(CommandLine(tmp_path, engine), "--renderer", "bytes")
     assert f"{engine.url} takes no seeds" in line
     assert "--enable-deterministic-inference" in line
 
@@ -75,8 +75,8 @@ def test_from_python_it_is_told_to_whoever_listens(seeded, tmp_path):
     assert WHOLE_REQUESTS in line
 
 
-def test_the_help_of_export_names_the_exceptions(lab):
-    done = lab.holdfast("export", "--help")
+def test_the_help_of_export_names_the_exceptions(shell):
+    done = shell.holdfast("export", "--help")
     assert "byte for byte" in done.out
     assert "--partial-tokens" in done.out
     assert "at_most_once" in done.out

@@ -19,11 +19,11 @@ LONG_SECONDS = 60.0
 @pytest.fixture
 def host(monkeypatch):
     monkeypatch.setattr(host_actor, "_node_address", lambda: "127.0.0.1")
-    found = ProcessHost()
-    yield found
-    if found._process is not None:
+    process_host = ProcessHost()
+    yield process_host
+    if process_host._process is not None:
         with contextlib.suppress(BrokenPipeError):  # What it was told last, it did not read.
-            found._process.stdin.close()
+            process_host._process.stdin.close()
 
 
 def job(folder, code: str) -> bytes:

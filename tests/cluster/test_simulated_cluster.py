@@ -27,7 +27,7 @@ from holdfast.journal.find_run import run_named
 from holdfast.records.exit_codes import Exit
 from holdfast.records.step import Finished, Generated, Scored
 from holdfast.testing import FakeEngine
-from support.cluster.lab import ClusterLab, ancestors, is_alive, kill
+from support.cluster.command_line import ClusterCommandLine, ancestors, is_alive, kill
 from support.cluster.own_postgres import OwnPostgres
 from support.cluster.simulated import SimulatedCluster
 from support.exhaustive import points
@@ -64,26 +64,26 @@ def engine():
 
 
 @pytest.fixture
-def lab(tmp_path, postgres, engine):
-    return ClusterLab(tmp_path, tasks=16, journal=postgres.url, engine=engine)
+def shell(tmp_path, postgres, engine):
+    return ClusterCommandLine(tmp_path, tasks=16, journal=postgres.url, engine=engine)
 
 
-def undisturbed(lab: ClusterLab) -> bytes:
-    journal = str(lab.place / "plain.db")
-    lab.finished(lab.start(*lab.words("plain", journal=journal)))
-    return lab.export("plain", journal=journal)
+def undisturbed(shell: ClusterCommandLine) -> bytes:
+    journal = str(shell.place / "plain.db")
+    shell.finished(shell.start(*shell.arguments("plain", journal=journal)))
+    return shell.export("plain", journal=journal)
 
 
-def check_once(lab: ClusterLab, run: str, *, generations: int = 5) -> None:
+def check_once(shell: ClusterCommandLine, run: str, *, generations: int = 5) -> None:
     """Each trajectory has one end, one score, and so many generations."""
 
     async def look() -> None:
-        async with opened_journal(lab.journal) as journal:
-            found = await run_named(journal, run)
-            progress = await journal.progress(found)
+        async with opened_journal(shell.journal) as journal:
+            stored_run = await run_named(journal, run)
+            progress = await journal.progress(stored_run)
             assert progress.is_over
             assert not progress.failed
-            async for row, records in journal.histories(found):
+            async for row, records in journal.histories(stored_run):
                 assert row.settled, row
                 assert sum(isinstance(record, Finished) for record in records) == 1, row
                 assert sum(isinstance(record, Scored) for record in records) == 1, row
@@ -93,31 +93,33 @@ def check_once(lab: ClusterLab, run: str, *, generations: int = 5) -> None:
     asyncio.run(look())
 
 
-def test_a_worker_and_a_node_that_die_change_nothing(lab, cluster):
-    expected = undisturbed(lab)
+def test_a_worker_and_a_node_that_die_change_nothing(shell, cluster):
+    expected = undisturbed(shell)
     spare = cluster.add(2)
-    words = lab.words("killed", "--cluster", cluster.address, "--workers", 3, "--concurrency", 4)
-    command = lab.start(*words, "--score-workers", 1)
-    victim = lab.until("rollout", 2)[0]
-    begun = set(lab.noted("rollout"))
+    arguments = shell.arguments(
+        "killed", "--cluster", cluster.address, "--workers", 3, "--concurrency", 4
+    )
+    command = shell.start(*arguments, "--score-workers", 1)
+    victim = shell.until("rollout", 2)[0]
+    begun = set(shell.noted("rollout"))
     assert kill(victim)
     killed = time.monotonic()
-    held = set((lab.notes / f"rollout-{victim}").read_text().splitlines())
-    seconds = again_after(lab, held, victim, since=killed)
+    held = set((shell.notes / f"rollout-{victim}").read_text().splitlines())
+    seconds = again_after(shell, held, victim, since=killed)
     print(f"what a killed worker held ran again after {seconds:.1f} s; its lease has 8 s")
     cluster.kill(spare)
-    _, err = lab.finished(command)
+    _, err = shell.finished(command)
     assert "is gone" in err
-    assert lab.export("killed") == expected
-    check_once(lab, "killed")
+    assert shell.export("killed") == expected
+    check_once(shell, "killed")
     assert begun
     assert seconds < 8 + 2
 
 
-def again_after(lab: ClusterLab, held: set[str], victim: int, *, since: float) -> float:
+def again_after(shell: ClusterCommandLine, held: set[str], victim: int, *, since: float) -> float:
     """Seconds until another process has begun with one of the trajectories."""
     while time.monotonic() - since < 60:
-        for path in lab.notes.glob("rollout-*"):
+        for path in shell.notes.glob("rollout-*"):
             if path.name != f"rollout-{victim}" and held & set(path.read_text().splitlines()):
                 return time.monotonic() - since
         time.sleep(0.05)
@@ -125,33 +127,37 @@ def again_after(lab: ClusterLab, held: set[str], victim: int, *, since: float) -
 
 
 def test_kills_at_random_change_nothing(tmp_path, engine, cluster, postgres):
-    lab = ClusterLab(tmp_path, tasks=points(16, 40), journal=postgres.url, engine=engine)
-    expected = undisturbed(lab)
-    words = lab.words("chaos", "--cluster", cluster.address, "--workers", 3, "--concurrency", 2)
-    words += ["--score-workers", 2]
-    strikes = Strikes(lab, "chaos", words, cluster, postgres)
-    lab.until("rollout", 1)
+    shell = ClusterCommandLine(tmp_path, tasks=points(16, 40), journal=postgres.url, engine=engine)
+    expected = undisturbed(shell)
+    arguments = shell.arguments(
+        "chaos", "--cluster", cluster.address, "--workers", 3, "--concurrency", 2
+    )
+    arguments += ["--score-workers", 2]
+    strikes = Strikes(shell, "chaos", arguments, cluster, postgres)
+    shell.until("rollout", 1)
     strikes.run(VICTIMS)
-    lab.finished(strikes.command)
-    assert lab.export("chaos") == expected
-    check_once(lab, "chaos")
+    shell.finished(strikes.command)
+    assert shell.export("chaos") == expected
+    check_once(shell, "chaos")
 
 
 class Strikes:
     """A command on a cluster with one node more, and kills of what it consists of."""
 
-    def __init__(self, lab: ClusterLab, run: str, words: list[object], cluster, postgres):
+    def __init__(
+        self, shell: ClusterCommandLine, run: str, arguments: list[object], cluster, postgres
+    ):
         seed = int(os.environ.get("HOLDFAST_SEED", random.SystemRandom().randrange(2**32)))
         print(f"HOLDFAST_SEED={seed}")
         self._chance = random.Random(seed)
-        self._lab, self._words, self._cluster, self._postgres = lab, words, cluster, postgres
+        self._lab, self._words, self._cluster, self._postgres = shell, arguments, cluster, postgres
         self._pids = {
-            "worker": lambda: lab.pids("rollout"),
-            "scorer": lambda: lab.pids("score"),
-            "gateway": lambda: lab.gateways(run),
+            "worker": lambda: shell.pids("rollout"),
+            "scorer": lambda: shell.pids("score"),
+            "gateway": lambda: shell.gateways(run),
         }
         self._node = cluster.add(2)
-        self.command = lab.start(*words)
+        self.command = shell.start(*arguments)
         self.done: list[str] = []
 
     def run(self, victims: tuple[str, ...]) -> None:
@@ -184,21 +190,21 @@ class Strikes:
     def _kill_one(self, pids: Callable[[], list[int]]) -> bool:
         """As soon as there is one."""
         while self.command.poll() is None:
-            if (found := pids()) and kill(self._chance.choice(found)):
+            if (process_ids := pids()) and kill(self._chance.choice(process_ids)):
                 return True
             time.sleep(0.05)
         return False
 
 
-def test_one_gateway_on_each_node_with_a_token_of_its_own(lab, cluster):
-    command = lab.start(
-        "gateway", "--tasks", "tasks.jsonl", "--run", "agents", "--journal", lab.journal,
-        "--policy", lab.engine.url, "--model", lab.engine.model, "--limit", 4, "--lease", 8,
+def test_one_gateway_on_each_node_with_a_token_of_its_own(shell, cluster):
+    command = shell.start(
+        "gateway", "--tasks", "tasks.jsonl", "--run", "agents", "--journal", shell.journal,
+        "--policy", shell.engine.url, "--model", shell.engine.model, "--limit", 4, "--lease", 8,
         "--cluster", cluster.address, "--quiet",
     )  # fmt: skip
-    (listed,) = until_written(lab, "gateways.json")
+    (listed,) = until_written(shell, "gateways.json")
     gateways = until_listed(listed, 3)  # The tests before may have left a node more.
-    assert len({one["token"] for one in gateways}) == len(gateways)
+    assert len({gateway["token"] for gateway in gateways}) == len(gateways)
     assert listed.stat().st_mode & 0o077 == 0
     done = 0
     deadline = time.monotonic() + 120
@@ -206,31 +212,31 @@ def test_one_gateway_on_each_node_with_a_token_of_its_own(lab, cluster):
         for gateway in json.loads(listed.read_text()):
             done += one_trajectory(gateway) if done < 4 else 0
     assert done == 4
-    lab.finished(command)
+    shell.finished(command)
 
 
-def test_gateways_that_are_killed_at_random_lose_nothing(lab, cluster, postgres):
+def test_gateways_that_are_killed_at_random_lose_nothing(shell, cluster, postgres):
     """Agents whose gateway dies give up, and others begin again: what was sampled is replayed."""
-    words = [
-        "gateway", "--tasks", "tasks.jsonl", "--run", "struck", "--journal", lab.journal,
-        "--policy", lab.engine.url, "--model", lab.engine.model, "--lease", 8, "--seed", 7,
+    arguments = [
+        "gateway", "--tasks", "tasks.jsonl", "--run", "struck", "--journal", shell.journal,
+        "--policy", shell.engine.url, "--model", shell.engine.model, "--lease", 8, "--seed", 7,
         "--rejoin", 1, "--silence", 60, "--cluster", cluster.address, "--quiet",
         "--samples", 4, "--scorer", "workload.py:score", "--score-workers", 2,
     ]  # fmt: skip
-    strikes, over = Strikes(lab, "struck", words, cluster, postgres), threading.Event()
-    (listed,) = until_written(lab, "gateways.json")
+    strikes, over = Strikes(shell, "struck", arguments, cluster, postgres), threading.Event()
+    (listed,) = until_written(shell, "gateways.json")
     until_listed(listed, 4)
     agents = [threading.Thread(target=take_all, args=(listed, over)) for _ in range(3)]
     for agent in agents:
         agent.start()
     try:
         strikes.run(GATEWAY_VICTIMS)
-        lab.finished(strikes.command)
+        shell.finished(strikes.command)
     finally:
         over.set()
         for agent in agents:
             agent.join()
-    check_once(lab, "struck", generations=TURNS_OF_AN_AGENT)
+    check_once(shell, "struck", generations=TURNS_OF_AN_AGENT)
     assert strikes.done
 
 
@@ -245,20 +251,20 @@ def take_all(listed: Path, over: threading.Event) -> None:
                 over.wait(0.2)
 
 
-def until_written(lab: ClusterLab, name: str):
+def until_written(shell: ClusterCommandLine, name: str):
     deadline = time.monotonic() + 120
-    while not (found := list((lab.place / "logs").glob(f"*/{name}"))):
-        assert time.monotonic() < deadline, lab.logs()
+    while not (files := list((shell.place / "logs").glob(f"*/{name}"))):
+        assert time.monotonic() < deadline, shell.logs()
         time.sleep(0.1)
-    return found
+    return files
 
 
 def until_listed(path, count: int) -> list[dict[str, str]]:
     deadline = time.monotonic() + 120
-    while len(found := json.loads(path.read_text())) < count:
-        assert time.monotonic() < deadline, found
+    while len(data := json.loads(path.read_text())) < count:
+        assert time.monotonic() < deadline, data
         time.sleep(0.1)
-    return found
+    return data
 
 
 def one_trajectory(gateway: dict[str, str]) -> int:
@@ -299,9 +305,9 @@ def post(url: str, body: object, key: str) -> dict[str, Any]:
         (["--off-gpu-nodes", "--worker-cpus", 3], "no node of the cluster has room"),
     ],
 )
-def test_more_than_there_is_is_refused(lab, cluster, more, line):
-    words = lab.words("refused", "--cluster", cluster.address, "--workers", 1, *more)
-    _, err = lab.finished(lab.start(*words), code=2)
+def test_more_than_there_is_is_refused(shell, cluster, more, line):
+    arguments = shell.arguments("refused", "--cluster", cluster.address, "--workers", 1, *more)
+    _, err = shell.finished(shell.start(*arguments), code=2)
     assert line in err
 
 
@@ -312,15 +318,15 @@ NODES = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_a_node_that_cannot_do_the_work_is_refused(lab, cluster, name):
+def test_a_node_that_cannot_do_the_work_is_refused(shell, cluster, name):
     code, line = NODES[name]
-    folder = lab.place / "node"
+    folder = shell.place / "node"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"import platform, sys\n{code}\n")
     node = cluster.add(2, folder=str(folder))
     try:
-        words = lab.words("refused", "--cluster", cluster.address, "--workers", 1)
-        _, err = lab.finished(lab.start(*words), code=2)
+        arguments = shell.arguments("refused", "--cluster", cluster.address, "--workers", 1)
+        _, err = shell.finished(shell.start(*arguments), code=2)
     finally:
         cluster.kill(node)
     assert line in err
@@ -340,114 +346,122 @@ async def rollout(t):
 """
 
 
-def test_requirements_are_installed_for_this_command_alone(lab):
+def test_requirements_are_installed_for_this_command_alone(shell):
     """By pip, from where it is set up to look. One node: on one machine, those of a session would
     install into the same folder."""
-    lab.code.joinpath("workload.py").write_text(LACKING)
-    lab.place.joinpath("needs.txt").write_text("# for the rollout\nroman==5.0  # pinned\n")
-    lab.place.joinpath("wrong.txt").write_text("holdfast-no-such-package==1.0\n")
+    shell.code.joinpath("workload.py").write_text(LACKING)
+    shell.place.joinpath("needs.txt").write_text("# for the rollout\nroman==5.0  # pinned\n")
+    shell.place.joinpath("wrong.txt").write_text("holdfast-no-such-package==1.0\n")
     with SimulatedCluster(0, head_cpus=2) as node:
-        words = ["--cluster", node.address, "--workers", 1, "--limit", 1]
-        needs = [*words, "--requirements", lab.place / "needs.txt"]
-        lab.finished(lab.start(*lab.words("installed", *needs)))
-        numeral, where = (lab.notes / "roman").read_text().split()
+        arguments = ["--cluster", node.address, "--workers", 1, "--limit", 1]
+        needs = [*arguments, "--requirements", shell.place / "needs.txt"]
+        shell.finished(shell.start(*shell.arguments("installed", *needs)))
+        numeral, where = (shell.notes / "roman").read_text().split()
         assert (numeral, "/runtime_resources/pip/" in where) == ("VII", True)
-        out, _ = lab.finished(lab.start(*lab.words("lacking", *words)), code=Exit.NOTHING)
+        out, _ = shell.finished(
+            shell.start(*shell.arguments("lacking", *arguments)), code=Exit.NOTHING
+        )
         assert "No module named 'roman'" in out
-        wrong = [*words, "--requirements", lab.place / "wrong.txt"]
-        _, err = lab.finished(lab.start(*lab.words("wrong", *wrong)), code=Exit.USAGE)
+        wrong = [*arguments, "--requirements", shell.place / "wrong.txt"]
+        _, err = shell.finished(shell.start(*shell.arguments("wrong", *wrong)), code=Exit.USAGE)
         assert "cannot install what --requirements names" in err
         assert "holdfast-no-such-package==1.0" in err
 
 
-def test_workers_stay_off_the_nodes_with_gpus(lab, cluster):
+def test_workers_stay_off_the_nodes_with_gpus(shell, cluster):
     """Although there is most room on them."""
     node = cluster.add(8, 1)
     try:
-        words = lab.words("apart", "--cluster", cluster.address, "--workers", 3, "--off-gpu-nodes")
-        command = lab.start(*words)
+        arguments = shell.arguments(
+            "apart", "--cluster", cluster.address, "--workers", 3, "--off-gpu-nodes"
+        )
+        command = shell.start(*arguments)
         seen: dict[int, list[int]] = {}
         while command.poll() is None:
-            seen |= {pid: found for pid in lab.pids("rollout") if (found := ancestors(pid))}
+            seen |= {pid: result for pid in shell.pids("rollout") if (result := ancestors(pid))}
             time.sleep(0.2)
-        lab.finished(command)
-        check_once(lab, "apart")
+        shell.finished(command)
+        check_once(shell, "apart")
         raylets = set(cluster.raylets.values())
-        where = {raylet for found in seen.values() for raylet in raylets & set(found)}
+        where = {raylet for results in seen.values() for raylet in raylets & set(results)}
         assert where, "no worker was seen under a node"
         assert cluster.raylets[node] not in where
     finally:
         cluster.kill(node)
 
 
-def test_another_version_and_no_cluster_are_refused(lab, cluster):
-    other = lab.code.parent / "other"
+def test_another_version_and_no_cluster_are_refused(shell, cluster):
+    other = shell.code.parent / "other"
     other.mkdir()
     (other / "sitecustomize.py").write_text(
         "import ray\nray.__version__ = ray._private.utils.ray.__version__ = '1.0.0'\n"
     )
-    words = lab.words("refused", "--cluster", cluster.address)
-    _, err = lab.finished(lab.start(*words, PYTHONPATH=str(other)), code=2)
+    arguments = shell.arguments("refused", "--cluster", cluster.address)
+    _, err = shell.finished(shell.start(*arguments, PYTHONPATH=str(other)), code=2)
     assert "runs other versions than this command" in err
     assert "1.0.0" in err
-    _, err = lab.finished(lab.start(*lab.words("refused", "--cluster", "127.0.0.1:9")), code=2)
+    _, err = shell.finished(
+        shell.start(*shell.arguments("refused", "--cluster", "127.0.0.1:9")), code=2
+    )
     assert "--cluster 127.0.0.1:9 names no cluster" in err
 
 
-def test_a_gateways_name_that_nodes_cannot_resolve_is_refused(lab, cluster):
-    command = lab.start(
-        "gateway", "--tasks", "tasks.jsonl", "--run", "nameless", "--journal", lab.journal,
-        "--policy", lab.engine.url, "--model", lab.engine.model, "--quiet",
+def test_a_gateways_name_that_nodes_cannot_resolve_is_refused(shell, cluster):
+    command = shell.start(
+        "gateway", "--tasks", "tasks.jsonl", "--run", "nameless", "--journal", shell.journal,
+        "--policy", shell.engine.url, "--model", shell.engine.model, "--quiet",
         "--cluster", cluster.address, "--advertise", "no-such-host.invalid",
     )  # fmt: skip
-    _, err = lab.finished(command, code=2)
+    _, err = shell.finished(command, code=2)
     assert "cannot resolve no-such-host.invalid" in err
 
 
-def test_code_that_is_another_on_a_node_is_refused(lab, cluster):
+def test_code_that_is_another_on_a_node_is_refused(shell, cluster):
     """A module beside the folder that travels: here it is on the path, and on the node another."""
     for name in ("here", "there"):
-        (lab.place / name).mkdir()
-        (lab.place / name / "rubric.py").write_text(f"WHERE = {name!r}\n")
-    (lab.code / "workload.py").write_text(
+        (shell.place / name).mkdir()
+        (shell.place / name / "rubric.py").write_text(f"WHERE = {name!r}\n")
+    (shell.code / "workload.py").write_text(
         f"import os, sys\n"
-        f"sys.path.insert(0, {str(lab.place)!r} + ('/there' if 'HOLDFAST_NODE_ADDRESS' in "
+        f"sys.path.insert(0, {str(shell.place)!r} + ('/there' if 'HOLDFAST_NODE_ADDRESS' in "
         f"os.environ else '/here'))\n"
         "import rubric\n\n\nasync def rollout(t):\n    t.add(rubric.WHERE)\n    "
         "await t.generate(max_tokens=4)\n"
     )
-    words = lab.words("changed", "--cluster", cluster.address, "--workers", 1)
-    _, err = lab.finished(lab.start(*words), code=5)
+    arguments = shell.arguments("changed", "--cluster", cluster.address, "--workers", 1)
+    _, err = shell.finished(shell.start(*arguments), code=5)
     assert "the code of the rollout is not the same" in err
 
 
-def test_a_signal_stops_the_workers_and_the_same_command_goes_on(lab, cluster):
-    words = lab.words("stopped", "--cluster", cluster.address, "--workers", 2, "--concurrency", 4)
-    command = lab.start(*words)
-    pids = lab.until("rollout", 1)
+def test_a_signal_stops_the_workers_and_the_same_command_goes_on(shell, cluster):
+    arguments = shell.arguments(
+        "stopped", "--cluster", cluster.address, "--workers", 2, "--concurrency", 4
+    )
+    command = shell.start(*arguments)
+    pids = shell.until("rollout", 1)
     command.terminate()
-    _, err = lab.finished(command, code=143)
+    _, err = shell.finished(command, code=143)
     assert "to go on: holdfast run" in err
     assert not any(is_alive(pid) for pid in pids)
-    lab.finished(lab.start(*words))
-    check_once(lab, "stopped")
+    shell.finished(shell.start(*arguments))
+    check_once(shell, "stopped")
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="the extra `train`")
-def test_a_training_rolls_out_on_the_cluster(lab, cluster):
+def test_a_training_rolls_out_on_the_cluster(shell, cluster):
     """The trainer is here, on the tiny model; workers on the nodes sample from its engine."""
-    shutil.copy(SUPPORT / "crash" / "short_rollout.py", lab.code / "short.py")
+    shutil.copy(SUPPORT / "crash" / "short_rollout.py", shell.code / "short.py")
     rows = (EXAMPLES / "arithmetic.jsonl").read_text().splitlines()
-    (lab.code / "sums.jsonl").write_text("\n".join(rows[:5]))
+    (shell.code / "sums.jsonl").write_text("\n".join(rows[:5]))
     tiny = Path(holdfast.__file__).parent / "embedded" / "tiny"
-    with EmbeddedEngine(tiny, log=lab.place / "engine.log") as engine:
-        command = lab.start(
+    with EmbeddedEngine(tiny, log=shell.place / "engine.log") as engine:
+        command = shell.start(
             "train", "short.py", "--tasks", "sums.jsonl", "--run", "trained",
-            "--out", lab.place / "out", "--journal", lab.journal, "--policy", engine.url,
+            "--out", shell.place / "out", "--journal", shell.journal, "--policy", engine.url,
             "--steps", 2, "--groups", 2,
             "--samples", 2, "--quiet", "--cluster", cluster.address, "--workers", 1, "--lease", 8,
             OMP_NUM_THREADS="1",
         )  # fmt: skip
-        out, _ = lab.finished(command)
+        out, _ = shell.finished(command)
     assert "trained 2 steps" in out
-    assert list((lab.place / "logs").glob("trained-*/worker-*.log"))
+    assert list((shell.place / "logs").glob("trained-*/worker-*.log"))

@@ -22,14 +22,14 @@ HERE = {
 
 
 def test_only_what_is_on_the_list_or_named_travels():
-    found = variables.traveling(("MY_JUDGE",), environment=HERE)
-    assert set(found) == set(HERE) - {"PATH", "AWS_SECRET_ACCESS_KEY", "HOLDFAST_CRASH"}
+    results = variables.traveling(("MY_JUDGE",), environment=HERE)
+    assert set(results) == set(HERE) - {"PATH", "AWS_SECRET_ACCESS_KEY", "HOLDFAST_CRASH"}
 
 
 def test_secrets_travel_and_are_not_shown():
-    found = variables.traveling(environment=HERE)
-    assert found["HF_TOKEN"] == "hf_secret"
-    line = variables.describe(found)
+    result = variables.traveling(environment=HERE)
+    assert result["HF_TOKEN"] == "hf_secret"
+    line = variables.describe(result)
     assert "secret" not in line
     assert "HF_TOKEN=(hidden)" in line
     assert "CUDA_HOME=/cuda" in line

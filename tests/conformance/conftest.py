@@ -35,11 +35,11 @@ def _servers() -> Iterator[None]:
 
 
 @pytest.fixture(
-    params=[pytest.param(one, marks=_marks(one), id=one.name) for one in ENGINES],
+    params=[pytest.param(item, marks=_marks(item), id=item.name) for item in ENGINES],
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Running and idle."""
-    found: Engine = request.param
-    found.server.start()
-    wait_until_idle(found.server)
-    return found
+    param: Engine = request.param
+    param.server.start()
+    wait_until_idle(param.server)
+    return param

@@ -33,9 +33,9 @@ TOOLS = [tool("look"), tool("forecast")]
 def forced(engine: Engine, choice: str, *, seed: int = 1) -> Request:
     # One call: a small model might go on calling.
     sampling = Sampling(LONGEST_REPLY, tool_choice=choice, parallel_tool_calls=False)
-    asked = request(engine, seed, stop_token_ids=engine.renderer.stop_token_ids)
+    body = request(engine, seed, stop_token_ids=engine.renderer.stop_token_ids)
     structure = structure_of(engine.renderer, sampling, TOOLS)
-    return replace(asked, sampling=sampling, structure=structure)
+    return replace(body, sampling=sampling, structure=structure)
 
 
 def can_force(engine: Engine) -> bool:

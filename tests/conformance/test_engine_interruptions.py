@@ -42,15 +42,19 @@ def aborted(server: Server) -> None:
     server.resume()
 
 
-def assert_goes_on(engine: Engine, found: Completion, undisturbed: Completion, seam: int) -> None:
+def assert_goes_on(
+    engine: Engine, completion: Completion, undisturbed: Completion, seam: int
+) -> None:
     """Up to the seam it is the undisturbed one; after it too, where seeds go by position."""
-    assert_well_formed(found, max_tokens=engine.long)
-    assert ids(found)[:seam] == ids(undisturbed)[:seam]
-    assert logprobs(found)[:seam] == pytest.approx(logprobs(undisturbed)[:seam], abs=CLOSE, rel=0)
+    assert_well_formed(completion, max_tokens=engine.long)
+    assert ids(completion)[:seam] == ids(undisturbed)[:seam]
+    assert logprobs(completion)[:seam] == pytest.approx(
+        logprobs(undisturbed)[:seam], abs=CLOSE, rel=0
+    )
     if engine.can.seeds_by_position:
-        assert ids(found) == ids(undisturbed)
-        assert logprobs(found) == logprobs(undisturbed)
-        assert found.finish_reason == undisturbed.finish_reason
+        assert ids(completion) == ids(undisturbed)
+        assert logprobs(completion) == logprobs(undisturbed)
+        assert completion.finish_reason == undisturbed.finish_reason
 
 
 # --- going on from what is durable
@@ -58,45 +62,45 @@ def assert_goes_on(engine: Engine, found: Completion, undisturbed: Completion, s
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_completion_goes_on_from_its_durable_tokens(engine: Engine, *, stream: bool) -> None:
-    asked, undisturbed = long_request(engine, tokens=48)
-    going_on = [after(asked, undisturbed, keep) for keep in KEPT]
-    for one, keep in zip(
+    body, undisturbed = long_request(engine, tokens=48)
+    going_on = [after(body, undisturbed, keep) for keep in KEPT]
+    for item, keep in zip(
         drawn(engine, *map(streamed, going_on) if stream else going_on), KEPT, strict=True
     ):
-        assert_well_formed(one, max_tokens=48)
-        assert ids(one)[:keep] == ids(undisturbed)[:keep]
-        assert logprobs(one)[:keep] == logprobs(undisturbed)[:keep]
-        assert (one.versions[0].version, one.versions[0].end) == ("before", keep)
-        assert one.seams == (keep,)
+        assert_well_formed(item, max_tokens=48)
+        assert ids(item)[:keep] == ids(undisturbed)[:keep]
+        assert logprobs(item)[:keep] == logprobs(undisturbed)[:keep]
+        assert (item.versions[0].version, item.versions[0].end) == ("before", keep)
+        assert item.seams == (keep,)
         if engine.can.seeds_by_position:
-            assert (ids(one), logprobs(one)) == (ids(undisturbed), logprobs(undisturbed))
+            assert (ids(item), logprobs(item)) == (ids(undisturbed), logprobs(undisturbed))
 
 
 def test_what_is_complete_already_costs_no_request(engine: Engine) -> None:
-    asked, undisturbed = long_request(engine, tokens=16)
-    (completion,) = drawn(engine, after(asked, undisturbed, 16))
+    body, undisturbed = long_request(engine, tokens=16)
+    (completion,) = drawn(engine, after(body, undisturbed, 16))
     assert (ids(completion), completion.finish_reason) == (ids(undisturbed), "length")
 
 
 def test_a_stop_string_across_the_seam_is_found(engine: Engine) -> None:
-    asked = request(engine, 5, max_tokens=32)
-    (free,) = drawn(engine, asked)
+    body = request(engine, 5, max_tokens=32)
+    (free,) = drawn(engine, body)
     tokens, decode = ids(free), engine.renderer.decode
     # Two whole tokens of plain text, the first of which is durable.
     at = next(at for at in range(2, len(tokens) - 2) if is_plain(decode(tokens[at : at + 2])))
     stop = decode(tokens[at : at + 2])
     end = tokens_until(engine, stop, tokens)
-    sampling = msgspec.structs.replace(asked.sampling, stop=(stop,))
-    stopping = msgspec.structs.replace(asked, sampling=sampling, decode=decode)
+    sampling = msgspec.structs.replace(body.sampling, stop=(stop,))
+    stopping = msgspec.structs.replace(body, sampling=sampling, decode=decode)
     going_on = after(stopping, free, end - 1)
     if not engine.can.seeds_by_position:
         # What follows is another draw: only that it is well-formed can be said.
-        for one in drawn(engine, going_on, streamed(going_on)):
-            assert_well_formed(one, max_tokens=32)
+        for item in drawn(engine, going_on, streamed(going_on)):
+            assert_well_formed(item, max_tokens=32)
         return
-    for one in drawn(engine, going_on, streamed(going_on)):
-        assert ids(one) == tokens[:end]
-        assert one.finish_reason == "stop"
+    for entry in drawn(engine, going_on, streamed(going_on)):
+        assert ids(entry) == tokens[:end]
+        assert entry.finish_reason == "stop"
 
 
 # --- the engine is interrupted
@@ -105,13 +109,13 @@ def test_a_stop_string_across_the_seam_is_found(engine: Engine) -> None:
 def test_an_engine_killed_in_mid_stream_and_started_again_is_gone_on_with(engine: Engine) -> None:
     if not engine.can.starts_quickly and engine.is_second:
         pytest.skip("it takes a minute to start, and was killed once already")
-    asked, undisturbed = long_request(engine, engine.long)
+    body, undisturbed = long_request(engine, engine.long)
 
     def killed() -> Completion:
-        found = interrupted(engine, asked, lambda: killed_and_started_again(engine.server))
-        if found.tries == 1:
+        result = interrupted(engine, body, lambda: killed_and_started_again(engine.server))
+        if result.tries == 1:
             raise TooLate
-        return found
+        return result
 
     completion = in_time(killed)
     (seam,) = completion.seams
@@ -119,14 +123,14 @@ def test_an_engine_killed_in_mid_stream_and_started_again_is_gone_on_with(engine
     assert_goes_on(engine, completion, undisturbed, seam)
 
 
-def aborted_once(engine: Engine, asked: Request) -> Completion:
+def aborted_once(engine: Engine, body: Request) -> Completion:
     """The completion, after its engine was told to abort all that it does."""
     if not engine.can.pauses:
         pytest.skip("it cannot be told to abort")
 
     async def aborting() -> Completion:
         async with policy_for(engine) as policy:
-            call = asyncio.create_task(policy.sample(asked))
+            call = asyncio.create_task(policy.sample(body))
             await until_it_samples(engine.server, call)
             await asyncio.to_thread(aborted, engine.server)
             completion = await call
@@ -138,8 +142,8 @@ def aborted_once(engine: Engine, asked: Request) -> Completion:
 
 
 def test_a_stream_that_the_engine_aborts_keeps_its_tokens_and_goes_on(engine: Engine) -> None:
-    asked, undisturbed = long_request(engine, engine.long)
-    completion = aborted_once(engine, streamed(asked))
+    body, undisturbed = long_request(engine, engine.long)
+    completion = aborted_once(engine, streamed(body))
     assert completion.tries == 2
     (seam,) = completion.seams
     assert 0 < seam < engine.long
@@ -148,8 +152,8 @@ def test_a_stream_that_the_engine_aborts_keeps_its_tokens_and_goes_on(engine: En
 
 def test_a_whole_reply_that_the_engine_aborts_is_the_undisturbed_one(engine: Engine) -> None:
     """It goes on where seeds name positions, and is sampled anew where they hold for requests."""
-    asked, undisturbed = long_request(engine, engine.long)
-    completion = aborted_once(engine, asked)
+    body, undisturbed = long_request(engine, engine.long)
+    completion = aborted_once(engine, body)
     assert completion.tries == 2
     assert len(completion.seams) == engine.can.seeds_by_position
     assert ids(completion) == ids(undisturbed)
@@ -158,8 +162,8 @@ def test_a_whole_reply_that_the_engine_aborts_is_the_undisturbed_one(engine: Eng
 
 
 def test_without_a_seed_a_whole_reply_keeps_the_tokens_that_it_has(engine: Engine) -> None:
-    asked, _ = long_request(engine, engine.long)
-    completion = aborted_once(engine, msgspec.structs.replace(asked, seed=None))
+    body, _ = long_request(engine, engine.long)
+    completion = aborted_once(engine, msgspec.structs.replace(body, seed=None))
     (seam,) = completion.seams
     assert 0 < seam < engine.long
     assert_well_formed(completion, max_tokens=engine.long)
@@ -182,12 +186,12 @@ def test_requests_wait_while_it_is_paused_and_are_answered_after(
 ) -> None:
     if not engine.can.pauses:
         pytest.skip("it cannot be paused")
-    asked, undisturbed = long_request(engine, engine.long)
+    body, undisturbed = long_request(engine, engine.long)
     fresh = request(engine, 3, max_tokens=8)
 
     async def pausing() -> tuple[Completion, Completion]:
         async with policy_for(engine) as policy:
-            under_way = asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+            under_way = asyncio.create_task(policy.sample(streamed(body) if stream else body))
             await until_it_samples(engine.server, under_way)
             await asyncio.to_thread(engine.server.pause, abort=False)
             try:
@@ -214,12 +218,12 @@ def test_requests_wait_while_it_is_paused_and_are_answered_after(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_client_that_leaves_frees_the_engine(engine: Engine, *, stream: bool) -> None:
-    asked = request(engine, 1, max_tokens=WHOLE, temperature=WILD)
+    body = request(engine, 1, max_tokens=WHOLE, temperature=WILD)
 
     async def leaving() -> None:
         async with policy_for(engine) as policy:
             calls = [
-                asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+                asyncio.create_task(policy.sample(streamed(body) if stream else body))
                 for _ in range(4)
             ]
             await until_it_samples(engine.server, calls[0])

@@ -36,8 +36,8 @@ LONGEST_REPLY = 400
 
 def kept_to(engine: Engine, wanted: bool | dict[str, object], *, seed: int = 1) -> Request:
     schema = schema_text(wanted) if isinstance(wanted, dict) else wanted
-    asked = request(engine, seed, stop_token_ids=engine.renderer.stop_token_ids)
-    return replace(asked, sampling=Sampling(LONGEST_REPLY, json=schema))
+    body = request(engine, seed, stop_token_ids=engine.renderer.stop_token_ids)
+    return replace(body, sampling=Sampling(LONGEST_REPLY, json=schema))
 
 
 def parsed(engine: Engine, completion: Completion) -> Any:
@@ -48,25 +48,25 @@ def parsed(engine: Engine, completion: Completion) -> Any:
 
 def test_a_reply_fits_the_schema_whole_and_streamed(engine: Engine) -> None:
     _skip_if_it_cannot(engine)
-    asked = [kept_to(engine, SCHEMA, seed=seed) for seed in range(4)]
-    replies = drawn(engine, *asked)
+    requests = [kept_to(engine, SCHEMA, seed=seed) for seed in range(4)]
+    replies = drawn(engine, *requests)
     for completion in replies:
-        found = parsed(engine, completion)
-        assert list(found) == ["zeal", "kind", "list"]
-        assert isinstance(found["zeal"], bool)
-        assert found["kind"] in ("red", "green")
-        assert len(found["list"]) == 2
-        assert set(found["list"]) <= {1, 2}
-    for one, other in zip(drawn(engine, *map(streamed, asked)), replies, strict=True):
-        assert ids(one) == ids(other)
-        assert one.seams == ()
+        result = parsed(engine, completion)
+        assert list(result) == ["zeal", "kind", "list"]
+        assert isinstance(result["zeal"], bool)
+        assert result["kind"] in ("red", "green")
+        assert len(result["list"]) == 2
+        assert set(result["list"]) <= {1, 2}
+    for item, other in zip(drawn(engine, *map(streamed, requests)), replies, strict=True):
+        assert ids(item) == ids(other)
+        assert item.seams == ()
 
 
 def test_any_object_is_json(engine: Engine) -> None:
     _skip_if_it_cannot(engine)
     # A small model may go on and on inside of an object: what counts is what came to its end.
-    asked = [kept_to(engine, True, seed=seed) for seed in range(8)]
-    ended = [one for one in drawn(engine, *asked) if one.finish_reason == "stop"]
+    requests = [kept_to(engine, True, seed=seed) for seed in range(8)]
+    ended = [item for item in drawn(engine, *requests) if item.finish_reason == "stop"]
     assert ended
     for completion in ended:
         assert isinstance(parsed(engine, completion), dict | list)

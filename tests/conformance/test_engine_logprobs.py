@@ -15,7 +15,7 @@ from holdfast.policy.policy import Completion
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from support.conformance.engines import TINY, VLLM_PYTHON, Engine, RealVllm, raw_vllm
-from support.conformance.runs import Lab
+from support.conformance.runs import CommandLine
 from support.conformance.samples import drawn, ids, logprobs, policy_for, request
 
 COLD = 0.5
@@ -28,8 +28,8 @@ def test_its_logprobs_are_of_the_distribution_that_is_sampled_from(engine: Engin
     async def main() -> tuple[LogprobsMode, LogprobsMode]:
         async with policy_for(engine) as policy:
             (endpoint,) = policy.endpoints
-            found = await measure_logprobs_mode(endpoint.send, endpoint.dialect, endpoint.model)
-            return policy.logprobs_mode, found
+            mode = await measure_logprobs_mode(endpoint.send, endpoint.dialect, endpoint.model)
+            return policy.logprobs_mode, mode
 
     assert asyncio.run(main()) == (LogprobsMode.PROCESSED, LogprobsMode.PROCESSED)
 
@@ -44,8 +44,8 @@ def computed(engine: Engine, completion: Completion, *, temperature: float) -> l
     with torch.no_grad():
         logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
     scores = (logits / temperature).log_softmax(-1)
-    found: list[float] = scores.gather(-1, torch.tensor(sampled)[:, None])[:, 0].tolist()
-    return found
+    values: list[float] = scores.gather(-1, torch.tensor(sampled)[:, None])[:, 0].tolist()
+    return values
 
 
 def test_they_are_those_that_a_trainer_computes_at_that_temperature(engine: Engine) -> None:
@@ -79,9 +79,9 @@ def raw(request: pytest.FixtureRequest, raw_server: RealVllm) -> Engine:
 
 @pytest.mark.vllm
 def test_a_vllm_of_default_options_is_found_to_give_raw_ones(raw: Engine, tmp_path: Path) -> None:
-    lab = Lab(tmp_path, raw)
-    words = ["policy", "check", raw.server.url]
-    done = lab.holdfast(*words, *(("--dialect", raw.named) if raw.named else ()))
+    shell = CommandLine(tmp_path, raw)
+    arguments = ["policy", "check", raw.server.url]
+    done = shell.holdfast(*arguments, *(("--dialect", raw.named) if raw.named else ()))
     assert done.code == 1
     assert done.out.splitlines()[-1].startswith("fit for training: no, because of its logprobs")
     assert FLAG in done.out
@@ -90,25 +90,28 @@ def test_a_vllm_of_default_options_is_found_to_give_raw_ones(raw: Engine, tmp_pa
 @pytest.mark.vllm
 def test_raw_ones_are_those_of_temperature_1_whatever_was_sampled_at(raw: Engine) -> None:
     (completion,) = drawn(raw, request(raw, temperature=COLD))
-    found = logprobs(completion)
-    assert found == pytest.approx(computed(raw, completion, temperature=1.0), abs=CLOSE, rel=0)
+    results = logprobs(completion)
+    assert results == pytest.approx(computed(raw, completion, temperature=1.0), abs=CLOSE, rel=0)
     wanted = computed(raw, completion, temperature=COLD)
-    assert max(abs(one - other) for one, other in zip(found, wanted, strict=True)) > 100 * CLOSE
+    assert (
+        max(abs(result - other) for result, other in zip(results, wanted, strict=True))
+        > 100 * CLOSE
+    )
 
 
 @pytest.mark.vllm
 def test_what_it_sampled_at_another_temperature_is_told_and_refused(
     raw: Engine, tmp_path: Path
 ) -> None:
-    lab = Lab(tmp_path, raw)
-    done = lab.run("warm", *WARM)
+    shell = CommandLine(tmp_path, raw)
+    done = shell.run("warm", *WARM)
     assert done.code == 0, done.err
     assert "are raw: at temperature 0.8" in done.err.splitlines()[0]
     export = ("export", "warm", "--what", "samples", "--journal", "warm.db", "--out", "s.jsonl")
-    refused = lab.holdfast(*export)
+    refused = shell.holdfast(*export)
     assert refused.code == 2
     assert FLAG in refused.err
-    assert lab.holdfast(*export, "--logprobs", "raw").code == 0
+    assert shell.holdfast(*export, "--logprobs", "raw").code == 0
     lines = (tmp_path / "s.jsonl").read_text().splitlines()
     assert {json.loads(line)["logprobs_mode"] for line in lines} == {"raw"}
 

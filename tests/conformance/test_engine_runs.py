@@ -15,60 +15,64 @@ from support.conformance.engines import (
     once_for_each_server,
     skip_unless_exhaustive,
 )
-from support.conformance.runs import SAMPLES, TASKS, TOKENS, TURNS, Lab
+from support.conformance.runs import SAMPLES, TASKS, TOKENS, TURNS, CommandLine
 
 
 @pytest.fixture
-def lab(tmp_path: Path, engine: Engine) -> Lab:
-    return Lab(tmp_path, once_for_each_server(engine))
+def shell(tmp_path: Path, engine: Engine) -> CommandLine:
+    return CommandLine(tmp_path, once_for_each_server(engine))
 
 
 @pytest.fixture
-def killing(lab: Lab) -> Lab:
+def killing(shell: CommandLine) -> CommandLine:
     """The fake ones are killed throughout the crash suite, so here not every time."""
-    if lab.engine.tokenizer is None:
+    if shell.engine.tokenizer is None:
         skip_unless_exhaustive()
-    return lab
+    return shell
 
 
-def test_it_is_fit_for_training(lab: Lab) -> None:
-    words = ["policy", "check", lab.engine.server.url]
-    if lab.engine.named is not None:
-        words += ["--dialect", lab.engine.named]
-    done = lab.holdfast(*words)
+def test_it_is_fit_for_training(shell: CommandLine) -> None:
+    arguments = ["policy", "check", shell.engine.server.url]
+    if shell.engine.named is not None:
+        arguments += ["--dialect", shell.engine.named]
+    done = shell.holdfast(*arguments)
     assert done.code == 0, done.err
     first, *findings, last = done.out.splitlines()
-    assert f"model {lab.engine.server.model!r} ({LONGEST} tokens)" in first
-    assert first.endswith(f"dialect {lab.engine.dialect}")
+    assert f"model {shell.engine.server.model!r} ({LONGEST} tokens)" in first
+    assert first.endswith(f"dialect {shell.engine.dialect}")
     assert last == "fit for training: yes"
-    told = {line[6:23].strip(): line[23:] for line in findings}
-    can = lab.engine.can
-    assert told["seeds"].startswith("repeat")
-    assert ("goes on" in told["seeds"]) is can.seeds_by_position
-    assert told["weight versions"].startswith("reported" if can.tells_versions else "not reported")
-    assert told["streaming"].startswith("works: ")
+    message = {line[6:23].strip(): line[23:] for line in findings}
+    can = shell.engine.can
+    assert message["seeds"].startswith("repeat")
+    assert ("goes on" in message["seeds"]) is can.seeds_by_position
+    assert message["weight versions"].startswith(
+        "reported" if can.tells_versions else "not reported"
+    )
+    assert message["streaming"].startswith("works: ")
 
 
-def test_a_run_that_was_killed_twice_exports_the_bytes_of_one_that_was_not(killing: Lab) -> None:
-    lab = killing
-    done = lab.run("undisturbed")
+def test_a_run_that_was_killed_twice_exports_the_bytes_of_one_that_was_not(
+    killing: CommandLine,
+) -> None:
+    shell = killing
+    done = shell.run("undisturbed")
     assert done.code == 0, done.err
-    lab.killed_and_resumed("killed")
-    assert lab.export("killed") == lab.export("undisturbed")
-    assert_samples(lab, "killed")
+    shell.killed_and_resumed("killed")
+    assert shell.export("killed") == shell.export("undisturbed")
+    assert_samples(shell, "killed")
 
 
-def test_a_run_that_was_killed_in_mid_reply_goes_on_and_is_whole(killing: Lab) -> None:
-    lab = killing
-    lab.killed_and_resumed("killed", "--partial-tokens", 4)
-    assert not check(lab.place / "killed.db").findings
-    exported = lab.export("killed")
-    assert_samples(lab, "killed")
-    if not lab.engine.can.seeds_by_position:
+def test_a_run_that_was_killed_in_mid_reply_goes_on_and_is_whole(killing: CommandLine) -> None:
+    shell = killing
+    shell.killed_and_resumed("killed", "--partial-tokens", 4)
+    assert not check(shell.place / "killed.db").findings
+    exported = shell.export("killed")
+    assert_samples(shell, "killed")
+    if not shell.engine.can.seeds_by_position:
         return
-    assert lab.run("undisturbed").code == 0
-    undisturbed = lab.export("undisturbed")
-    if lab.engine.can.tells_as_it_goes:
+    assert shell.run("undisturbed").code == 0
+    undisturbed = shell.export("undisturbed")
+    if shell.engine.can.tells_as_it_goes:
         assert exported == undisturbed
     else:
         assert without_versions(exported) == without_versions(undisturbed)
@@ -81,9 +85,9 @@ def without_versions(exported: bytes) -> list[Any]:
     return samples
 
 
-def assert_samples(lab: Lab, name: str) -> None:
+def assert_samples(shell: CommandLine, name: str) -> None:
     """As many as were asked for, and each of them what a trainer can use."""
-    lines = (lab.place / f"{name}.jsonl").read_text().splitlines()
+    lines = (shell.place / f"{name}.jsonl").read_text().splitlines()
     samples: list[Any] = [json.loads(line) for line in lines]
     whole = {(sample["task"], sample["sample"]) for sample in samples}
     assert len(whole) == TASKS * SAMPLES

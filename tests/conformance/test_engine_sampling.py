@@ -31,8 +31,8 @@ CLOSE = 1e-5
 """How far a logprob may be off when other requests are in the batch."""
 
 
-def same(one: Completion, other: Completion, *, within: float = 0.0) -> bool:
-    return ids(one) == ids(other) and logprobs(one) == pytest.approx(
+def same(completion: Completion, other: Completion, *, within: float = 0.0) -> bool:
+    return ids(completion) == ids(other) and logprobs(completion) == pytest.approx(
         logprobs(other), abs=within, rel=0
     )
 
@@ -74,56 +74,56 @@ def test_a_model_that_it_does_not_serve_is_refused_with_those_that_it_does(engin
 
 
 def test_every_token_has_a_finite_logprob(engine: Engine) -> None:
-    asked = [request(engine, seed) for seed in range(3)]
-    for completion in drawn(engine, *asked):
+    requests = [request(engine, seed) for seed in range(3)]
+    for completion in drawn(engine, *requests):
         assert_well_formed(completion, max_tokens=24)
         assert completion.model == engine.server.model
         assert (completion.tries, completion.seams) == (1, ())
 
 
 def test_a_seed_repeats_its_tokens_and_another_draws_others(engine: Engine) -> None:
-    asked = request(engine, 11, prompt=NOISE, temperature=WILD)
-    first, again, other = drawn(engine, asked, asked, msgspec.structs.replace(asked, seed=12))
+    body = request(engine, 11, prompt=NOISE, temperature=WILD)
+    first, again, other = drawn(engine, body, body, msgspec.structs.replace(body, seed=12))
     assert same(first, again)
     assert ids(first) != ids(other)
 
 
 def test_without_a_seed_no_two_are_alike(engine: Engine) -> None:
-    asked = request(engine, None, prompt=NOISE, temperature=WILD)
-    assert len({tuple(ids(one)) for one in drawn(engine, asked, asked, asked)}) == 3
+    body = request(engine, None, prompt=NOISE, temperature=WILD)
+    assert len({tuple(ids(item)) for item in drawn(engine, body, body, body)}) == 3
 
 
 def test_many_at_once_are_those_of_one_at_a_time(engine: Engine) -> None:
-    asked = [
+    requests = [
         request(engine, seed, max_tokens=8, prompt=engine.prompt(f"{seed} + {seed * 7} = ?"))
         for seed in range(MANY)
     ]
-    together = drawn_together(engine, *asked)
-    for alone, beside in zip(drawn(engine, *asked), together, strict=True):
+    together = drawn_together(engine, *requests)
+    for alone, beside in zip(drawn(engine, *requests), together, strict=True):
         assert same(alone, beside, within=CLOSE)
-    assert len({tuple(ids(one)) for one in together}) > MANY // 4
+    assert len({tuple(ids(item)) for item in together}) > MANY // 4
 
 
 def test_a_stream_is_the_whole_reply(engine: Engine) -> None:
-    asked = [request(engine, seed, max_tokens=32) for seed in range(2)]
-    whole = drawn(engine, *asked)
-    for one, other in zip(drawn(engine, *map(streamed, asked)), whole, strict=True):
-        assert same(one, other, within=CLOSE)
-        assert (one.finish_reason, one.versions) == (other.finish_reason, other.versions)
+    requests = [request(engine, seed, max_tokens=32) for seed in range(2)]
+    whole = drawn(engine, *requests)
+    for item, other in zip(drawn(engine, *map(streamed, requests)), whole, strict=True):
+        assert same(item, other, within=CLOSE)
+        assert (item.finish_reason, item.versions) == (other.finish_reason, other.versions)
 
 
 def test_nothing_narrows_the_distribution_that_nobody_asked_for(engine: Engine) -> None:
     """Models bring top_k and the like in their generation_config.json, and engines heed it."""
-    asked = [
+    requests = [
         request(engine, seed, prompt=NOISE, max_tokens=1, temperature=WILD) for seed in range(MANY)
     ]
-    found = {ids(one)[0] for one in drawn_together(engine, *asked)}
-    assert len(found) > MANY // 3
+    results = {ids(completion)[0] for completion in drawn_together(engine, *requests)}
+    assert len(results) > MANY // 3
 
 
 def test_a_request_names_what_vllm_would_else_take_from_the_model() -> None:
-    asked = Request(NOISE, Sampling(8), 1, "r")
-    body = DIALECTS[Kind.VLLM].body(one_try(asked, "m", max_tokens=8))
+    query = Request(NOISE, Sampling(8), 1, "r")
+    body = DIALECTS[Kind.VLLM].body(one_try(query, "m", max_tokens=8))
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     assert {name: body[name] for name in neutral} == neutral
 
@@ -141,12 +141,12 @@ def test_max_tokens_ends_it(engine: Engine) -> None:
 def test_a_stop_token_ends_it_and_belongs_to_it(engine: Engine) -> None:
     if not engine.can.takes_stop_ids:
         pytest.skip("it takes no stop token ids")
-    asked = request(engine, 3, max_tokens=32, temperature=WILD)
-    (free,) = drawn(engine, asked)
+    body = request(engine, 3, max_tokens=32, temperature=WILD)
+    (free,) = drawn(engine, body)
     tokens = ids(free)
     stop = tokens[len(tokens) // 2]
     expected = tokens[: tokens.index(stop) + 1]
-    stopping = msgspec.structs.replace(asked, stop_token_ids=(stop,))
+    stopping = msgspec.structs.replace(body, stop_token_ids=(stop,))
     for completion in drawn(engine, stopping, streamed(stopping)):
         assert ids(completion) == expected
         assert logprobs(completion) == pytest.approx(
@@ -156,14 +156,14 @@ def test_a_stop_token_ends_it_and_belongs_to_it(engine: Engine) -> None:
 
 
 def test_a_stop_string_ends_it_with_the_token_that_completes_it(engine: Engine) -> None:
-    asked = request(engine, 5, max_tokens=32)
-    (free,) = drawn(engine, asked)
+    body = request(engine, 5, max_tokens=32)
+    (free,) = drawn(engine, body)
     tokens = ids(free)
     stop = _stop_string(plain_text(engine, tokens))
     length = tokens_until(engine, stop, tokens)
     assert length < len(tokens)
     stopping = msgspec.structs.replace(
-        asked, sampling=msgspec.structs.replace(asked.sampling, stop=(stop,))
+        body, sampling=msgspec.structs.replace(body.sampling, stop=(stop,))
     )
     for completion in drawn(engine, stopping, streamed(stopping)):
         assert ids(completion) == tokens[:length]
@@ -174,13 +174,13 @@ def _stop_string(text: str) -> str:
     """Three characters of plain text from the middle of it."""
     middle = len(text) // 2
     candidates = (text[at : at + 3] for at in (*range(middle, len(text) - 4), *range(1, middle)))
-    return next(one for one in candidates if is_plain(one))
+    return next(candidate for candidate in candidates if is_plain(candidate))
 
 
 def test_a_prompt_that_is_too_long_is_an_overflow(engine: Engine) -> None:
-    asked = request(engine, prompt=engine.long_prompt(LONGEST + 1))
+    body = request(engine, prompt=engine.long_prompt(LONGEST + 1))
     with pytest.raises(ContextOverflow):
-        drawn(engine, asked)
+        drawn(engine, body)
 
 
 def test_an_engine_that_nobody_asked_for_its_limit_says_itself_that_it_is_exceeded(
@@ -189,19 +189,19 @@ def test_an_engine_that_nobody_asked_for_its_limit_says_itself_that_it_is_exceed
     async def main() -> None:
         async with policy_for(engine) as policy:
             policy.endpoints[0].described.max_model_len = None
-            for asked in _too_long(engine):
+            for body in _too_long(engine):
                 with pytest.raises(ContextOverflow):
-                    await policy.sample(asked)
+                    await policy.sample(body)
 
     asyncio.run(main())
 
 
 def _too_long(engine: Engine) -> list[Request]:
-    asked = request(engine, prompt=engine.long_prompt(LONGEST + 1), max_tokens=8)
-    return [asked, streamed(asked)]
+    body = request(engine, prompt=engine.long_prompt(LONGEST + 1), max_tokens=8)
+    return [body, streamed(body)]
 
 
 def test_what_does_not_fit_behind_the_prompt_is_left_out(engine: Engine) -> None:
-    asked = request(engine, prompt=engine.long_prompt(LONGEST - 6), max_tokens=50)
-    for completion in drawn(engine, asked, streamed(asked)):
+    body = request(engine, prompt=engine.long_prompt(LONGEST - 6), max_tokens=50)
+    for completion in drawn(engine, body, streamed(body)):
         assert_well_formed(completion, max_tokens=6)

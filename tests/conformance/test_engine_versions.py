@@ -31,15 +31,17 @@ def steady(engine: Engine) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_each_token_has_the_version_that_its_engine_tells(steady: Engine, *, stream: bool) -> None:
-    asked = request(steady)
-    (before,) = drawn(steady, streamed(asked) if stream else asked)
+    body = request(steady)
+    (before,) = drawn(steady, streamed(body) if stream else body)
     steady.server.switch_weights("step-7")
-    (completion,) = drawn(steady, streamed(asked) if stream else asked)
+    (completion,) = drawn(steady, streamed(body) if stream else body)
     if not steady.can.tells_versions:
         assert [span.source for span in completion.versions] == [VersionSource.UNKNOWN]
         return
-    assert [(one.version, one.source) for one in before.versions] == [(FIRST, VersionSource.ENGINE)]
-    assert [(one.version, one.source) for one in completion.versions] == [
+    assert [(version.version, version.source) for version in before.versions] == [
+        (FIRST, VersionSource.ENGINE)
+    ]
+    assert [(version.version, version.source) for version in completion.versions] == [
         ("step-7", VersionSource.ENGINE)
     ]
 
@@ -47,8 +49,8 @@ def test_each_token_has_the_version_that_its_engine_tells(steady: Engine, *, str
 def test_a_switch_in_mid_stream_splits_the_completion(steady: Engine) -> None:
     if not steady.can.tells_versions:
         pytest.skip("it does not tell versions")
-    asked, _ = long_request(steady, steady.long)
-    completion = in_time(lambda: _switched(steady, asked))
+    body, _ = long_request(steady, steady.long)
+    completion = in_time(lambda: _switched(steady, body))
     assert_well_formed(completion, max_tokens=steady.long)
     first, second = completion.versions
     assert (first.version, second.version) == (FIRST, "step-8")
@@ -56,9 +58,9 @@ def test_a_switch_in_mid_stream_splits_the_completion(steady: Engine) -> None:
     assert {first.source, second.source} == {VersionSource.ENGINE}
 
 
-def _switched(engine: Engine, asked: Request) -> Completion:
+def _switched(engine: Engine, body: Request) -> Completion:
     engine.server.switch_weights(FIRST)
-    completion = interrupted(engine, asked, lambda: engine.server.switch_weights("step-8"))
+    completion = interrupted(engine, body, lambda: engine.server.switch_weights("step-8"))
     if len(completion.versions) == 1:
         raise TooLate
     return completion
@@ -68,7 +70,7 @@ def test_a_switch_that_only_we_know_of_splits_a_stream_where_it_was_told(steady:
     """From an engine that tells nothing, the acknowledged version is taken, and marked so."""
     if steady.can.tells_versions:
         pytest.skip("it tells versions itself")
-    asked, _ = long_request(steady, steady.long)
+    body, _ = long_request(steady, steady.long)
 
     async def main() -> Completion:
         async with policy_for(steady) as policy:
@@ -78,7 +80,7 @@ def test_a_switch_that_only_we_know_of_splits_a_stream_where_it_was_told(steady:
                 if draft.start + count(draft.ids) >= SOON:
                     await record_weights(policy, "step-2")
 
-            return await policy.sample(streamed(asked, saw))
+            return await policy.sample(streamed(body, saw))
 
     first, second = asyncio.run(main()).versions
     assert (first.version, second.version) == ("step-1", "step-2")

@@ -177,6 +177,21 @@ def test_a_dead_process_holds_nothing(check: Check) -> None:
     check(body)
 
 
+def test_what_a_dead_process_held_goes_to_a_worker_that_has_nothing_else(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run = await journal.create_run(spec(samples=1), make_tasks("a", "b"))
+        worker = await journal.join(run, me(), lease_seconds=FOR_EVER, share=True)
+        dead = structs.replace(me(), born="another process with the same number")
+        killed = await journal.join(run, dead, lease_seconds=FOR_EVER, share=True)
+        (old,) = await journal.claim(killed, groups=1)
+        claims = [*await journal.claim(worker, groups=1), *await journal.claim(worker, groups=1)]
+        assert sorted(claim.task.id for claim in claims) == ["a", "b"]
+        with pytest.raises(LeaseLost):
+            await journal.append(old.open[0], values(1))
+
+    check(body)
+
+
 def test_a_worker_of_another_namespace_is_never_looked_up_by_its_number(check: Check) -> None:
     """Its pid is no process here, or another one, and it lives: its lease alone decides."""
 

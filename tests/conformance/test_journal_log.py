@@ -55,8 +55,8 @@ def test_concurrent_appends_of_one_lease_keep_their_order(check: Check) -> None:
         _, _, claims = await ready(journal, "a", samples=1)
         (lease,) = claims[0].open
         await asyncio.gather(*(journal.append(lease, values(n, n)) for n in range(300)))
-        found = [int(one.path) for one in await journal.history(lease.id)]  # type: ignore[union-attr]
-        assert found == [n for n in range(300) for _ in range(2)]
+        result = [int(item.path) for item in await journal.history(lease.id)]  # type: ignore[union-attr]
+        assert result == [n for n in range(300) for _ in range(2)]
 
     check(body)
 
@@ -78,18 +78,18 @@ def test_cancelling_a_waiter_does_not_cancel_the_write(check: Check) -> None:
 def test_a_record_that_cannot_be_encoded_fails_only_its_caller(check: Check) -> None:
     async def body(journal: Journal) -> None:
         _, _, claims = await ready(journal, "a", samples=2)
-        one, two = claims[0].open
+        first, two = claims[0].open
         bad = ValueRecorded("0", b"", "lone surrogate \ud800", b"")
         outcomes = await asyncio.gather(
             journal.append(two, values(1)),
-            journal.append(one, [bad]),
-            journal.append_together([(two, values(2), None), (one, [bad], None)]),
-            journal.append(one, values(1)),
+            journal.append(first, [bad]),
+            journal.append_together([(two, values(2), None), (first, [bad], None)]),
+            journal.append(first, values(1)),
             journal.append(two, values(3)),
             return_exceptions=True,
         )
         assert [outcome is None for outcome in outcomes] == [True, False, False, True, True]
-        assert await journal.history(one.id) == values(1)
+        assert await journal.history(first.id) == values(1)
         assert await journal.history(two.id) == values(1, 3)
 
     check(body)
@@ -145,17 +145,17 @@ def test_a_lease_whose_append_failed_takes_no_more(check: Check) -> None:
 def test_reopening_opens_failed_trajectories_and_no_others(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, worker, claims = await ready(journal, "a", samples=2)
-        one, two = claims[0].open
-        await settle_one(journal, one, status=Status.FAILED)
+        first, two = claims[0].open
+        await settle_one(journal, first, status=Status.FAILED)
         await settle_one(journal, two)
         assert await journal.reopen(run, reason="try again") == 1
         assert await journal.reopen(run, reason="try again") == 0
         with pytest.raises(LeaseLost):
-            await journal.append(one, values(1))
+            await journal.append(first, values(1))
         await journal.leave(worker)
         (claim,) = await journal.claim(await joined(journal, run), groups=1)
         assert [lease.key.sample for lease in claim.open] == [0]
-        last = (await journal.history(one.id))[-1]
+        last = (await journal.history(first.id))[-1]
         assert isinstance(last, Reopened)
         assert (last.reason, claim.open[0].next_seq) == ("try again", 3)
 
@@ -165,8 +165,8 @@ def test_reopening_opens_failed_trajectories_and_no_others(check: Check) -> None
 def test_reopening_leaves_delivered_groups_alone(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, claims = await ready(journal, "a", samples=2)
-        one, two = claims[0].open
-        await settle_one(journal, one, status=Status.FAILED)
+        first, two = claims[0].open
+        await settle_one(journal, first, status=Status.FAILED)
         await settle_one(journal, two)
         trainer = await consuming(journal, run)
         before = await journal.next_batch(trainer, 1, groups=1)
@@ -179,20 +179,20 @@ def test_reopening_leaves_delivered_groups_alone(check: Check) -> None:
 def test_rescoring_opens_the_named_outcomes_as_they_are_and_no_others(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, worker, claims = await ready(journal, "a", "b", samples=2)
-        one, two, three, four = (lease for claim in claims for lease in claim.open)
-        for lease in (one, two, three):
+        first, two, three, four = (lease for claim in claims for lease in claim.open)
+        for lease in (first, two, three):
             await settle_one(journal, lease)
         await settle_one(journal, four, status=Status.FAILED)
-        before = await journal.history(one.id)
-        assert await journal.rescore(run, [one.id, four.id, 4711]) == 1
-        assert await journal.rescore(run, [one.id]) == 0
+        before = await journal.history(first.id)
+        assert await journal.rescore(run, [first.id, four.id, 4711]) == 1
+        assert await journal.rescore(run, [first.id]) == 0
         with pytest.raises(LeaseLost):
-            await journal.append(one, values(1))
+            await journal.append(first, values(1))
         await journal.leave(worker)
         (claim,) = await journal.claim(await joined(journal, run), groups=2)
         (lease,) = claim.open
-        assert (lease.id, lease.status) == (one.id, Status.COMPLETED)
-        assert await journal.history(one.id) == before
+        assert (lease.id, lease.status) == (first.id, Status.COMPLETED)
+        assert await journal.history(first.id) == before
 
     check(body)
 
@@ -236,10 +236,10 @@ def test_a_stale_lease_cuts_nothing(check: Check) -> None:
 
 def test_a_blob_is_stored_once_and_named_by_its_content(check: Check) -> None:
     async def body(journal: Journal) -> None:
-        one, two = await asyncio.gather(journal.put_blob(b"same"), journal.put_blob(b"same"))
+        first, two = await asyncio.gather(journal.put_blob(b"same"), journal.put_blob(b"same"))
         other = await journal.put_blob(b"other")
-        assert one == two != other
-        assert await journal.get_blob(one) == b"same"
+        assert first == two != other
+        assert await journal.get_blob(first) == b"same"
         assert await journal.get_blob(other) == b"other"
         with pytest.raises(JournalError, match="no blob"):
             await journal.get_blob(b"\0" * 32)

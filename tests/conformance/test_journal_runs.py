@@ -15,10 +15,10 @@ from support.records import consuming, joined, make_tasks, ready, settle, settle
 def test_a_run_is_found_again_with_everything_it_was_created_with(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(samples=3), make_tasks("a", "b"))
-        found = await journal.find_run("run")
-        assert found is not None
-        assert (found.id, found.spec, found.changes) == (run.id, run.spec, ())
-        assert await journal.tasks(found) == make_tasks("a", "b")
+        stored_run = await journal.find_run("run")
+        assert stored_run is not None
+        assert (stored_run.id, stored_run.spec, stored_run.changes) == (run.id, run.spec, ())
+        assert await journal.tasks(stored_run) == make_tasks("a", "b")
         assert await journal.find_run("other") is None
 
     check(body)
@@ -30,9 +30,9 @@ def test_a_name_is_taken_once(check: Check) -> None:
         with pytest.raises(UsageError, match="exists already"):
             await journal.create_run(spec(), make_tasks("b"))
         assert [row.name for row in await journal.runs()] == ["run"]
-        found = await journal.find_run("run")
-        assert found is not None
-        assert [task.id for task in await journal.tasks(found)] == ["a"]
+        stored_run = await journal.find_run("run")
+        assert stored_run is not None
+        assert [task.id for task in await journal.tasks(stored_run)] == ["a"]
 
     check(body)
 
@@ -83,10 +83,10 @@ def test_amending_plans_new_tasks_and_lets_missing_ones_rest(check: Check) -> No
         amended = await journal.amend_run(
             run, spec(samples=2), make_tasks("b", "c"), differences=["tasks"]
         )
-        found = await journal.find_run("run")
-        assert found is not None
-        assert found.spec.samples == 2
-        assert [change.differences for change in found.changes] == [("tasks",)]
+        stored_run = await journal.find_run("run")
+        assert stored_run is not None
+        assert stored_run.spec.samples == 2
+        assert [change.differences for change in stored_run.changes] == [("tasks",)]
         assert [task.id for task in await journal.tasks(amended)] == ["a", "b", "c"]
         worker = await joined(journal, amended)
         claims = await journal.claim(worker, groups=9)
@@ -144,10 +144,10 @@ def test_another_scorer_opens_outcomes_again_and_is_refused_while_a_consumer_has
         for spec_now in (other, structs.replace(run.spec, scorer="third")):
             with pytest.raises(UsageError, match=r"consumer 'mine' has 2 groups .* checkpoint=0"):
                 await journal.amend_run(run, spec_now, tasks, differences=["scorer"])
-        found = await journal.find_run("run")
-        assert found is not None
-        assert found.spec.scorer == ""
-        assert found.changes == ()
+        stored_run = await journal.find_run("run")
+        assert stored_run is not None
+        assert stored_run.spec.scorer == ""
+        assert stored_run.changes == ()
         assert (await journal.progress(run)).settled == 3
         await journal.rewind(mine, 0)
         assert await journal.held_groups(run) == {}
@@ -229,7 +229,7 @@ def test_two_workers_never_hold_the_same_group(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(), make_tasks(*"abcdef"))
         workers = [await joined(journal, run) for _ in range(3)]
-        claims = await asyncio.gather(*(journal.claim(one, groups=2) for one in workers))
+        claims = await asyncio.gather(*(journal.claim(worker, groups=2) for worker in workers))
         names = [claim.task.id for some in claims for claim in some]
         assert sorted(names) == list("abcdef")
 

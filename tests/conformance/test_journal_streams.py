@@ -98,8 +98,8 @@ def test_a_stream_has_a_bound(check: Check) -> None:
 def test_some_tasks_are_read_without_the_others(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(), make_tasks(*"abcd"))
-        found = await journal.tasks(run, ordinals=[3, 0, 3])
-        assert [task.id for task in found] == ["d", "a", "d"]
+        tasks = await journal.tasks(run, ordinals=[3, 0, 3])
+        assert [task.id for task in tasks] == ["d", "a", "d"]
         with pytest.raises(UsageError, match="no task number 4"):
             await journal.tasks(run, ordinals=[4])
 
@@ -111,14 +111,14 @@ def test_the_trajectories_of_some_tasks_are_read_without_the_others(check: Check
         run, _, claims = await ready(journal, *"abcd", samples=2)
         await settle(journal, claims[3])
         every = await journal.trajectories(run)
-        found = await journal.trajectories(run, ordinals=[3, 1, 3])
-        assert [(row.key.task, row.key.sample) for row in found] == [
+        trajectories = await journal.trajectories(run, ordinals=[3, 1, 3])
+        assert [(row.key.task, row.key.sample) for row in trajectories] == [
             ("b", 0),
             ("b", 1),
             ("d", 0),
             ("d", 1),
         ]
-        assert found == [row for row in every if row.ordinal in (1, 3)]
+        assert trajectories == [row for row in every if row.ordinal in (1, 3)]
         assert await journal.trajectories(run, ordinals=[]) == []
         assert await journal.trajectories(run, ordinals=[4, -1, 2**40]) == [], "there are none"
 

@@ -204,13 +204,13 @@ def test_an_update_under_running_requests(
             print(way, sync.times, sync.probes)
             return [*await asyncio.gather(*calls), *await asyncio.gather(*running(policy))]
 
-    found = asyncio.run(body())
+    completions = asyncio.run(body())
     first, second = (version.name for version in trainer.versions)
     expected = [first] if way == "adapter" else [first, second]
-    assert [[s.version for s in c.versions] for c in found] == [expected] * 3 + [[second]] * 3
-    assert all(completion.tries == 1 for completion in found), "none was sent again"
+    assert [[s.version for s in c.versions] for c in completions] == [expected] * 3 + [[second]] * 3
+    assert all(completion.tries == 1 for completion in completions), "none was sent again"
     # Exact across the switch, too: what was in the cache is computed again.
-    for number, completion in enumerate(found):
+    for number, completion in enumerate(completions):
         assert trainer.worst_gap(completion, PROMPTS[number % 3]) < TOLERANCE
 
 

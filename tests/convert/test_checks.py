@@ -64,7 +64,7 @@ WANTED = {
 
 @pytest.mark.parametrize("function", WANTED)
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (unread(), "not an async generator"),
         ("rows.jsonl", "not 'rows.jsonl'"),
@@ -75,14 +75,14 @@ WANTED = {
     ],
 )
 def test_what_a_converter_does_not_take(
-    function: Callable[..., object], given: object, told: str
+    function: Callable[..., object], given: object, message: str
 ) -> None:
     more = {"versions": []} if function is convert.to_trl_async else {}
     with pytest.raises(UsageError) as caught:
         function(given, **more)
-    said = str(caught.value)
-    assert said.startswith(f"{function.__name__} wants a list of {WANTED[function]}")
-    assert said.endswith(told)
+    text = str(caught.value)
+    assert text.startswith(f"{function.__name__} wants a list of {WANTED[function]}")
+    assert text.endswith(message)
 
 
 def test_a_sample_is_neither_its_dict_nor_a_trajectory() -> None:
@@ -181,7 +181,7 @@ HUGE = [sample("a", 0, reward=1e300), sample("a", 1, reward=0.0)]
     ("convert_them", "what"),
     [
         (convert.to_verl, "reward 1e.300"),
-        (lambda found: convert.to_agent_loop_output(found[0]), "reward 1e.300"),
+        (lambda results: convert.to_agent_loop_output(results[0]), "reward 1e.300"),
         (convert.to_nemo, "reward 1e.300"),
         (convert.to_tinker, "advantage 5e.299"),
     ],
@@ -195,7 +195,7 @@ def test_what_does_not_fit_float32_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"branches": "zzz"}, "branches is one of refuse, longest, not 'zzz'"),
         ({"missing_reward": "zzz"}, "missing_reward is one of refuse, leave_out, not 'zzz'"),
@@ -206,9 +206,9 @@ def test_what_does_not_fit_float32_is_refused_by_name(
     ],
 )
 def test_options_of_a_converter_are_checked_before_it_begins(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         convert.to_verl([ONE], **options)
 
 

@@ -41,10 +41,10 @@ def rows_of(group: list[TrajectoryView], **options: bool) -> list[dict]:
 
 
 def expected(group: list[TrajectoryView]) -> list[Sample]:
-    found = []
+    result = []
     for view in group:
-        found += samples_of(view.history, task="a", group="a", sample=view.key.sample)
-    return found
+        result += samples_of(view.history, task="a", group="a", sample=view.key.sample)
+    return result
 
 
 def as_eval_protocol(row: dict) -> dict:
@@ -66,19 +66,19 @@ def identity(sample: Sample) -> tuple:
 
 
 @given(trajectories(), trajectories())
-def test_rows_of_ours_become_the_same_samples(one: list[Record], other: list[Record]) -> None:
-    group = views(one, other)
+def test_rows_of_ours_become_the_same_samples(first: list[Record], other: list[Record]) -> None:
+    group = views(first, other)
     for options in ({}, {"turn_traces": True}, {"apart": True}):
-        found = from_rows(rows_of(group, **options))
-        for ours, theirs in zip(found, expected(group), strict=True):
+        samples = from_rows(rows_of(group, **options))
+        for ours, theirs in zip(samples, expected(group), strict=True):
             assert identity(ours) == identity(theirs)
             trained = [n for n, mask in enumerate(ours.loss_mask) if mask]
             assert [ours.logprobs[n] for n in trained] == [theirs.logprobs[n] for n in trained]
 
 
 @given(trajectories(branches=False), trajectories(branches=False))
-def test_versions_and_turns_come_with_them(one: list[Record], other: list[Record]) -> None:
-    group = views(one, other)
+def test_versions_and_turns_come_with_them(first: list[Record], other: list[Record]) -> None:
+    group = views(first, other)
     for ours, theirs in zip(from_rows(rows_of(group)), expected(group), strict=True):
         # Rows have neither rewards of steps nor what was sent to the engine.
         absent = ("step_rewards", "prompt_tokens", "completion_tokens")
@@ -89,8 +89,8 @@ def test_versions_and_turns_come_with_them(one: list[Record], other: list[Record
 def test_both_layouts_of_eval_protocol_are_the_same_samples() -> None:
     group = views([generated("0", ids=[3, 4])], [generated("0", ids=[5])])
     (side_by_side,) = rows_of(group)
-    found = from_rows([as_eval_protocol(side_by_side)])
-    assert tokens(found) == tokens(expected(group))
+    samples = from_rows([as_eval_protocol(side_by_side)])
+    assert tokens(samples) == tokens(expected(group))
     traces = [as_eval_protocol(row) for row in rows_of(group, turn_traces=True)]
     assert tokens(from_rows(traces)) == tokens(expected(group))
 
@@ -98,9 +98,9 @@ def test_both_layouts_of_eval_protocol_are_the_same_samples() -> None:
 def test_turns_of_eval_protocol_are_one_sample() -> None:
     log = [generated("0", ids=[3, 4]), generated("1", base="0", keep=4, delta=[9], ids=[5])]
     (row,) = rows_of(views(log), turn_traces=True)
-    (found,) = from_rows([as_eval_protocol(row)])
-    assert found.loss_mask == [0, 0, 1, 1, 0, 1]
-    assert found.reward == 1.0, "the row's score"
+    (result,) = from_rows([as_eval_protocol(row)])
+    assert result.loss_mask == [0, 0, 1, 1, 0, 1]
+    assert result.reward == 1.0, "the row's score"
 
 
 @pytest.mark.parametrize("name", ["grpo", "cispo", "dapo", "gspo"])
@@ -140,7 +140,7 @@ def test_a_row_that_failed_is_left_out_and_a_flat_one_is_one_turn() -> None:
     )
     flat = {"prompt_ids": [1], "completion_ids": [2, 3], "inference_logprobs": [-1.0, -2.0]}
     row = {"execution_metadata": {"extra": flat}, "evaluation_result": {"score": 0.5}}
-    (found,) = from_rows([row])
-    assert (found.loss_mask, found.reward, found.task) == ([0, 1, 1], 0.5, "row-0")
+    (result,) = from_rows([row])
+    assert (result.loss_mask, result.reward, result.task) == ([0, 1, 1], 0.5, "row-0")
     invalid = {**row, "evaluation_result": {"score": 0.0, "is_score_valid": False}}
     assert from_rows([invalid])[0].reward is None

@@ -77,9 +77,9 @@ def seams(path: Path) -> int:
     async def count() -> int:
         journal = holdfast.open_journal(path, read_only=True)
         run = await journal.find_run("run")
-        found = [History(records) async for _, records in journal.histories(run)]
+        histories = [History(records) async for _, records in journal.histories(run)]
         await journal.close()
-        return sum(len(step.seams) for history in found for step in history.generations)
+        return sum(len(step.seams) for history in histories for step in history.generations)
 
     return asyncio.run(count())
 
@@ -99,9 +99,9 @@ def test_every_token_but_the_last_has_its_experts(tmp_path, dialect):
     (groups,) = [to_slime(samples, experts=experts, layers=LAYERS)]
     rows = [row for group in groups for member in group for row in member]
     for sample, row in zip(samples, rows, strict=True):
-        found = row["rollout_routed_experts"]
-        assert found.shape == (len(sample.token_ids) - 1, LAYERS, TOP_K)
-        assert np.array_equal(found, expected(len(sample.token_ids) - 1))
+        rollout_routed_experts = row["rollout_routed_experts"]
+        assert rollout_routed_experts.shape == (len(sample.token_ids) - 1, LAYERS, TOP_K)
+        assert np.array_equal(rollout_routed_experts, expected(len(sample.token_ids) - 1))
     tokens = {id(s): len(s.token_ids) for s in samples}
     assert records < sum(tokens.values()), "what branches share is recorded once"
 
@@ -120,10 +120,10 @@ def test_verl_has_them_at_their_tokens(tmp_path):
         assert all(reward == 1.0 for reward in roll_out(path, engine.url, plain).rewards)
     samples, experts, _ = loaded(path)
     batch = to_verl(samples, experts=experts).tensors
-    found = batch["routed_experts"]
-    assert found.shape == (*batch["input_ids"].shape, LAYERS, TOP_K)
-    assert found.dtype == np.int16
-    for row, mask in zip(found, batch["attention_mask"], strict=True):
+    routed_experts = batch["routed_experts"]
+    assert routed_experts.shape == (*batch["input_ids"].shape, LAYERS, TOP_K)
+    assert routed_experts.dtype == np.int16
+    for row, mask in zip(routed_experts, batch["attention_mask"], strict=True):
         real = row[mask.astype(bool)]
         assert np.array_equal(real[:-1], expected(len(real) - 1))
         assert not real[-1].any()
@@ -155,9 +155,9 @@ def test_they_are_off_by_default(tmp_path, monkeypatch):
         run = await journal.find_run("run")
         async for _, history in journal.histories(run):
             assert all(step.experts is None for step in History(history).generations)
-        found = await load_experts(journal, "run")
+        experts = await load_experts(journal, "run")
         await journal.close()
-        return found
+        return experts
 
     assert asyncio.run(read()) == {}
 

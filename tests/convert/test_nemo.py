@@ -25,8 +25,8 @@ def test_samples_come_back(samples: list[Sample]) -> None:
 @given(groups())
 def test_the_longest_branch_comes_back(samples: list[Sample]) -> None:
     rows = to_nemo(samples, missing_reward="leave_out", branches="longest")
-    for found in from_nemo(rows):
-        assert any(found.token_ids == each.token_ids for each in samples)
+    for result in from_nemo(rows):
+        assert any(result.token_ids == each.token_ids for each in samples)
 
 
 @given(groups(branches=False))

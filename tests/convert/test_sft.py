@@ -13,7 +13,7 @@ from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from support.records import generated, make_tasks, started
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 
 def view(
@@ -76,12 +76,12 @@ def schema(name: str) -> dict[str, object]:
 def shown(rollout, *task_tools: dict[str, object], times: int = 1) -> TrajectoryView:
     """The trajectory, performed that often: each time but the first, it is replayed."""
     (task,) = make_tasks("a")
-    play = Play(task=structs.replace(task, tools=task_tools))
+    subject = TrajectoryUnderTest(task=structs.replace(task, tools=task_tools))
     for _ in range(times):
-        asyncio.run(play.perform(rollout))
-    history = asyncio.run(play.history())
+        asyncio.run(subject.perform(rollout))
+    history = asyncio.run(subject.history())
     history.take(Finished(Status.COMPLETED, "", 1.0, 2.0))
-    return TrajectoryView(TrajectoryKey("run", "a", 0), play.task, history)
+    return TrajectoryView(TrajectoryKey("run", "a", 0), subject.task, history)
 
 
 async def search_then_answer(t) -> None:

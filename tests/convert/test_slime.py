@@ -25,8 +25,8 @@ def test_samples_come_back(samples: list[Sample], placeholders: bool) -> None:
     kept = [each for each in samples if each.reward is not None]
     size = 4 if placeholders else None
     rows = to_slime(samples, group_size=size, placeholders=placeholders, missing_reward="leave_out")
-    found = [each for each in from_slime(rows) if not each.remove_sample]
-    assert found == kept
+    result = [each for each in from_slime(rows) if not each.remove_sample]
+    assert result == kept
 
 
 @given(groups())
@@ -104,16 +104,16 @@ def test_a_fixed_group_has_a_placeholder_for_what_nobody_scored() -> None:
         rows = to_slime(
             [*group, *more], group_size=size, placeholders=True, missing_reward="leave_out"
         )
-        assert [len(found) for found in rows] == [4, 4]
+        assert [len(rows) for rows in rows] == [4, 4]
         assert [is_placeholder(row) for row in rows[0]] == [False, True, False, True]  # type: ignore[arg-type]
         assert [row["index"] for row in flattened(rows)] == list(range(8))
     branches = [sample("a", 1, reward=None), sample("a", 1, reward=None, branch=1), sample("a", 0)]
-    (found,) = to_slime(branches, placeholders=True, missing_reward="leave_out")
-    assert len(found) == 2, "one stands for all of its branches"
+    (results,) = to_slime(branches, placeholders=True, missing_reward="leave_out")
+    assert len(results) == 2, "one stands for all of its branches"
 
 
 def test_a_size_without_placeholders_refuses_what_nobody_scored() -> None:
     group = [sample("a", 0), sample("a", 1, reward=None)]
     with pytest.raises(NotTrainable, match="1 valid trajectories of 2"):
         to_slime(group, group_size=2, missing_reward="leave_out")
-    assert [len(found) for found in to_slime(group, missing_reward="leave_out")] == [1]
+    assert [len(results) for results in to_slime(group, missing_reward="leave_out")] == [1]

@@ -15,18 +15,18 @@ VERSIONS = [WeightVersion(1, "step-1", 1, "digest")]
 @given(groups(branches=False))
 def test_samples_come_back(samples: list[Sample]) -> None:
     columns = to_trl(samples, num_generations=4)
-    found = from_trl(columns.columns)
-    assert found == from_trl(columns)
-    assert [each for each in found if not each.remove_sample] == samples
-    assert len(found) == 4 * len({each.group for each in samples})
-    assert columns.placeholders == len(found) - len(samples)
+    results = from_trl(columns.columns)
+    assert results == from_trl(columns)
+    assert [each for each in results if not each.remove_sample] == samples
+    assert len(results) == 4 * len({each.group for each in samples})
+    assert columns.placeholders == len(results) - len(samples)
 
 
 @given(groups(branches=False))
 def test_a_missing_reward_stays_none(samples: list[Sample]) -> None:
     columns = to_trl(samples, num_generations=4).columns
-    for found, reward in zip(from_trl(columns), columns["holdfast_reward"], strict=True):
-        assert reward is None if found.remove_sample else reward == found.reward
+    for result, reward in zip(from_trl(columns), columns["holdfast_reward"], strict=True):
+        assert reward is None if result.remove_sample else reward == result.reward
 
 
 def test_a_failed_member_is_in_nothing() -> None:

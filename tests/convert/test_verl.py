@@ -23,9 +23,9 @@ def test_samples_come_back(samples: list[Sample]) -> None:
     if not rewarded(samples):
         return
     batch = to_verl(samples, missing_reward="leave_out", pad_token_id=7)
-    for found, expected in zip(from_verl(batch), rewarded(samples), strict=True):
-        assert found.reward == pytest.approx(expected.reward, rel=1e-6, abs=1e-6)
-        assert structs.replace(found, reward=expected.reward) == expected
+    for result, expected in zip(from_verl(batch), rewarded(samples), strict=True):
+        assert result.reward == pytest.approx(expected.reward, rel=1e-6, abs=1e-6)
+        assert structs.replace(result, reward=expected.reward) == expected
 
 
 @given(groups())

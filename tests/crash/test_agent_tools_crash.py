@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.journal.sqlite.journal import MemoryJournal
 from support.crash.agent_tools_workload import REPLIES, processors
-from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.killable_run import KillableRun, kill_everywhere, kill_in_part, undisturbed
 
 NAMES = ("read0", "pay0", "build0", "home0", "start0", "shell0")
 FAST_POINTS = 2
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with Lab(
+def killable(tmp_path_factory):
+    with KillableRun(
         tmp_path_factory.mktemp("agent-tools"),
         names=NAMES,
         samples=1,
@@ -26,31 +26,31 @@ def lab(tmp_path_factory):
         replies=REPLIES,
         max_tokens=400,
         faults=(),
-    ) as lab:
-        yield lab
+    ) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab):
-    return undisturbed(lab)
+def baseline(killable):
+    return undisturbed(killable)
 
 
-def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):
-    assert undisturbed(lab).samples == baseline.samples
+def test_two_undisturbed_runs_give_the_same_bytes(killable, baseline):
+    assert undisturbed(killable).samples == baseline.samples
     assert len(baseline.samples) == len(NAMES)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
-def test_a_driver_killed_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
-    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
+def test_a_driver_killed_at_a_record_boundary_changes_nothing(killable, baseline, when, part):
+    kill_in_part(killable, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_driver_killed_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    kill_everywhere(lab, baseline, when)
+def test_a_driver_killed_at_every_record_boundary_changes_nothing(killable, baseline, when):
+    kill_everywhere(killable, baseline, when)
 
 
 # --- the agent alone: its driver sees it die, and starts it again
@@ -84,17 +84,17 @@ class Murder(MemoryJournal):
 
 def performed(kind: str, folder: Path, boundary: int = 0, when: str = "after"):
     """The trajectory's rows, its history, its effects, and whether its agent was killed."""
-    from support.engine.yard import Yard
+    from support.engine.local_run import LocalRun
     from support.rollout.stage import Oracle
 
     folder.mkdir()
     os.environ["HOLDFAST_EFFECTS"] = str(folder / "effects")
     journal = Murder(folder / "pids", boundary, when)
-    yard = Yard(kind, policy=Oracle(acting), journal=journal)
-    yard.run(processors(env={"PID_FILE": str(folder / "pids")})[kind])
+    local = LocalRun(kind, policy=Oracle(acting), journal=journal)
+    local.run(processors(env={"PID_FILE": str(folder / "pids")})[kind])
     effects = folder / "effects"
     did = effects.read_text().splitlines() if effects.exists() else []
-    return yard, did, journal.has_struck
+    return local, did, journal.has_struck
 
 
 def acting(request):
@@ -105,13 +105,13 @@ def acting(request):
 
 def verify(kind: str, folder: Path, whole, boundary: int, when: str) -> bool:
     """Whether there was an agent to be killed."""
-    yard, did, has_struck = performed(kind, folder, boundary, when)
-    history = yard.history(f"{kind}/0")
+    local, did, has_struck = performed(kind, folder, boundary, when)
+    history = local.history(f"{kind}/0")
     assert history.status.name == "COMPLETED", history.failures
-    assert yard.rows() == whole.rows()
+    assert local.rows() == whole.rows()
     # An agent's end loses nothing that was done: its tools run here, and are let finish.
     assert len(did) == len(set(did)), did
-    assert len(yard.policy.requests) == 3, f"sampled twice: {yard.policy.asked}"
+    assert len(local.policy.requests) == 3, f"sampled twice: {local.policy.request_ids}"
     return has_struck
 
 

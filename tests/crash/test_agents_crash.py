@@ -20,10 +20,10 @@ from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.testing import Fault, FaultKind
 from support.crash.agents_workload import REPLIES
-from support.crash.lab import (
+from support.crash.killable_run import (
     SIGKILLED,
     Baseline,
-    Lab,
+    KillableRun,
     kill_and_resume,
     kill_everywhere,
     read_samples,
@@ -43,9 +43,9 @@ FAULTS = (
 )
 
 
-def laboratory(folder: Path, names: tuple[str, ...], **options) -> Lab:
+def laboratory(folder: Path, names: tuple[str, ...], **options) -> KillableRun:
     warm_agents.start()
-    return Lab(
+    return KillableRun(
         folder,
         names=names,
         samples=1,
@@ -56,21 +56,21 @@ def laboratory(folder: Path, names: tuple[str, ...], **options) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with laboratory(tmp_path_factory.mktemp("agents"), QUICK) as lab:
-        yield lab
+def killable(tmp_path_factory):
+    with laboratory(tmp_path_factory.mktemp("agents"), QUICK) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab):
-    return undisturbed(lab)
+def baseline(killable):
+    return undisturbed(killable)
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
     names = EVERY_LIBRARY if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else LIBRARIES
-    with laboratory(tmp_path_factory.mktemp("libraries"), names) as lab:
-        yield lab
+    with laboratory(tmp_path_factory.mktemp("libraries"), names) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def libraries_baseline(libraries):
     return undisturbed(libraries)
 
 
-def test_two_undisturbed_runs_of_agents_give_the_same_bytes(lab, baseline):
-    assert undisturbed(lab).samples == baseline.samples
+def test_two_undisturbed_runs_of_agents_give_the_same_bytes(killable, baseline):
+    assert undisturbed(killable).samples == baseline.samples
     assert len(baseline.samples) == len(QUICK)
     # Four calls each; the faults that strike cost a try of their own.
     assert baseline.requests == 4 * len(QUICK) + len(FAULTS)
@@ -92,9 +92,9 @@ def place_of(when: str, part: int, points: int, records: int) -> str:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
-def test_a_driver_killed_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
+def test_a_driver_killed_at_a_record_boundary_changes_nothing(killable, baseline, when, part):
     plan = place_of(when, part, FAST_POINTS, baseline.records)
-    assert kill_and_resume(lab, baseline, plan), plan
+    assert kill_and_resume(killable, baseline, plan), plan
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -106,8 +106,8 @@ def test_agents_on_libraries_go_on_after_a_kill_of_the_driver(libraries, librari
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_driver_killed_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    kill_everywhere(lab, baseline, when)
+def test_a_driver_killed_at_every_record_boundary_changes_nothing(killable, baseline, when):
+    kill_everywhere(killable, baseline, when)
 
 
 @pytest.mark.exhaustive
@@ -133,8 +133,8 @@ def located(tmp_path_factory):
     (folder / "tmp").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder / "tmp"))
-        with laboratory(folder, ("located0", "located1"), faults=()) as lab:
-            yield lab
+        with laboratory(folder, ("located0", "located1"), faults=()) as killable:
+            yield killable
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +171,8 @@ def test_an_agent_that_tells_the_model_where_it_is_goes_on_after_a_kill_at_every
 @pytest.fixture(scope="module")
 def parallel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
-    with laboratory(folder, ("parallel0",), faults=(), replies=("words {n}{n}{n}",)) as lab:
-        yield lab
+    with laboratory(folder, ("parallel0",), faults=(), replies=("words {n}{n}{n}",)) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
@@ -182,21 +182,21 @@ def parallel_baseline(parallel):
 
 def branches(samples: dict[str, str]) -> list[str]:
     """The samples, however they are numbered."""
-    decoder, (lines,), at, found = json.JSONDecoder(), samples.values(), 0, []
+    decoder, (lines,), at, results = json.JSONDecoder(), samples.values(), 0, []
     while at < len(lines):
         row, at = decoder.raw_decode(lines, at)
         del row["branch"]
-        found.append(json.dumps(row, sort_keys=True))
-    return sorted(found)
+        results.append(json.dumps(row, sort_keys=True))
+    return sorted(results)
 
 
-def kill_in_parallel(lab: Lab, baseline: Baseline, plan: str) -> bool:
-    place = lab.fresh(plan.replace(":", "-"))
-    if lab.drive(place, crash=plan) == 0:
+def kill_in_parallel(killable: KillableRun, baseline: Baseline, plan: str) -> bool:
+    place = killable.fresh(plan.replace(":", "-"))
+    if killable.drive(place, crash=plan) == 0:
         return False
-    before = lab.world(place)
-    assert lab.drive(place) == 0, plan
-    after = lab.world(place)
+    before = killable.world(place)
+    assert killable.drive(place) == 0, plan
+    after = killable.world(place)
     assert branches(read_samples(place / "samples.jsonl")) == branches(baseline.samples), plan
     durable = {f"{name}/{path}" for name, paths in before.steps.items() for path in paths}
     lost = len(before.requests) - len(durable)
@@ -229,8 +229,8 @@ def test_a_driver_killed_anywhere_among_calls_at_once_loses_and_repeats_none(
 @pytest.fixture(scope="module")
 def shuffling(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shuffling")
-    with laboratory(folder, ("shuffling0",), faults=()) as lab:
-        yield lab
+    with laboratory(folder, ("shuffling0",), faults=()) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def shuffling_baseline(shuffling):
     return undisturbed(shuffling)
 
 
-def told(place: Path) -> set[tuple[str, tuple[str, ...]]]:
+def answer_ids(place: Path) -> set[tuple[str, tuple[str, ...]]]:
     """The ids of all answers that count, with those of the calls in them."""
 
     async def histories():
@@ -263,14 +263,14 @@ def test_orders_change_neither_ids_nor_data(shuffling, shuffling_baseline):
         assert shuffling.drive(place) == 0
         samples = read_samples(place / "samples.jsonl")
         assert branches(samples) == branches(shuffling_baseline.samples)
-    first, second = map(told, places)
+    first, second = map(answer_ids, places)
     assert first == second
     assert len(first) == 12
-    assert len({one for _, calls in first for one in calls}) >= 9
+    assert len({call for _, calls in first for call in calls}) >= 9
     for when, part in (("before", 0.3), ("after", 0.5), ("after", 0.8)):
         plan = f"{when}:{round(part * shuffling_baseline.records)}"
         assert kill_in_parallel(shuffling, shuffling_baseline, plan), plan
-        assert told(shuffling.folder / plan.replace(":", "-")) == first, plan
+        assert answer_ids(shuffling.folder / plan.replace(":", "-")) == first, plan
 
 
 # --- what is left behind
@@ -278,9 +278,9 @@ def test_orders_change_neither_ids_nor_data(shuffling, shuffling_baseline):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_an_agent_does_not_outlive_its_driver_however_stubborn_it_is(tmp_path):
-    with laboratory(tmp_path, ("stubborn0",), faults=()) as lab:
-        place = lab.fresh("stubborn")
-        assert lab.drive(place, crash="after:20") == SIGKILLED
+    with laboratory(tmp_path, ("stubborn0",), faults=()) as killable:
+        place = killable.fresh("stubborn")
+        assert killable.drive(place, crash="after:20") == SIGKILLED
         (pid,) = map(int, (place / "effects.pids").read_text().split())
         deadline = time.monotonic() + 60
         try:
@@ -313,16 +313,18 @@ def until(condition, *, what: str, seconds: float = 60) -> None:
 def waiting(tmp_path):
     """One agent whose first call is held by the engine."""
     held = (Fault(FaultKind.HOLD, matching="urllib0/0/0."),)
-    with laboratory(tmp_path, ("urllib0",), faults=held) as lab:
-        yield lab
+    with laboratory(tmp_path, ("urllib0",), faults=held) as killable:
+        yield killable
 
 
-def drive_until_it_waits(lab: Lab, place: Path, crash: str = "") -> tuple[Thread, list[int], int]:
+def drive_until_it_waits(
+    killable: KillableRun, place: Path, crash: str = ""
+) -> tuple[Thread, list[int], int]:
     """The driver, its exit code when it has one, and the agent's pid."""
     codes: list[int] = []
-    driver = Thread(target=lambda: codes.append(lab.drive(place, crash=crash)))
+    driver = Thread(target=lambda: codes.append(killable.drive(place, crash=crash)))
     driver.start()
-    until(lambda: lab.engine.stats().held, what="a held call")
+    until(lambda: killable.engine.stats().held, what="a held call")
     (agent,) = map(int, (place / "effects.pids").read_text().split())
     return driver, codes, agent
 
@@ -332,11 +334,11 @@ def kill_agent(agent: int) -> None:
     until(lambda: not Path(f"/proc/{agent}").exists(), what="its driver's notice")
 
 
-def assert_as_undisturbed(lab: Lab, place: Path, *, sampled_again: int) -> None:
+def assert_as_undisturbed(killable: KillableRun, place: Path, *, sampled_again: int) -> None:
     assert not check(place / "journal.db").findings
-    requests = lab.world(place).requests
-    lab.faults = ()
-    calm = undisturbed(lab)
+    requests = killable.world(place).requests
+    killable.faults = ()
+    calm = undisturbed(killable)
     assert read_samples(place / "samples.jsonl") == calm.samples
     assert len(requests) == calm.requests + sampled_again
 

@@ -47,17 +47,17 @@ def test_twenty_random_kills_at_concurrency_64_change_nothing(tmp_path, engine):
         Fault(FaultKind.RESET_AFTER, rate=0.05), Fault(FaultKind.UNAVAILABLE, rate=0.05)
     )
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, *extra)
+    arguments = run_words(tmp_path, engine, tasks, *extra)
     kills = 0
     while kills < KILLS:
-        process = holdfast(*words, env=env)
+        process = holdfast(*arguments, env=env)
         _wait_for_progress(process, engine, chance)
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
         finished(process)
         kills += 1
-    code, _, err = finished(holdfast(*words, env=env))
+    code, _, err = finished(holdfast(*arguments, env=env))
     assert code == 0, err
     assert export_samples(tmp_path) == expected
     assert not check(tmp_path / "journal.db").findings
@@ -76,10 +76,10 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(12)])
     expected = undisturbed(tmp_path, engine, tasks, "--samples", 2)
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", 2, "--lease", 1, "--concurrency", 4)
+    arguments = run_words(tmp_path, engine, tasks, "--samples", 2, "--lease", 1, "--concurrency", 4)
     engine.reset()
     engine.set_faults(Fault(FaultKind.HOLD, matching="/read5/"))  # So that it is not over before.
-    frozen = holdfast(*words, env=env)
+    frozen = holdfast(*arguments, env=env)
     while engine.stats().requests < 10:
         time.sleep(0.01)
     freeze(frozen, tmp_path / "journal.db")
@@ -89,7 +89,7 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
         time.sleep(0.01)
     try:
         time.sleep(1.5)
-        code, _, err = finished(holdfast(*words, env=env))
+        code, _, err = finished(holdfast(*arguments, env=env))
         assert code == 0, err
         taken_over = export_samples(tmp_path)
         records = check(tmp_path / "journal.db").records
@@ -107,12 +107,12 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
 def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(20)])
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2)
+    arguments = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2)
     engine.set_faults(Fault(FaultKind.HOLD, matching="/read19/"))
-    first = holdfast(*words, env=env)
+    first = holdfast(*arguments, env=env)
     while engine.stats().requests < 4:
         time.sleep(0.01)
-    code, _, err = finished(holdfast(*words, env=env))
+    code, _, err = finished(holdfast(*arguments, env=env))
     assert code == 4
     assert f"process {first.pid}" in err
     assert "--join" in err
@@ -127,8 +127,8 @@ def test_two_drivers_that_share_a_run_never_double_the_work(tmp_path, engine):
     requests = engine.stats().requests
     engine.reset()
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2, "--join")
-    both = [holdfast(*words, env=env), holdfast(*words, env=env)]
+    arguments = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2, "--join")
+    both = [holdfast(*arguments, env=env), holdfast(*arguments, env=env)]
     for process in both:
         code, _, err = finished(process)
         assert code == 0, err
@@ -143,8 +143,8 @@ def test_the_survivor_of_two_drivers_takes_over_what_the_killed_one_held(tmp_pat
     expected = undisturbed(tmp_path, engine, tasks, "--samples", 2)
     engine.reset()
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2, "--join")
-    killed, survivor = holdfast(*words, env=env), holdfast(*words, env=env)
+    arguments = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2, "--join")
+    killed, survivor = holdfast(*arguments, env=env), holdfast(*arguments, env=env)
     while engine.stats().requests < 30:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
@@ -160,10 +160,10 @@ def test_a_signal_stops_cleanly_and_names_the_command_that_goes_on(tmp_path, eng
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(40)])
     expected = undisturbed(tmp_path, engine, tasks)
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--concurrency", 4)
+    arguments = run_words(tmp_path, engine, tasks, "--concurrency", 4)
     engine.reset()
     engine.set_faults(Fault(FaultKind.HOLD, matching="/read39/"))
-    process = holdfast(*words, env=env)
+    process = holdfast(*arguments, env=env)
     while engine.stats().requests < 20:
         time.sleep(0.01)
     process.send_signal(number)
@@ -175,7 +175,7 @@ def test_a_signal_stops_cleanly_and_names_the_command_that_goes_on(tmp_path, eng
     assert "Traceback" not in err
     assert "never retrieved" not in err
     # The leases were given back: the next worker needs not wait for anything.
-    code, _, err = finished(holdfast(*words, env=env))
+    code, _, err = finished(holdfast(*arguments, env=env))
     assert code == 0, err
     assert export_samples(tmp_path) == expected
     effects = (tmp_path / "effects").read_text().splitlines()
@@ -198,8 +198,8 @@ def test_a_second_signal_stops_at_once(tmp_path):
         _wait_until_it_finishes(process)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130
-        _, said = process.communicate()
-    assert "stopped at once\nto go on: holdfast run" in said
+        _, message = process.communicate()
+    assert "stopped at once\nto go on: holdfast run" in message
     assert not check(tmp_path / "journal.db").findings
 
 
@@ -228,8 +228,8 @@ def test_an_endpoint_that_stays_down_stops_the_run_and_loses_nothing(tmp_path):
         env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
         engine.reset()
         engine.set_faults(Fault(FaultKind.HOLD, matching="/read29/"))
-        words = run_words(tmp_path, engine, tasks, "--patience", 1, "--concurrency", 8)
-        process = holdfast(*words, env=env)
+        arguments = run_words(tmp_path, engine, tasks, "--patience", 1, "--concurrency", 8)
+        process = holdfast(*arguments, env=env)
         while engine.stats().requests < 30:
             time.sleep(0.01)
         engine.kill()
@@ -240,6 +240,6 @@ def test_an_endpoint_that_stays_down_stops_the_run_and_loses_nothing(tmp_path):
         assert "FAILED" not in out
         engine.start()
         engine.set_faults()
-        code, _, err = finished(holdfast(*words, env=env))
+        code, _, err = finished(holdfast(*arguments, env=env))
         assert code == 0, err
     assert export_samples(tmp_path) == expected

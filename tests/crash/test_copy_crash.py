@@ -10,7 +10,7 @@ from holdfast.journal.damage.check import check
 from holdfast.journal.damage.check_server import check_server
 from holdfast.journal.journal import Journal
 from support.cli.shell import end, start
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 from support.journal import postgres_server as server
 from support.records import consuming, joined, make_tasks, settle, spec
@@ -55,16 +55,16 @@ def test_a_kill_leaves_all_runs_or_none_and_the_same_command_copies_them(
     for number in range(1, COMMITS + 1, step):
         target = str(tmp_path / f"{number}.db") if way == "file" else server.emptied_database()
         using(target, names)
-        words = ("journal", "copy", "a.db", target)
+        arguments = ("journal", "copy", "a.db", target)
         crash = {"HOLDFAST_CRASH": f"{kind}:{number}"}
-        killed = end(start(*words, cwd=tmp_path, env=crash))
-        found = using(target, names)
-        there = [name for name in found if not name.endswith("(being copied)")]
-        assert there in ([], ["first", "second"]), found
+        killed = end(start(*arguments, cwd=tmp_path, env=crash))
+        results = using(target, names)
+        there = [name for name in results if not name.endswith("(being copied)")]
+        assert there in ([], ["first", "second"]), results
         assert killed.code in (SIGKILLED, 0), killed.err
         if not there:
             assert killed.code == SIGKILLED
-            assert end(start(*words, cwd=tmp_path)).code == 0
+            assert end(start(*arguments, cwd=tmp_path)).code == 0
         assert using(target, names) == ["first", "second"]
         report = check(Path(target)) if way == "file" else asyncio.run(check_server(target))
         assert report.findings == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.killable_run import KillableRun, kill_everywhere, kill_in_part, undisturbed
 from support.crash.worlds_workload import REPLIES
 from support.exhaustive import points
 
@@ -17,8 +17,8 @@ FAST_POINTS = points(4, 10)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with Lab(
+def killable(tmp_path_factory):
+    with KillableRun(
         tmp_path_factory.mktemp("worlds"),
         names=NAMES,
         samples=2,
@@ -26,28 +26,28 @@ def lab(tmp_path_factory):
         replies=REPLIES,
         max_tokens=300,
         faults=(),
-    ) as lab:
-        yield lab
+    ) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab):
-    return undisturbed(lab)
+def baseline(killable):
+    return undisturbed(killable)
 
 
-def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):
-    assert undisturbed(lab).samples == baseline.samples
+def test_two_undisturbed_runs_give_the_same_bytes(killable, baseline):
+    assert undisturbed(killable).samples == baseline.samples
     assert len(baseline.samples) == 2 * len(NAMES)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
-def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
-    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
+def test_a_kill_at_a_record_boundary_changes_nothing(killable, baseline, when, part):
+    kill_in_part(killable, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    kill_everywhere(lab, baseline, when)
+def test_a_kill_at_every_record_boundary_changes_nothing(killable, baseline, when):
+    kill_everywhere(killable, baseline, when)

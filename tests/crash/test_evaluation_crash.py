@@ -18,7 +18,7 @@ from holdfast.records.history import History
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
-from support.crash.lab import settle
+from support.crash.killable_run import settle
 from support.exhaustive import points
 from support.fork_server import Popen
 
@@ -50,10 +50,10 @@ def test_talk(row):
 
 
 def command(place: Path, engine: FakeEngine, *extra: str, **env: str) -> "subprocess.Popen[str]":
-    words = ["-p", "holdfast.evaluation.plugin", "-p", "no:cacheprovider", "-q"]
-    words += ["--holdfast-policy", engine.url, "--holdfast-summary", "summary.json"]
+    arguments = ["-p", "holdfast.evaluation.plugin", "-p", "no:cacheprovider", "-q"]
+    arguments += ["--holdfast-policy", engine.url, "--holdfast-summary", "summary.json"]
     return Popen(
-        [sys.executable, "-m", "pytest", *words, *extra],
+        [sys.executable, "-m", "pytest", *arguments, *extra],
         cwd=place,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | env,
         stdout=subprocess.PIPE,
@@ -77,18 +77,18 @@ def only_run(place: Path) -> dict[str, object]:
 def durable_turns(place: Path) -> set[str]:
     """The ids of all generations in the journal, as the engine saw them asked for."""
     return {
-        f"{key}/{one.path}"
+        f"{key}/{step.path}"
         for key, history in histories(place)
-        for one in history.steps.values()
-        if isinstance(one, Generated)
+        for step in history.steps.values()
+        if isinstance(step, Generated)
     }
 
 
 def durable_scores(place: Path) -> set[str]:
     """The tasks of which every trajectory has its score."""
-    found = histories(place)
-    unscored = {key.task for key, history in found if history.scored is None}
-    return {key.task for key, _ in found} - unscored
+    results = histories(place)
+    unscored = {key.task for key, history in results if history.scored is None}
+    return {key.task for key, _ in results} - unscored
 
 
 def histories(place: Path) -> list[tuple[TrajectoryKey, History]]:
@@ -96,15 +96,15 @@ def histories(place: Path) -> list[tuple[TrajectoryKey, History]]:
 
     async def read() -> list[tuple[TrajectoryKey, History]]:
         journal = open_journal(str(place / ".holdfast" / "evaluations.db"))
-        found: list[tuple[TrajectoryKey, History]] = []
+        result: list[tuple[TrajectoryKey, History]] = []
         try:
             for listed in await journal.runs():
                 run = await journal.find_run(listed.name)
                 assert run is not None
-                found += [(row.key, History(log)) async for row, log in journal.histories(run)]
+                result += [(row.key, History(log)) async for row, log in journal.histories(run)]
         finally:
             await journal.close()
-        return found
+        return result
 
     return asyncio.run(read())
 
@@ -133,13 +133,13 @@ def test_a_run_that_grows_is_killed_and_ends_like_one_that_had_all_rows(tmp_path
     process.communicate()
     before = durable_turns(place)
     settle(engine)
-    asked = len(engine.requests())
+    count = len(engine.requests())
     completed(command(place, engine, "--holdfast-max-rows", "60"))
-    assert not before & {name for name, _ in engine.requests()[asked:]}
-    told = only_run(place)
-    assert told["run"] == "test_eval.test_talk", "no other run was begun"
+    assert not before & {name for name, _ in engine.requests()[count:]}
+    fields = only_run(place)
+    assert fields["run"] == "test_eval.test_talk", "no other run was begun"
     keys = ("rows", "scored", "failed", "agg_score", "standard_error")
-    assert {key: told[key] for key in keys} == {key: expected[key] for key in keys}
+    assert {key: fields[key] for key in keys} == {key: expected[key] for key in keys}
 
 
 def test_many_rows_of_three_turns_are_killed_and_no_turn_is_done_twice(tmp_path, engine):
@@ -158,9 +158,9 @@ def test_many_rows_of_three_turns_are_killed_and_no_turn_is_done_twice(tmp_path,
     while kills < KILLS:
         before = durable_turns(place) if kills else set()
         settle(engine)
-        asked = len(engine.requests())
+        count = len(engine.requests())
         process = command(place, engine)
-        goal = asked + chance.randrange(*BETWEEN_KILLS)
+        goal = count + chance.randrange(*BETWEEN_KILLS)
         while process.poll() is None and engine.stats().requests < goal:
             time.sleep(0.005)
         if process.poll() is not None:
@@ -168,19 +168,19 @@ def test_many_rows_of_three_turns_are_killed_and_no_turn_is_done_twice(tmp_path,
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += 1
-        again = [name for name, _ in engine.requests()[asked:]]
+        again = [name for name, _ in engine.requests()[count:]]
         assert not before & set(again), "a durable turn was generated again"
     assert kills >= 2, "it was over before it was disturbed"
     settle(engine)
-    before, asked = durable_turns(place), len(engine.requests())
+    before, count = durable_turns(place), len(engine.requests())
     out = completed(command(place, engine))
     assert "test_eval.test_talk goes on:" in out
-    again = [name for name, _ in engine.requests()[asked:]]
+    again = [name for name, _ in engine.requests()[count:]]
     assert not before & set(again), "a durable turn was generated again"
     assert len(before) + len(again) == ROWS * TURNS
-    found = only_run(place)
-    assert found["agg_score"] == expected["agg_score"]
-    assert (found["scored"], found["failed"]) == (ROWS, 0)
+    fields = only_run(place)
+    assert fields["agg_score"] == expected["agg_score"]
+    assert (fields["scored"], fields["failed"]) == (ROWS, 0)
     assert not check(place / ".holdfast" / "evaluations.db").findings
 
 
@@ -231,10 +231,10 @@ def test_a_scorer_that_kills_the_process_costs_no_rollout(
     out, _ = process.communicate(timeout=250)
     assert process.returncode == -signal.SIGKILL, out
     settle(engine)
-    before, asked = durable_turns(tmp_path), len(engine.requests())
+    before, count = durable_turns(tmp_path), len(engine.requests())
     scored = durable_scores(tmp_path)
     completed(command(tmp_path, engine))
-    again = {name for name, _ in engine.requests()[asked:]}
+    again = {name for name, _ in engine.requests()[count:]}
     assert not before & again
     assert len(before) + len(again) == requests
     (outcome,) = json.loads((tmp_path / "summary.json").read_text())["evaluations"]
@@ -266,7 +266,7 @@ def test_it(rows):
 
 
 @pytest.mark.parametrize(
-    "step", [17, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (1, 2, 3, 7))]
+    "step", [17, *(pytest.param(item, marks=pytest.mark.exhaustive) for item in (1, 2, 3, 7))]
 )
 def test_a_comparison_of_settings_survives_death_after_every_few_commits(tmp_path, engine, step):
     place, quiet = tmp_path / "disturbed", tmp_path / "undisturbed"
@@ -287,9 +287,9 @@ def test_a_comparison_of_settings_survives_death_after_every_few_commits(tmp_pat
         assert deaths < 60
     assert deaths
     scores = [
-        [run["agg_score"] for run in one["runs"]]
+        [run["agg_score"] for run in evaluation["runs"]]
         for folder in (place, quiet)
-        for one in json.loads((folder / "summary.json").read_text())["evaluations"]
+        for evaluation in json.loads((folder / "summary.json").read_text())["evaluations"]
     ]
     assert scores[0] == scores[1]
     assert not check(place / ".holdfast" / "evaluations.db").findings
@@ -350,20 +350,20 @@ def test_a_row_that_a_processor_of_rows_gave_back_is_never_asked_of_it_again(tmp
         (folder / "test_eval.py").write_text(OF_ROWS)
     completed(command(quiet, engine))
     for goal in (20, 60, 120):
-        before, asked = given_back(place) if called(place) else set(), len(called(place))
-        turns = durable_turns(place) if asked else set()
+        before, count = given_back(place) if called(place) else set(), len(called(place))
+        turns = durable_turns(place) if count else set()
         settle(engine)
         engine.reset()
         process = command(place, engine)
-        while process.poll() is None and len(called(place)) < asked + goal:
+        while process.poll() is None and len(called(place)) < count + goal:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert not before & set(called(place)[asked:]), "a row was rolled out again"
+        assert not before & set(called(place)[count:]), "a row was rolled out again"
         assert not turns & {name for name, _ in engine.requests()}, "a turn was sampled again"
-    before, asked = given_back(place), len(called(place))
+    before, count = given_back(place), len(called(place))
     completed(command(place, engine))
     assert before, "it was killed in the middle"
-    assert not before & set(called(place)[asked:])
-    expected, found = only_run(quiet), only_run(place)
-    assert (found["agg_score"], found["rows"]) == (expected["agg_score"], ROWS)
+    assert not before & set(called(place)[count:])
+    expected, fields = only_run(quiet), only_run(place)
+    assert (fields["agg_score"], fields["rows"]) == (expected["agg_score"], ROWS)

@@ -47,18 +47,18 @@ def test_a_disk_that_fills_up_stops_the_run_and_loses_nothing(tmp_path, small_di
     with FakeEngine(mean_length=16) as engine:
         undisturbed = tmp_path / "undisturbed"
         undisturbed.mkdir()
-        words = run_words(undisturbed, engine, tasks, "--samples", 4)
-        assert finished(holdfast(*words, env=env))[0] == 0
+        arguments = run_words(undisturbed, engine, tasks, "--samples", 4)
+        assert finished(holdfast(*arguments, env=env))[0] == 0
         expected, requests = export_samples(undisturbed), engine.stats().requests
         engine.reset()
-        words = run_words(small_disk, engine, tasks, "--samples", 4)
-        code, _, err = finished(holdfast(*words, env=env))
+        command = run_words(small_disk, engine, tasks, "--samples", 4)
+        code, _, err = finished(holdfast(*command, env=env))
         assert code == 5, err
         assert "full" in err
         assert "Traceback" not in err
         assert not check(small_disk / "journal.db").findings
         resize(small_disk, "64m")
-        code, _, err = finished(holdfast(*words, env=env))
+        code, _, err = finished(holdfast(*command, env=env))
         assert code == 0, err
         assert export_samples(small_disk) == expected
         # What was in flight, twice: a small record may still fit where another one did not, and its
@@ -91,23 +91,23 @@ def test_a_server_whose_disk_fills_up_stops_the_run_and_loses_nothing(tmp_path):
     ):
         undisturbed = tmp_path / "undisturbed"
         undisturbed.mkdir()
-        words = run_words(undisturbed, engine, tasks, "--samples", 4)
-        assert finished(holdfast(*words, env=env))[0] == 0
+        arguments = run_words(undisturbed, engine, tasks, "--samples", 4)
+        assert finished(holdfast(*arguments, env=env))[0] == 0
         expected, requests = export_samples(undisturbed), engine.stats().requests
         engine.reset()
         shutil.chown(disk, "nobody", "nogroup")
         server.psql("postgres", f"CREATE TABLESPACE small LOCATION '{disk}'")
         server.psql("postgres", "ALTER DATABASE runs SET TABLESPACE small")
         resize(disk, f"{used(disk) + (1 << 20)}")
-        words = run_words(tmp_path, engine, tasks, "--samples", 4, journal=server.url)
-        code, _, err = finished(holdfast(*words, env=env))
+        command = run_words(tmp_path, engine, tasks, "--samples", 4, journal=server.url)
+        code, _, err = finished(holdfast(*command, env=env))
         assert code == 5, err
         assert "is full" in err
         assert "Traceback" not in err
         assert 0 < engine.stats().requests < requests
         assert not asyncio.run(check_server(server.url)).findings
         resize(disk, "64m")
-        code, _, err = finished(holdfast(*words, env=env))
+        code, _, err = finished(holdfast(*command, env=env))
         assert code == 0, err
         assert export_samples(tmp_path, journal=server.url) == expected
         # What was in flight, and what came of it before everybody knew.

@@ -9,8 +9,8 @@ from support.crash.command import finished, holdfast, run_words, write_tasks
 def test_500_trajectories_of_which_1_in_350_raises_are_all_accounted_for(tmp_path):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [str(i) for i in range(500)])
     with FakeEngine(mean_length=8) as engine:
-        words = run_words(tmp_path, engine, tasks, rollout="one_in_many_raises.py")
-        code, out, err = finished(holdfast(*words, "--json"))
+        arguments = run_words(tmp_path, engine, tasks, rollout="one_in_many_raises.py")
+        code, out, err = finished(holdfast(*arguments, "--json"))
         assert code == 0, err
         report = json.loads(out)
         assert report["by_status"]["FAILED"] == 2
@@ -21,7 +21,7 @@ def test_500_trajectories_of_which_1_in_350_raises_are_all_accounted_for(tmp_pat
         assert "RuntimeError: the parser met something odd" in cause["traceback"]
         assert "one_in_many_raises.py" in cause["traceback"]
         assert engine.stats().requests == 500, "the second attempts were replayed"
-        code, out, err = finished(holdfast(*words, "--fail-on-permanent-failure"))
+        code, out, err = finished(holdfast(*arguments, "--fail-on-permanent-failure"))
         assert code == 1
         assert "the parser met something odd" in out
         assert engine.stats().requests == 500

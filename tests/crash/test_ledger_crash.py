@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite import schema
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.paths import GOLDEN, SUPPORT
 from support.records import sql
 

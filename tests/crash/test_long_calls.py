@@ -29,8 +29,8 @@ def until_begun(place: Path, calls: int, process: "subprocess.Popen[str]") -> No
 
 
 def start(place: Path, engine: FakeEngine, tasks: Path):
-    words = run_words(place, engine, tasks, "--samples", SAMPLES, rollout="long_calls.py")
-    return holdfast(*words, env={"HOLDFAST_EFFECTS": str(place)})
+    arguments = run_words(place, engine, tasks, "--samples", SAMPLES, rollout="long_calls.py")
+    return holdfast(*arguments, env={"HOLDFAST_EFFECTS": str(place)})
 
 
 def test_kills_in_the_same_long_call_change_nothing(tmp_path):

@@ -28,16 +28,16 @@ def undisturbed(tmp_path, engine, tasks) -> tuple[bytes, int]:
     place = tmp_path / "undisturbed"
     place.mkdir()
     env = {"HOLDFAST_EFFECTS": str(place / "effects")}
-    words = run_words(place, engine, tasks, "--samples", SAMPLES)
-    code, _, err = finished(holdfast(*words, env=env))
+    arguments = run_words(place, engine, tasks, "--samples", SAMPLES)
+    code, _, err = finished(holdfast(*arguments, env=env))
     assert code == 0, err
     requests = engine.stats().requests
     engine.reset()
     return export_samples(place), requests
 
 
-def container(words, env):
-    return holdfast(*words, env=env, around=IN_A_PID_NAMESPACE)
+def container(arguments, env):
+    return holdfast(*arguments, env=env, around=IN_A_PID_NAMESPACE)
 
 
 def until(condition, *processes) -> None:
@@ -57,12 +57,14 @@ def test_two_live_drivers_never_take_each_others_work(tmp_path, engine):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"pay{i}" for i in range(TASKS)])
     expected, requests = undisturbed(tmp_path, engine, tasks)
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", SAMPLES, "--concurrency", 2, "--join")
+    arguments = run_words(
+        tmp_path, engine, tasks, "--samples", SAMPLES, "--concurrency", 2, "--join"
+    )
     held = [Fault(FaultKind.HOLD, matching=f"/pay0/{sample}") for sample in range(SAMPLES)]
     engine.set_faults(*held)
-    first = container(words, env)
+    first = container(arguments, env)
     until(lambda: engine.stats().in_flight == SAMPLES, first)
-    second = container(words, env)
+    second = container(arguments, env)
     # The second has nothing left to do but to stand by, and to look at whether the first lives.
     per_task = requests // TASKS
     until(lambda: engine.stats().requests >= SAMPLES + (TASKS - 1) * per_task, first, second)
@@ -84,11 +86,11 @@ def test_two_live_drivers_never_take_each_others_work(tmp_path, engine):
 def test_a_live_driver_in_another_namespace_holds_its_run(tmp_path, engine):
     tasks = write_tasks(tmp_path / "tasks.jsonl", ["pay0"])
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks)
+    arguments = run_words(tmp_path, engine, tasks)
     engine.set_faults(Fault(FaultKind.HOLD, matching="/pay0/"))
-    first = container(words, env)
+    first = container(arguments, env)
     until(lambda: engine.stats().in_flight == 1, first)
-    for second in (holdfast(*words, env=env), container(words, env)):
+    for second in (holdfast(*arguments, env=env), container(arguments, env)):
         code, _, err = finished(second)
         assert code == 4
         assert "process 1 on" in err
@@ -103,11 +105,11 @@ def test_a_killed_driver_of_another_namespace_is_taken_over_when_its_lease_runs_
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(TASKS)])
     expected, _ = undisturbed(tmp_path, engine, tasks)
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-    words = run_words(tmp_path, engine, tasks, "--samples", SAMPLES, "--join", "--lease", 3)
+    arguments = run_words(tmp_path, engine, tasks, "--samples", SAMPLES, "--join", "--lease", 3)
     engine.set_faults(Fault(FaultKind.HOLD, matching="/read0/"))
-    killed = container(words, env)
+    killed = container(arguments, env)
     until(lambda: engine.stats().in_flight >= 1, killed)
-    survivor = container(words, env)
+    survivor = container(arguments, env)
     killed.send_signal(signal.SIGKILL)  # `unshare --kill-child` takes its own along.
     finished(killed)
     engine.set_faults()

@@ -262,9 +262,9 @@ BAD = (
 
 @pytest.mark.timeout(600)
 def test_bad_input_is_refused_in_one_line_and_touches_nothing(tmp_path):
-    for words, line in BAD:
+    for arguments, line in BAD:
         pipeline = Pipeline(tmp_path)
-        code, _, err = pipeline.train(*words)
+        code, _, err = pipeline.train(*arguments)
         assert code == 2, err
         assert line in err
         assert not pipeline.out.exists()

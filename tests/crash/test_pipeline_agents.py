@@ -99,13 +99,13 @@ def test_the_trainer_ends_first_and_no_agent_is_left(tmp_path):
     """By an error that another start would meet again. The same command goes on without it."""
     pipeline = Pipeline(tmp_path, staleness=1, rollout=AGENT)
     (tmp_path / "own.py").write_text(LOSS)
-    words = (*SCORED, "--loss", "own.py:loss")
-    code, _, err = pipeline.train(*words, BROKEN="1")
+    arguments = (*SCORED, "--loss", "own.py:loss")
+    code, _, err = pipeline.train(*arguments, BROKEN="1")
     assert code == Exit.STOPPED, err
     assert "no such loss" in err
     assert "Traceback" not in err
     assert pipeline.parts_left() == []
-    code, _, err = pipeline.train(*words)
+    code, _, err = pipeline.train(*arguments)
     assert code == 0, err
     assert_whole(pipeline)
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from support.crash.lab import (
-    Lab,
+from support.crash.killable_run import (
+    KillableRun,
     kill_and_resume,
     kill_everywhere,
     kill_in_part,
@@ -28,66 +28,68 @@ ENDED = points(30, 200)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with Lab(tmp_path_factory.mktemp("crash"), on_server=True) as lab:
-        yield lab
+def killable(tmp_path_factory):
+    with KillableRun(tmp_path_factory.mktemp("crash"), on_server=True) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab):
-    return undisturbed(lab)
+def baseline(killable):
+    return undisturbed(killable)
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """The same, with an engine that takes its time."""
-    with Lab(tmp_path_factory.mktemp("slow"), on_server=True, delay=points(1, 6) / 10) as lab:
-        yield lab
+    with KillableRun(
+        tmp_path_factory.mktemp("slow"), on_server=True, delay=points(1, 6) / 10
+    ) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def statements(lab, baseline) -> int:
-    return int((lab.folder / "undisturbed" / "samples.statements").read_text())
+def statements(killable, baseline) -> int:
+    return int((killable.folder / "undisturbed" / "samples.statements").read_text())
 
 
 def test_a_file_and_a_server_give_the_same_bytes(tmp_path, baseline):
-    with Lab(tmp_path) as file:
+    with KillableRun(tmp_path) as file:
         assert undisturbed(file).samples == baseline.samples
 
 
 @pytest.mark.parametrize("when", ["before", "after", "witnessed"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
-def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
-    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
+def test_a_kill_at_a_record_boundary_changes_nothing(killable, baseline, when, part):
+    kill_in_part(killable, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.parametrize("point", ["engine.finished:13"])
-def test_a_kill_between_finish_and_score_changes_nothing(lab, baseline, point):
-    assert kill_and_resume(lab, baseline, point)
+def test_a_kill_between_finish_and_score_changes_nothing(killable, baseline, point):
+    assert kill_and_resume(killable, baseline, point)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after", "witnessed"])
-def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    kill_everywhere(lab, baseline, when)
+def test_a_kill_at_every_record_boundary_changes_nothing(killable, baseline, when):
+    kill_everywhere(killable, baseline, when)
 
 
-def cut_and_go_on(lab, baseline, k: int, when: str) -> None:
+def cut_and_go_on(killable, baseline, k: int, when: str) -> None:
     """A connection that is cut is an outage: the same process finishes, as if nothing had been."""
-    place = lab.fresh(f"cut-{k}-{when}")
-    assert lab.drive(place, k=k, when=when) == 0, (k, when)
-    after = lab.world(place)
-    verify(baseline, after, after, place, lab=lab)
+    place = killable.fresh(f"cut-{k}-{when}")
+    assert killable.drive(place, k=k, when=when) == 0, (k, when)
+    after = killable.world(place)
+    verify(baseline, after, after, place, killable=killable)
     assert len(after.requests) == baseline.requests, "an outage of the journal asks no engine again"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
 def test_a_connection_that_is_cut_at_a_statement_changes_nothing(
-    lab, baseline, statements, when, part
+    killable, baseline, statements, when, part
 ):
-    cut_and_go_on(lab, baseline, max(1, round((part + 0.5) / FAST_POINTS * statements)), when)
+    cut_and_go_on(killable, baseline, max(1, round((part + 0.5) / FAST_POINTS * statements)), when)
 
 
 @pytest.mark.exhaustive
@@ -95,7 +97,7 @@ def test_a_connection_that_is_cut_at_a_statement_changes_nothing(
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_connection_that_is_cut_at_any_statement_changes_nothing(tmp_path, when):
     names = ("read0", "pay0", "build0")
-    with Lab(tmp_path, names=names, samples=1, concurrency=2, on_server=True) as small:
+    with KillableRun(tmp_path, names=names, samples=1, concurrency=2, on_server=True) as small:
         baseline = undisturbed(small)
         statements = int((tmp_path / "undisturbed" / "samples.statements").read_text())
         for k in range(1, statements + 1):
@@ -123,7 +125,7 @@ def test_a_server_that_is_killed_again_and_again_changes_nothing(slow, baseline)
         assert codes == [0]
         assert restarts > 0
         after = slow.world(place)
-        verify(baseline, after, after, place, lab=slow)
+        verify(baseline, after, after, place, killable=slow)
 
 
 def test_connections_that_the_server_ends_change_nothing(slow, baseline):
@@ -144,4 +146,4 @@ def test_connections_that_the_server_ends_change_nothing(slow, baseline):
     assert codes == [0]
     assert ended > 0
     after = slow.world(place)
-    verify(baseline, after, after, place, lab=slow)
+    verify(baseline, after, after, place, killable=slow)

@@ -39,21 +39,23 @@ class Place:
         place = self.folder / "undisturbed"
         place.mkdir()
         env = {"HOLDFAST_EFFECTS": str(place / "effects")}
-        words = run_words(place, self.engine, self._tasks, "--samples", SAMPLES)
-        code, _, err = finished(holdfast(*words, env=env))
+        arguments = run_words(place, self.engine, self._tasks, "--samples", SAMPLES)
+        code, _, err = finished(holdfast(*arguments, env=env))
         assert code == 0, err
         requests = self.engine.stats().requests
         self.engine.reset()
         return export_samples(place), requests
 
     def start(self, *extra: object, url: str = "", policy: str = "", around: tuple[str, ...] = ()):
-        words = run_words(
+        arguments = run_words(
             self.folder, self.engine, self._tasks, "--samples", SAMPLES, "--concurrency", 2, *extra,
             journal=url or self.url,
         )  # fmt: skip
-        words = tuple(policy if policy and word == self.engine.url else word for word in words)
+        command = tuple(
+            policy if policy and word == self.engine.url else word for word in arguments
+        )
         env = {"HOLDFAST_EFFECTS": str(self.folder / "effects")}
-        return holdfast(*words, env=env, around=around)
+        return holdfast(*command, env=env, around=around)
 
     def hold(self) -> None:
         """The engine answers nothing of the first task's until it is let go."""
@@ -154,7 +156,7 @@ def test_the_survivor_of_two_drivers_takes_over_what_the_killed_one_held(place):
 
 
 def _is_later(now: list[Any], then: list[Any]) -> bool:
-    return all(one - other >= THREE_LEASES for one, other in zip(now, then, strict=True))
+    return all(item - other >= THREE_LEASES for item, other in zip(now, then, strict=True))
 
 
 @needs_namespaces
@@ -162,10 +164,10 @@ def test_two_live_drivers_in_two_namespaces_never_take_each_others_work(tmp_path
     """For three leases, under one host name."""
     place = Place(tmp_path, engine, url, tool="pay")
     place.hold()
-    words = ("--join", "--lease", LEASE)
-    first = place.start(*words, around=IN_A_PID_NAMESPACE)
+    arguments = ("--join", "--lease", LEASE)
+    first = place.start(*arguments, around=IN_A_PID_NAMESPACE)
     until(lambda: engine.stats().in_flight == SAMPLES, first)
-    second = place.start(*words, around=IN_A_PID_NAMESPACE)
+    second = place.start(*arguments, around=IN_A_PID_NAMESPACE)
     others = SAMPLES + (TASKS - 1) * (place.requests // TASKS)
     until(lambda: engine.stats().requests >= others, first, second)
     begun = place.leases()
@@ -184,10 +186,10 @@ def test_two_live_drivers_in_two_namespaces_never_take_each_others_work(tmp_path
 @needs_namespaces
 def test_a_killed_driver_of_another_namespace_is_taken_over_when_its_lease_runs_out(place):
     place.hold()
-    words = ("--join", "--lease", LEASE)
-    killed = place.start(*words, around=IN_A_PID_NAMESPACE)
+    arguments = ("--join", "--lease", LEASE)
+    killed = place.start(*arguments, around=IN_A_PID_NAMESPACE)
     until(lambda: place.engine.stats().held, killed)
-    survivor = place.start(*words, around=IN_A_PID_NAMESPACE)
+    survivor = place.start(*arguments, around=IN_A_PID_NAMESPACE)
     killed.send_signal(signal.SIGKILL)
     finished(killed)
     place.let_all_go()

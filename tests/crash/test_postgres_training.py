@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from holdfast.journal.damage.check_server import check_server
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.crash.pipeline import ROLLOUTER, SUPERVISOR, TRAINER, Pipeline, read_until
 from support.crash.training import Training, Witness, check_frozen_trainer
 from support.journal import postgres_server

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.crash.training import STEPS, Training, Witness, cpu_seconds, one_line
 
 # Looked for, not imported: this process computes nothing.
@@ -212,10 +212,10 @@ def test_a_trainer_whose_rank_died_is_restarted_beside_its_rollouts(tmp_path):
 @pytest.mark.parametrize("size", [1, 2])
 def test_torchrun_starts_the_same_training(undisturbed, tmp_path, size):
     training = RankedTraining(tmp_path)
-    _, *words = training.command(*OWN, *ROWS)
+    _, *arguments = training.command(*OWN, *ROWS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
     # Without `--`, it takes `--run` for an abbreviation of an option of its own.
-    command = [*launcher, "-m", "--", *words[1:]]
+    command = [*launcher, "-m", "--", *arguments[1:]]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

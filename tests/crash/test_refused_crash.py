@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
-from support.gateway.outpost import GONE, Agent, Outpost, posted, until
+from support.gateway.gateway_process import GONE, Agent, GatewayProcess, posted, until
 
 FORBIDDEN = {"bad_words": ["x"]}
 
@@ -24,10 +24,10 @@ class Swallowing:
     """An agent that has taken the one trajectory, and goes on whatever it is told."""
 
     def __init__(self, place: Path, engine: FakeEngine, *, crash: str = ""):
-        self.outpost = Outpost(place, engine, tasks=("a",))
-        self.outpost.start(crash=crash)
-        self._hands = Agent(self.outpost)
-        self.taken = self._hands.insist(f"{self.outpost.url}/trajectories", {"wait": 5})
+        self.gateway = GatewayProcess(place, engine, tasks=("a",))
+        self.gateway.start(crash=crash)
+        self._hands = Agent(self.gateway)
+        self.taken = self._hands.insist(f"{self.gateway.url}/trajectories", {"wait": 5})
 
     def chat(self, text: str, **more: object) -> int:
         """The status, also where the connection is lost: then it is 0."""
@@ -42,12 +42,12 @@ class Swallowing:
         return 200
 
     def kill_and_start(self) -> None:
-        self.outpost.signal(signal.SIGKILL)
+        self.gateway.signal(signal.SIGKILL)
         self.start_again()
 
     def start_again(self) -> None:
-        assert self.outpost.ended() == -signal.SIGKILL
-        self.outpost.start()
+        assert self.gateway.ended() == -signal.SIGKILL
+        self.gateway.start()
         until(lambda: self.chat("are you there") == 200, what="a new gateway")
 
     def complete(self) -> tuple[int, str]:
@@ -58,26 +58,26 @@ class Swallowing:
         return 200, ""
 
     def outcome(self) -> str:
-        self.outpost.ended()
-        assert not check(self.outpost.journal).findings
-        (history,) = self.outpost.histories().values()
+        self.gateway.ended()
+        assert not check(self.gateway.journal).findings
+        (history,) = self.gateway.histories().values()
         assert len(history.attempts) == 1
         return history.status.name
 
 
 @pytest.fixture
 def agent(tmp_path, engine):
-    found = Swallowing(tmp_path, engine)
-    yield found
-    found.outpost.close()
+    result = Swallowing(tmp_path, engine)
+    yield result
+    result.gateway.close()
 
 
 def test_a_refused_call_is_not_forgotten_with_the_gateway_that_refused_it(agent):
     assert agent.chat("hello", **FORBIDDEN) == 400
     agent.kill_and_start()
-    status, words = agent.complete()
+    status, arguments = agent.complete()
     assert status == 409
-    assert "bad_words" in words
+    assert "bad_words" in arguments
     assert agent.outcome() == "FAILED"
 
 
@@ -102,4 +102,4 @@ def test_a_refusal_is_durable_before_it_is_told(tmp_path, engine):
         assert agent.complete()[0] == 409
         assert agent.outcome() == "FAILED"
     finally:
-        agent.outpost.close()
+        agent.gateway.close()

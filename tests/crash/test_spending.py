@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 from support.exhaustive import points
 
 LIMIT = 400
@@ -22,28 +22,28 @@ def engine():
         yield engine
 
 
-def run(lab: Lab, crash: str = "") -> int:
+def run(shell: CommandLine, crash: str = "") -> int:
     env = {"HOLDFAST_CRASH": crash} if crash else {}
-    return lab.run("--max-tokens-total", LIMIT, "--concurrency", 2, env=env).code
+    return shell.run("--max-tokens-total", LIMIT, "--concurrency", 2, env=env).code
 
 
-def spent(lab: Lab) -> int:
-    usage = json.loads(lab.holdfast("report", "r", "--json").out)["usage"]
+def spent(shell: CommandLine) -> int:
+    usage = json.loads(shell.holdfast("report", "r", "--json").out)["usage"]
     return sum(used["prompt_tokens"] + used["completion_tokens"] for used in usage.values())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_a_kill_at_a_record_forgets_nothing_that_was_spent(tmp_path, engine, when, kill):
-    lab = Lab(tmp_path, engine)
-    lab.tasks(*(f"t{number}" for number in range(20)))
+    shell = CommandLine(tmp_path, engine)
+    shell.tasks(*(f"t{number}" for number in range(20)))
     place = 4 + kill * 24 // KILLS  # The run is made, joined and claimed by then.
-    code = run(lab, f"{when}:{place}")
+    code = run(shell, f"{when}:{place}")
     assert code in (-signal.SIGKILL, Exit.SPENT)
-    before = spent(lab)
-    assert run(lab) == Exit.SPENT
-    assert before <= spent(lab)
-    assert LIMIT <= spent(lab) < LIMIT + 2 * ONE_REPLY
+    before = spent(shell)
+    assert run(shell) == Exit.SPENT
+    assert before <= spent(shell)
+    assert LIMIT <= spent(shell) < LIMIT + 2 * ONE_REPLY
     engine.reset()
-    assert run(lab) == Exit.SPENT
+    assert run(shell) == Exit.SPENT
     assert engine.stats().requests == 0, "it had spent what it had spent"

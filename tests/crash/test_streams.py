@@ -14,9 +14,9 @@ from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
-from support.crash.lab import (
+from support.crash.killable_run import (
     FAULTS,
-    Lab,
+    KillableRun,
     kill_and_resume,
     kill_in_part,
     settle,
@@ -43,34 +43,34 @@ MISBEHAVING = (
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def killable(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
-    with Lab(folder, partial_tokens=EVERY, faults=MISBEHAVING) as lab:
-        yield lab
+    with KillableRun(folder, partial_tokens=EVERY, faults=MISBEHAVING) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab):
-    return undisturbed(lab)
+def baseline(killable):
+    return undisturbed(killable)
 
 
-def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(lab, baseline, tmp_path):
-    with Lab(tmp_path, faults=()) as whole:
+def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(killable, baseline, tmp_path):
+    with KillableRun(tmp_path, faults=()) as whole:
         assert undisturbed(whole).samples == baseline.samples
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
-def test_a_kill_at_a_draft_or_any_other_record_changes_nothing(lab, baseline, when, part):
-    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
+def test_a_kill_at_a_draft_or_any_other_record_changes_nothing(killable, baseline, when, part):
+    kill_in_part(killable, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_at_every_draft_and_record_changes_nothing(lab, baseline, when):
+def test_a_kill_at_every_draft_and_record_changes_nothing(killable, baseline, when):
     boundary = 1
-    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+    while kill_and_resume(killable, baseline, f"{when}:{boundary}"):
         boundary += 1
     assert boundary > 1
     print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
@@ -90,8 +90,10 @@ SEEDED_POINTS = points(2, 4)
 
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory):
-    with Lab(tmp_path_factory.mktemp("seeded"), seeds="request", faults=ABORTED) as lab:
-        yield lab
+    with KillableRun(
+        tmp_path_factory.mktemp("seeded"), seeds="request", faults=ABORTED
+    ) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def seeded_baseline(seeded):
 def test_replies_that_are_aborted_under_a_seed_are_those_of_a_calm_engine(
     seeded, seeded_baseline, tmp_path
 ):
-    with Lab(tmp_path, seeds="request", faults=()) as calm:
+    with KillableRun(tmp_path, seeds="request", faults=()) as calm:
         assert undisturbed(calm).samples == seeded_baseline.samples
 
 
@@ -140,7 +142,7 @@ def expected_of(tmp_path, engine, tasks) -> bytes:
 
 
 def durable_tokens(place) -> int:
-    async def found() -> int:
+    async def count_tokens() -> int:
         journal, tokens = open_journal(place / "journal.db", read_only=True), 0
         try:
             async for _, records in journal.histories(await journal.find_run("crash")):
@@ -151,7 +153,7 @@ def durable_tokens(place) -> int:
             await journal.close()
         return tokens
 
-    return asyncio.run(found())
+    return asyncio.run(count_tokens())
 
 
 def test_a_driver_killed_in_mid_stream_goes_on_from_its_last_durable_token(tmp_path, slow_engine):
@@ -161,9 +163,9 @@ def test_a_driver_killed_in_mid_stream_goes_on_from_its_last_durable_token(tmp_p
     expected = expected_of(tmp_path, engine, tasks)
     produced = engine.stats().tokens
     engine.reset()
-    words, kills = words_for(tmp_path, engine, tasks), 0
+    arguments, kills = words_for(tmp_path, engine, tasks), 0
     for _ in range(4):
-        process = holdfast(*words)
+        process = holdfast(*arguments)
         goal = engine.stats().tokens + chance.randrange(600, 1200)
         while process.poll() is None and engine.stats().tokens < goal:
             time.sleep(0.01)
@@ -174,7 +176,7 @@ def test_a_driver_killed_in_mid_stream_goes_on_from_its_last_durable_token(tmp_p
     settle(engine)
     durable, sampled = durable_tokens(tmp_path), engine.stats().tokens
     assert durable >= kills * 32
-    code, _, err = finished(holdfast(*words))
+    code, _, err = finished(holdfast(*arguments))
     assert code == 0, err
     assert export_samples(tmp_path) == expected
     assert not check(tmp_path / "journal.db").findings
@@ -211,8 +213,8 @@ def test_a_reply_goes_on_with_another_replica_when_its_own_dies(tmp_path):
         second.reset()
         for engine in (first, second):
             engine.set_faults(Fault(FaultKind.HOLD, after=350))
-        words = words_for(tmp_path, first, tasks, "--policy", second.url)
-        process = holdfast(*words)
+        arguments = words_for(tmp_path, first, tasks, "--policy", second.url)
+        process = holdfast(*arguments)
         while not first.stats().held or not second.stats().held:
             assert process.poll() is None
             time.sleep(0.01)
@@ -248,7 +250,7 @@ def test_weights_that_change_in_mid_reply_are_told_token_by_token(tmp_path):
         code, _, err = finished(process)
         assert code == 0, err
     (row,) = map(json.loads, export_samples(tmp_path).splitlines())
-    (one, two) = row["version_spans"]
-    assert (one[0], two[0]) == ("default", "v2")
-    assert one[2] == two[1]
-    assert two[2] - one[1] == REPLY
+    (items, two) = row["version_spans"]
+    assert (items[0], two[0]) == ("default", "v2")
+    assert items[2] == two[1]
+    assert two[2] - items[1] == REPLY

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import Fault, FaultKind
-from support.crash.lab import SIGKILLED, Baseline, Lab, read_samples, undisturbed, verify
+from support.crash.killable_run import (
+    SIGKILLED,
+    Baseline,
+    KillableRun,
+    read_samples,
+    undisturbed,
+    verify,
+)
 from support.crash.streams_workload import REPLIES
 
 QUICK = ("chat", "whole")
@@ -20,7 +27,7 @@ CALLS = 4
 HELD_AFTER = 70
 
 
-class Paced(Lab):
+class Paced(KillableRun):
     """Each reply is held in its middle until its agent was told of it."""
 
     def __init__(self, folder: Path, name: str):
@@ -53,23 +60,23 @@ class Paced(Lab):
 
 
 @pytest.fixture(scope="module", params=AGENTS)
-def lab(request, tmp_path_factory):
-    with Paced(tmp_path_factory.mktemp(request.param), request.param) as lab:
-        yield lab
+def killable(request, tmp_path_factory):
+    with Paced(tmp_path_factory.mktemp(request.param), request.param) as killable:
+        yield killable
 
 
 @pytest.fixture(scope="module")
-def baseline(lab) -> Baseline:
-    found = undisturbed(lab)
-    told = Told(lab.folder / "undisturbed")
-    assert len(told.whole) == CALLS
-    assert bool(told.pieces) == streams(lab)
-    return found
+def baseline(killable) -> Baseline:
+    result = undisturbed(killable)
+    message = Told(killable.folder / "undisturbed")
+    assert len(message.whole) == CALLS
+    assert bool(message.pieces) == streams(killable)
+    return result
 
 
-def streams(lab: Lab) -> bool:
+def streams(killable: KillableRun) -> bool:
     """Whether its agent is told of its replies while they are sampled."""
-    return not lab.folder.name.startswith("whole")
+    return not killable.folder.name.startswith("whole")
 
 
 class Told:
@@ -92,41 +99,41 @@ class Told:
         assert len(self.whole) == CALLS
         for call, answers in self.whole.items():
             (answer,) = answers
-            for (_, asked), text in self.pieces.items():
-                assert asked != call or answer.startswith(text)
+            for (_, request), text in self.pieces.items():
+                assert request != call or answer.startswith(text)
 
     @property
     def cut(self) -> dict[int, str]:
         """The longest beginning that was told of each call whose end was not."""
-        found: dict[int, str] = {}
+        fields: dict[int, str] = {}
         for (_, call), text in self.pieces.items():
-            if call not in self.whole and len(text) > len(found.get(call, "")):
-                found[call] = text
-        return found
+            if call not in self.whole and len(text) > len(fields.get(call, "")):
+                fields[call] = text
+        return fields
 
 
-def assert_went_on(lab: Lab, drafted: dict[str, int], asked_before: int) -> None:
+def assert_went_on(killable: KillableRun, drafted: dict[str, int], asked_before: int) -> None:
     """The first request for each unfinished reply had all of its durable tokens in its prompt."""
-    calls = lab.engine.calls()
+    calls = killable.engine.calls()
     for path, tokens in drafted.items():
-        first = next(one for one in calls if one.id == path)
-        again = [one for one in calls[asked_before:] if one.id == path]
+        first = next(call for call in calls if call.id == path)
+        again = [call for call in calls[asked_before:] if call.id == path]
         if again:
             assert again[0].prompt_tokens == first.prompt_tokens + tokens
 
 
-def kill(lab: Lab, baseline: Baseline, plan: str) -> bool:
+def kill(killable: KillableRun, baseline: Baseline, plan: str) -> bool:
     """Kills the driver, and resumes; False when the run ended before."""
-    place = lab.fresh(plan.replace(":", "-"))
-    if (code := lab.drive(place, crash=plan)) == 0:
+    place = killable.fresh(plan.replace(":", "-"))
+    if (code := killable.drive(place, crash=plan)) == 0:
         return False
     assert code == SIGKILLED, plan
-    before, asked, told = lab.world(place), len(lab.engine.calls()), Told(place)
-    assert lab.drive(place) == 0, plan
-    verify(baseline, before, lab.world(place), place)
+    before, count, message = killable.world(place), len(killable.engine.calls()), Told(place)
+    assert killable.drive(place) == 0, plan
+    verify(baseline, before, killable.world(place), place)
     Told(place).check()
-    assert_went_on(lab, before.drafted, asked)
-    for call, text in told.cut.items():
+    assert_went_on(killable, before.drafted, count)
+    for call, text in message.cut.items():
         # What was told was durable. A token is a byte.
         durable = sum(n for path, n in before.drafted.items() if path.endswith(f"/{call}.0.0"))
         recorded = any(f"{call}.0.0" in steps for steps in before.steps.values())
@@ -134,30 +141,36 @@ def kill(lab: Lab, baseline: Baseline, plan: str) -> bool:
     return True
 
 
-def skip_unless_streamed(lab: Lab) -> None:
-    if not streams(lab):
+def skip_unless_streamed(killable: KillableRun) -> None:
+    if not streams(killable):
         pytest.skip("it is told nothing before the end")
 
 
 @pytest.mark.parametrize("times", [1, 2, 4])
-def test_a_driver_killed_after_it_has_told_some_of_a_reply_goes_on_with_it(lab, baseline, times):
-    skip_unless_streamed(lab)
-    assert kill(lab, baseline, f"gateway.delta:{times}")
+def test_a_driver_killed_after_it_has_told_some_of_a_reply_goes_on_with_it(
+    killable, baseline, times
+):
+    skip_unless_streamed(killable)
+    assert kill(killable, baseline, f"gateway.delta:{times}")
 
 
 @pytest.mark.parametrize("point", ["gateway.recorded", "gateway.sent"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_driver_killed_beside_the_end_of_a_stream_tells_it_again(lab, baseline, point, times):
-    skip_unless_streamed(lab)
-    assert kill(lab, baseline, f"{point}:{times}")
+def test_a_driver_killed_beside_the_end_of_a_stream_tells_it_again(
+    killable, baseline, point, times
+):
+    skip_unless_streamed(killable)
+    assert kill(killable, baseline, f"{point}:{times}")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(3))
-def test_a_driver_killed_at_a_draft_or_any_other_record_changes_nothing(lab, baseline, when, part):
+def test_a_driver_killed_at_a_draft_or_any_other_record_changes_nothing(
+    killable, baseline, when, part
+):
     boundary = max(1, round((part + 0.5) / 3 * baseline.records))
     # How many drafts there are is a matter of time: a run may have fewer than another.
-    while not kill(lab, baseline, f"{when}:{boundary}"):
+    while not kill(killable, baseline, f"{when}:{boundary}"):
         assert boundary > 1, f"{when}:{boundary} was not reached"
         boundary = max(1, boundary * 4 // 5)
 
@@ -165,20 +178,20 @@ def test_a_driver_killed_at_a_draft_or_any_other_record_changes_nothing(lab, bas
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("point", ["before", "after", "gateway.delta", "gateway.recorded"])
-def test_a_driver_killed_anywhere_in_its_streams_changes_nothing(lab, baseline, point):
+def test_a_driver_killed_anywhere_in_its_streams_changes_nothing(killable, baseline, point):
     if point.startswith("gateway"):
-        skip_unless_streamed(lab)
+        skip_unless_streamed(killable)
     times = 1
-    while kill(lab, baseline, f"{point}:{times}"):
+    while kill(killable, baseline, f"{point}:{times}"):
         times += 1
     assert times > CALLS
     print(f"{times - 1} kills at {point}")
 
 
-def drive_beside(lab: Lab, place: Path, beside) -> None:
+def drive_beside(killable: KillableRun, place: Path, beside) -> None:
     """Runs the driver to its end while `beside` happens."""
     codes: list[int] = []
-    driving = threading.Thread(target=lambda: codes.append(lab.drive(place, paced=False)))
+    driving = threading.Thread(target=lambda: codes.append(killable.drive(place, paced=False)))
     driving.start()
     try:
         beside()
@@ -200,51 +213,51 @@ def same_as(baseline: Baseline, place: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [0, 2])
-def test_an_engine_killed_while_a_reply_is_told_goes_on_with_it(lab, baseline, call):
-    place = lab.fresh(f"engine-{call}")
-    lab.engine.set_faults(Fault(FaultKind.HOLD, matching=f"/{call}.0.0", after=HELD_AFTER))
+def test_an_engine_killed_while_a_reply_is_told_goes_on_with_it(killable, baseline, call):
+    place = killable.fresh(f"engine-{call}")
+    killable.engine.set_faults(Fault(FaultKind.HOLD, matching=f"/{call}.0.0", after=HELD_AFTER))
     seen = {}
 
     def kill_engine() -> None:
-        wait_until(lambda: lab.engine.stats().held)
-        if streams(lab):
+        wait_until(lambda: killable.engine.stats().held)
+        if streams(killable):
             wait_until(lambda: call in Told(place).cut)
         seen["cut"] = Told(place).cut.get(call, "")
-        seen["prompt"] = lab.engine.calls()[-1].prompt_tokens
-        lab.engine.set_faults()
-        lab.engine.restart()
+        seen["prompt"] = killable.engine.calls()[-1].prompt_tokens
+        killable.engine.set_faults()
+        killable.engine.restart()
 
-    drive_beside(lab, place, kill_engine)
+    drive_beside(killable, place, kill_engine)
     same_as(baseline, place)
-    first, *rest = lab.engine.calls()
+    first, *rest = killable.engine.calls()
     # What was delivered is in the prompt of what samples the rest.
     assert first.prompt_tokens >= seen["prompt"] + len(seen["cut"].encode())
-    assert bool(seen["cut"]) == streams(lab)
+    assert bool(seen["cut"]) == streams(killable)
     assert len(rest) == CALLS - call - 1
     assert len((place / "effects.pids").read_text().split()) == 1
 
 
 @pytest.mark.parametrize("call", [0, 2])
 def test_a_reply_whose_agent_was_killed_while_it_was_told_is_sampled_once_and_told_again(
-    lab, baseline, call
+    killable, baseline, call
 ):
-    skip_unless_streamed(lab)
-    place = lab.fresh(f"agent-{call}")
+    skip_unless_streamed(killable)
+    place = killable.fresh(f"agent-{call}")
     flag = {"CRASH_AT": str(call), "CRASH_PHASE": "stream", "CRASH_ONCE": str(place / "flag")}
     (place / "effects.env").write_text(json.dumps(flag))
-    lab.engine.set_faults(Fault(FaultKind.HOLD, matching=f"/{call}.0.0", after=HELD_AFTER))
+    killable.engine.set_faults(Fault(FaultKind.HOLD, matching=f"/{call}.0.0", after=HELD_AFTER))
 
     def let_go() -> None:
         wait_until(lambda: os.path.exists(flag["CRASH_ONCE"]))
         # The reply outlives its agent: the next attempt waits for its end.
-        wait_until(lambda: lab.engine.stats().held)
-        lab.engine.release()
+        wait_until(lambda: killable.engine.stats().held)
+        killable.engine.release()
 
-    drive_beside(lab, place, let_go)
+    drive_beside(killable, place, let_go)
     same_as(baseline, place)
-    told = Told(place)
-    assert len({pid for pid, _ in told.pieces}) == 2
-    killed = next(iter(told.pieces))[0]
-    delivered, (whole,) = told.pieces[killed, call], told.whole[call]
+    message = Told(place)
+    assert len({pid for pid, _ in message.pieces}) == 2
+    killed = next(iter(message.pieces))[0]
+    delivered, (whole,) = message.pieces[killed, call], message.whole[call]
     assert 0 < len(delivered) < len(whole)
-    assert len(lab.engine.requests()) == CALLS
+    assert len(killable.engine.requests()) == CALLS

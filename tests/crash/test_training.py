@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.journal.damage.check import check
 from holdfast.records.exit_codes import Exit
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.crash.training import (
     HELD,
     STEPS,
@@ -351,8 +351,8 @@ def test_a_stop_with_care_says_how_to_go_on_and_changes_nothing(undisturbed, tmp
     training = Training(tmp_path)
     process = training.start()
     assert process.stdout is not None
-    for found in process.stdout:
-        if found.startswith(line):
+    for result in process.stdout:
+        if result.startswith(line):
             break
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()

@@ -20,9 +20,9 @@ ALL = TRAJECTORIES * CALLS
 
 
 def start(place: Path, engine: FakeEngine, tasks: Path, *, kill_at: int):
-    words = run_words(place, engine, tasks, "--keep-interrupted", rollout="waiting_calls.py")
+    arguments = run_words(place, engine, tasks, "--keep-interrupted", rollout="waiting_calls.py")
     env = {"HOLDFAST_EFFECTS": str(place), "KILL_AT": str(kill_at), "CALLS": str(CALLS)}
-    return holdfast(*words, env=env)
+    return holdfast(*arguments, env=env)
 
 
 def begun(place: Path) -> list[int]:
@@ -37,10 +37,10 @@ def interrupted(place: Path) -> int:
         try:
             run = await journal.find_run("crash")
             assert run is not None
-            found = [History(log).results async for _, log in journal.histories(run)]
+            items = [History(log).results async for _, log in journal.histories(run)]
         finally:
             await journal.close()
-        results = [result for one in found for result in one.values()]
+        results = [result for items in items for result in items.values()]
         assert len(results) == ALL
         return sum(result.error == INTERRUPTED_CALL for result in results)
 

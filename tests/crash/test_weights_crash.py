@@ -13,7 +13,7 @@ import pytest
 from holdfast.journal import open_journal
 from holdfast.records.samples.replica_weights import newest_by_replica
 from holdfast.weights.version import UNFINISHED
-from support.crash.lab import SIGKILLED
+from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 from support.paths import TESTS
 from support.weights.engines import SEED, Synced, engine, policy_of
@@ -90,5 +90,5 @@ def test_a_trainer_that_is_killed_in_an_update_mislabels_nothing(
             assert len(listed) == (2 if way == "adapter" else 1), "nothing is left behind"
 
     dialect = "sglang" if way == "sglang" else "vllm-scale-out"
-    with engine(dialect, **offers) as one, engine(dialect, **offers) as other:
-        asyncio.run(body([one.url, other.url]))
+    with engine(dialect, **offers) as first, engine(dialect, **offers) as other:
+        asyncio.run(body([first.url, other.url]))

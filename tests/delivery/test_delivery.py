@@ -232,7 +232,7 @@ def test_a_checkpoint_that_was_committed_needs_no_names(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "checkpoint", "told"),
+    ("held", "checkpoint", "message"),
     [
         (["task-5"], 1, "does not have 'task-5'"),
         (["nothing"], 1, "does not have 'nothing'"),
@@ -243,13 +243,13 @@ def test_a_checkpoint_that_was_committed_needs_no_names(journal: Path) -> None:
     ],
 )
 def test_what_is_no_list_of_groups_that_were_taken_was_not_trained(
-    journal: Path, held: list[str], checkpoint: int | None, told: str
+    journal: Path, held: list[str], checkpoint: int | None, message: str
 ) -> None:
     with holdfast.Delivery(journal, "run", groups=2) as delivery:
         delivery.take(2)
         before = delivery.ledger()
     with (
-        pytest.raises(UsageError, match=told),
+        pytest.raises(UsageError, match=message),
         holdfast.Delivery(journal, "run", groups=2, checkpoint=checkpoint, trained=held),
     ):
         pass
@@ -285,10 +285,23 @@ def test_each_of_several_who_ask_at_once_gets_a_step_of_its_own(journal: Path) -
             return await asyncio.gather(*(delivery.next_async() for _ in range(4)))
 
     *batches, end = asyncio.run(loop())
-    found = [(batch.step, tasks_of(batch)) for batch in batches if batch is not None]
-    assert [step for step, _ in found] == [1, 2, 3]
-    assert len({task for _, tasks in found for task in tasks}) == GROUPS
+    results = [(batch.step, tasks_of(batch)) for batch in batches if batch is not None]
+    assert [step for step, _ in results] == [1, 2, 3]
+    assert len({task for _, tasks in results for task in tasks}) == GROUPS
     assert end is None
+
+
+def test_one_that_was_closed_is_opened_again_on_another_loop(journal: Path) -> None:
+    delivery = holdfast.Delivery(journal, "run", groups=1)
+
+    async def two_at_once() -> list[list[str]]:
+        async with delivery:
+            batches = await asyncio.gather(delivery.next_async(), delivery.next_async())
+            return [tasks_of(batch) for batch in batches if batch is not None]
+
+    first = asyncio.run(two_at_once())
+    assert len(first) == 2
+    assert asyncio.run(two_at_once()) == first
 
 
 def test_each_of_several_threads_gets_steps_of_its_own(journal: Path) -> None:
@@ -299,8 +312,8 @@ def test_each_of_several_threads_gets_steps_of_its_own(journal: Path) -> None:
         holdfast.Delivery(journal, "run", groups=1) as delivery,
         ThreadPoolExecutor(4) as threads,
     ):
-        found = [*threads.map(consume, [delivery] * 4)]
-    assert sorted(task for tasks in found for task in tasks) == sorted(trained(journal))
+        results = [*threads.map(consume, [delivery] * 4)]
+    assert sorted(task for tasks in results for task in tasks) == sorted(trained(journal))
 
 
 def test_who_gives_up_waiting_takes_no_step_from_the_next_one(journal: Path) -> None:
@@ -373,11 +386,11 @@ def test_bad_input(journal: Path, tmp_path: Path) -> None:
             holdfast.Delivery(journal, run, groups=1).__enter__()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("words", [{"run": "\ud800"}, {"run": "run", "consumer": "\ud800"}])
-def test_names_are_of_whole_characters(journal: Path, words: dict[str, str]) -> None:
+@pytest.mark.parametrize("arguments", [{"run": "\ud800"}, {"run": "run", "consumer": "\ud800"}])
+def test_names_are_of_whole_characters(journal: Path, arguments: dict[str, str]) -> None:
     with (
         pytest.raises(UsageError, match="half of a character"),
-        holdfast.Delivery(journal, groups=1, **words),  # type: ignore[arg-type]
+        holdfast.Delivery(journal, groups=1, **arguments),  # type: ignore[arg-type]
     ):
         pass
     with holdfast.Delivery(journal, "run", groups=1) as delivery:
@@ -399,7 +412,7 @@ def test_after_its_block_it_says_that_it_is_used_in_one(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),
+    ("groups", "message"),
     [
         ("task-0", "a list of groups, or of their tasks, not 'task-0'"),
         ("", "a list of groups, or of their tasks, not ''"),
@@ -409,12 +422,14 @@ def test_after_its_block_it_says_that_it_is_used_in_one(journal: Path) -> None:
         (["\ud800"], "half of a character"),
     ],
 )
-def test_groups_are_named_by_their_tasks(journal: Path, groups: list[str], told: str) -> None:
+def test_groups_are_named_by_their_tasks(journal: Path, groups: list[str], message: str) -> None:
     with holdfast.Delivery(journal, "run", groups=2) as delivery:
         delivery.take(1)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             delivery.dismiss(groups, reason="too old")
-        with pytest.raises(UsageError, match=told if groups is not None else "take gave 1 group"):
+        with pytest.raises(
+            UsageError, match=message if groups is not None else "take gave 1 group"
+        ):
             delivery.commit(1, groups=groups)
         assert {entry.reason for entry in delivery.ledger()} == {"taken", "ready"}
 
@@ -459,10 +474,10 @@ def test_a_killed_loop_has_each_group_once(
 ) -> None:
     """The loop's checkpoint is a file with everything that it was trained on."""
     checkpoint = tmp_path / "checkpoint.json"
-    words = [sys.executable, str(PROGRAM), str(journal), str(checkpoint), way]
-    killed = subprocess.run(words, env=os.environ | {"HOLDFAST_CRASH": point}, check=False)
+    command = [sys.executable, str(PROGRAM), str(journal), str(checkpoint), way]
+    killed = subprocess.run(command, env=os.environ | {"HOLDFAST_CRASH": point}, check=False)
     assert killed.returncode == -signal.SIGKILL
-    subprocess.run(words, check=True)
+    subprocess.run(command, check=True)
     history = json.loads(checkpoint.read_text())["history"]
     assert sorted(history) == [f"task-{number}" for number in range(GROUPS)]
     assert {end for end, _ in trained(journal).values()} == {"trained"}

@@ -31,11 +31,11 @@ def test_it_is_an_import_error_and_ours() -> None:
 
 
 def test_another_version_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"msgspec": "9.9.9"}
-    monkeypatch.setattr(importlib.metadata, "version", found.__getitem__)
+    result = {"msgspec": "9.9.9"}
+    monkeypatch.setattr(importlib.metadata, "version", result.__getitem__)
     with pytest.warns(UserWarning, match=r"tested with msgspec 1\.16\.0, and 9\.9\.9"):
         require("msgspec", tested="1.16.0", module="holdfast.x", remedy="")
-    found["msgspec"] = "1.16.7"
+    result["msgspec"] = "1.16.7"
     require("msgspec", tested="1.16.0", module="holdfast.x", remedy="")
 
 

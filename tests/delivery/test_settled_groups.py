@@ -69,8 +69,8 @@ def test_what_ended_the_rollouts_ends_every_wait():
         journal, _, groups, waits = await waiting(check)
         errors.append(HoldfastError("the engine is gone"))
         journal.changes.notify()
-        for found in await asyncio.gather(*waits, return_exceptions=True):
-            assert found is errors[0]
+        for result in await asyncio.gather(*waits, return_exceptions=True):
+            assert result is errors[0]
         await groups.close()
 
     asyncio.run(main())

@@ -29,8 +29,8 @@ GOOD, BAD, LATE = TASKS
 
 @pytest.fixture(scope="module")
 def engine():
-    with FakeEngine(mean_length=3, dialect="sglang") as found:
-        yield found
+    with FakeEngine(mean_length=3, dialect="sglang") as result:
+        yield result
 
 
 def stream_of(
@@ -160,8 +160,10 @@ def test_steps_that_begin_at_once_share_one_engine(tmp_path, engine, monkeypatch
 
     async def main():
         async with opened(tmp_path, engine, 0) as stream:
-            found = await asyncio.gather(stream.roll_out(None, [GOOD]), stream.roll_out(1, [LATE]))
-            assert [len(group.samples) for (group,) in found] == [2, 2]
+            results = await asyncio.gather(
+                stream.roll_out(None, [GOOD]), stream.roll_out(1, [LATE])
+            )
+            assert [len(group.samples) for (group,) in results] == [2, 2]
             await stream.start()
 
     asyncio.run(main())

@@ -84,6 +84,8 @@ def test_nothing_is_logged_while_somebody_works_on_it(
         await wait.go_on()
         assert not warnings_of(caplog)
         await journal.leave(worker)
+        await wait.go_on()
+        assert not warnings_of(caplog), "it is looked at now and then"
         await clock.advance(LOOK_SECONDS)
         await wait.go_on()
         (line,) = warnings_of(caplog)

@@ -103,17 +103,17 @@ def test_a_start_that_gets_on_may_take_its_time_and_says_what_it_does(
     held = HeldStart(tmp_path, BUSY)
     monkeypatch.setenv("PYTHONPATH", held.environment["PYTHONPATH"])
     monkeypatch.setattr(child_process, "REPORT_SECONDS", 0.5)
-    said: list[str] = []
+    lines: list[str] = []
 
     def report(line: str) -> None:
-        said.append(line)
-        if len(said) == 10:  # Longer than it may do nothing.
+        lines.append(line)
+        if len(lines) == 10:  # Longer than it may do nothing.
             held.release()
 
     engine = EmbeddedEngine(idle_within=3.0, report=report)
     with pytest.raises(EngineDidNotStart, match="released"):
         engine.start()
-    assert "importing torch and transformers" in said[-1]
+    assert "importing torch and transformers" in lines[-1]
 
 
 def test_progress_is_written_before_the_address(folder: Path) -> None:

@@ -28,9 +28,9 @@ from support.embedded.processes import gone
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+def run(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "holdfast", "serve", *words],
+        [sys.executable, "-m", "holdfast", "serve", *command],
         capture_output=True, text=True, timeout=SECONDS, check=False, env=ONE_THREAD, **options,
     )  # fmt: skip
 
@@ -70,9 +70,9 @@ async def _stopped_in_flight(engine: EmbeddedEngine) -> tuple[Any, Any]:
 async def _sampled(url: str) -> int:
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
         text = await response.text()
-    found = re.search(r"^holdfast_generation_tokens_total\S* (\d+)", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    results = re.search(r"^holdfast_generation_tokens_total\S* (\d+)", text, re.MULTILINE)
+    assert results is not None
+    return int(results[1])
 
 
 async def _complete(url: str, **changes: Any) -> Any:
@@ -123,7 +123,7 @@ def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("command", "message"),
     [
         (["--model", "/nowhere"], "there is no folder /nowhere"),
         (["--port", "70000"], "not between 0 and 65535"),
@@ -132,10 +132,10 @@ def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
         (["--host", "0.0.0.0"], "--api-key-env"),
     ],
 )
-def test_a_bad_command_line_is_one_line_and_2(words: list[str], said: str) -> None:
-    done = run(*words)
+def test_a_bad_command_line_is_one_line_and_2(command: list[str], message: str) -> None:
+    done = run(*command)
     assert done.returncode == 2
-    assert said in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
@@ -143,8 +143,8 @@ def test_the_command_takes_the_same_words(monkeypatch: pytest.MonkeyPatch) -> No
     parser = argparse.ArgumentParser()
     add_serve(parser.add_subparsers(dest="command").add_parser("serve"))
     monkeypatch.setenv("A_KEY", "s3cret")
-    words = "serve --host 0.0.0.0 --model m --version v3 --threads 2 --api-key-env A_KEY"
-    assert arguments.settings(parser.parse_args(words.split())) == ServeSettings(
+    text = "serve --host 0.0.0.0 --model m --version v3 --threads 2 --api-key-env A_KEY"
+    assert arguments.settings(parser.parse_args(text.split())) == ServeSettings(
         host="0.0.0.0", model=Path("m"), version="v3", threads=2, api_key="s3cret"
     )
     with pytest.raises(UsageError, match="there is no folder /nowhere"):
@@ -196,13 +196,13 @@ def test_a_signal_ends_it(
         listening = asyncio.create_task(
             serving._listen(own_engine, settings, sock=sock, name="tiny")
         )
-        await until(lambda: "serving" in (said.append(capsys.readouterr().out) or "".join(said)))
+        await until(lambda: "serving" in (texts.append(capsys.readouterr().out) or "".join(texts)))
         os.kill(os.getpid(), number)
         await listening
 
-    said: list[str] = []
+    texts: list[str] = []
     asyncio.run(main())
-    assert "".join(said).startswith("serving tiny at http://127.0.0.1:")
+    assert "".join(texts).startswith("serving tiny at http://127.0.0.1:")
     assert not own_engine._thread.is_alive()
 
 

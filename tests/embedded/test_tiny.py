@@ -192,8 +192,10 @@ def test_tasks_come_from_their_seed_and_are_held_out_of_the_training_data():
     assert all(is_held_out(task["prompt"]) for task in first)
     stream = list(islice(conversations(5), 500))
     assert stream == list(islice(conversations(5), 500))
-    asked = {one["content"] for row in stream for one in row.messages if one["role"] == "user"}
-    assert not asked & {task["prompt"] for task in first}
+    contents = {
+        item["content"] for row in stream for item in row.messages if item["role"] == "user"
+    }
+    assert not contents & {task["prompt"] for task in first}
 
 
 def test_the_calculator_computes_and_refuses():
@@ -228,7 +230,7 @@ def test_only_a_well_formed_call_is_executed():
 def test_only_what_the_assistant_says_is_learned(tokenizer):
     batch = next(batches(SMALL._replace(batch=8), tokenizer))
     for row, labels in zip(batch.ids.tolist(), batch.labels.tolist(), strict=True):
-        learned = tokenizer.decode([one for one in labels if one != IGNORED])
+        learned = tokenizer.decode([label for label in labels if label != IGNORED])
         turns = tokenizer.decode(row).split("<|im_start|>assistant\n")[1:]
         assert learned == "".join(turn.split("<|im_end|>")[0] + "<|im_end|>" for turn in turns)
 
@@ -245,6 +247,6 @@ def test_the_script_gives_the_same_weights_and_the_same_tokenizer_again(tmp_path
 
 def test_at_temperature_1_it_is_right_about_half_of_the_time():
     model, tokenizer = load(FOLDER)
-    found = evaluate(model, tokenizer, count=60, temperature=1.0)
-    assert 0.2 < found.right < 0.75
-    assert found.well_formed >= 0.9
+    result = evaluate(model, tokenizer, count=60, temperature=1.0)
+    assert 0.2 < result.right < 0.75
+    assert result.well_formed >= 0.9

@@ -14,7 +14,7 @@ from holdfast.rollout.episodes.restore import EPISODE_OVER, MAX_REWINDS
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.replay.session import MAX_CRASHES
 from holdfast.rollout.threads import dedicated
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout import worlds
 from support.rollout.stage import Oracle, call
 from support.rollout.worlds import AsyncCounter, Counter, Fickle
@@ -31,18 +31,18 @@ def calls():
 # --- what a rollout may return
 
 
-@pytest.mark.parametrize("found", [(True, 1.0), (2**70, 1.0)])
-def test_turns_that_cannot_be_recorded_are_refused_in_words(found):
+@pytest.mark.parametrize("result", [(True, 1.0), (2**70, 1.0)])
+def test_turns_that_cannot_be_recorded_are_refused_in_words(result):
     async def solve(t):
         await t.generate()
-        return found if t.task.id == "bad" else 1.0
+        return result if t.task.id == "bad" else 1.0
 
-    yard = Yard("bad", "good")
-    yard.run(solve, max_retry=0)
-    assert yard.statuses() == {"bad/0": ("FAILED", True), "good/0": ("COMPLETED", True)}
-    failure = yard.history("bad/0").failures[0]
+    local = LocalRun("bad", "good")
+    local.run(solve, max_retry=0)
+    assert local.statuses() == {"bad/0": ("FAILED", True), "good/0": ("COMPLETED", True)}
+    failure = local.history("bad/0").failures[0]
     assert "a rollout returns None, its reward, or (turns_used, reward)" in failure.message
-    assert len(yard.rows(What.TRAJECTORIES)) == 2
+    assert len(local.rows(What.TRAJECTORIES)) == 2
 
 
 # --- cut-off steps, and closing
@@ -82,19 +82,19 @@ def test_after_a_step_was_cut_off_the_next_attempt_finds_the_recorded_world():
             await episode.step("100")
         return float(environment.number)
 
-    yard = Yard()
-    yard.run(solve)
-    history = yard.history()
+    local = LocalRun()
+    local.run(solve)
+    history = local.history()
     assert [failure.cause.value for failure in history.failures] == ["environment"]
     assert (history.status.name, history.reward) == ("COMPLETED", 6.0)
 
 
 def test_a_stop_while_one_environment_closes_closes_the_others_too(calls):
-    yard = Yard()
+    local = LocalRun()
 
     class SlowToClose(AsyncCounter):
         async def close(self):
-            yard.stop.request("enough")
+            local.stop.request("enough")
             await asyncio.sleep(0.1)
             calls.append("slow close")
 
@@ -103,7 +103,7 @@ def test_a_stop_while_one_environment_closes_closes_the_others_too(calls):
         await t.env(SlowToClose())
         await t.generate()
 
-    yard.run(solve, grace=0.01)
+    local.run(solve, grace=0.01)
     assert calls == ["reset", "reset", "slow close", "close"]
 
 
@@ -123,13 +123,15 @@ def test_an_environment_that_finds_no_thread_is_tried_again(monkeypatch):
     class Short(Counter):
         timeout = 5.0
 
-    yard = Yard(policy=Oracle(lambda request: "50"))
-    yard.run(EnvironmentRolloutProcessor(lambda task: Short()))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "50"))
+    local.run(EnvironmentRolloutProcessor(lambda task: Short()))
+    history = local.history()
     assert (history.status.name, history.reward) == ("COMPLETED", 100.0)
     (failure,) = history.failures
     assert "can't start new thread" in failure.message
-    assert [one.message for one in history.close_failures] == ["can't start new thread"]
+    assert [close_failure.message for close_failure in history.close_failures] == [
+        "can't start new thread"
+    ]
 
 
 # --- what kills the process, again and again
@@ -138,14 +140,14 @@ def test_an_environment_that_finds_no_thread_is_tried_again(monkeypatch):
 class Killer(AsyncCounter):
     """Whatever it does in `where` ends with the death of the process."""
 
-    def __init__(self, yard: Yard, where: str, level: str):
+    def __init__(self, local: LocalRun, where: str, level: str):
         super().__init__(level)
-        self.yard, self.where = yard, where
+        self.local, self.where = local, where
 
     async def _may_kill(self, where: str) -> None:
         if where == self.where:
             worlds.CALLS.append("killed")
-            self.yard.stop.request("killed")
+            self.local.stop.request("killed")
             await asyncio.Event().wait()
 
     async def reset(self, *, seed):
@@ -177,17 +179,17 @@ class Killer(AsyncCounter):
     ],
 )
 def test_an_environment_that_kills_the_process_every_time_is_given_up(where, level, calls):
-    yard = Yard(group=NO_REFILL)
+    local = LocalRun(group=NO_REFILL)
 
     async def solve(t):
-        episode = await t.env(Killer(yard, where, level))
+        episode = await t.env(Killer(local, where, level))
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
         await episode.step("1")
 
     for _ in range(MAX_CRASHES + 5):
-        yard.run(solve, grace=0, max_retry=0)
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert yard.history().failures[-1].cause == "environment"
+        local.run(solve, grace=0, max_retry=0)
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert local.history().failures[-1].cause == "environment"
     assert calls.count("killed") <= MAX_CRASHES + 2
 
 
@@ -201,7 +203,7 @@ def test_an_environment_is_not_blamed_for_resumes_that_end_while_the_policy_is_a
             return "1"
         if how == "the endpoint is down":
             return EndpointDown("down")
-        yard.stop.request("enough")
+        local.stop.request("enough")
         return await asyncio.Event().wait()
 
     async def solve(t):
@@ -210,22 +212,22 @@ def test_an_environment_is_not_blamed_for_resumes_that_end_while_the_policy_is_a
             await t.generate()
             await episode.step("1")
 
-    is_well, yard = False, Yard(policy=Oracle(answer), group=NO_REFILL)
+    is_well, local = False, LocalRun(policy=Oracle(answer), group=NO_REFILL)
     for _ in range(MAX_CRASHES + 3):
-        yard.run(solve, grace=0, max_retry=0)
+        local.run(solve, grace=0, max_retry=0)
     is_well = True
-    yard.run(solve, max_retry=0)
-    assert (yard.history().status.name, yard.history().reward) == ("COMPLETED", 2.0)
+    local.run(solve, max_retry=0)
+    assert (local.history().status.name, local.history().reward) == ("COMPLETED", 2.0)
 
 
 def test_a_retry_of_what_failed_gives_an_interrupted_call_new_chances():
-    yard, is_mended = Yard(group=NO_REFILL), False
+    local, is_mended = LocalRun(group=NO_REFILL), False
 
     @holdfast.tool(contract="idempotent")
     async def reach() -> str:
         """Reaches out."""
         if not is_mended:
-            yard.stop.request("killed")
+            local.stop.request("killed")
             await asyncio.Event().wait()
         return "ok"
 
@@ -233,13 +235,13 @@ def test_a_retry_of_what_failed_gives_an_interrupted_call_new_chances():
         return float((await t.tool(call("reach"), reach)).ok)
 
     for _ in range(MAX_CRASHES + 2):
-        yard.run(solve, grace=0, max_retry=0)
-    assert "the process died, or was stopped" in yard.history().failures[-1].message
+        local.run(solve, grace=0, max_retry=0)
+    assert "the process died, or was stopped" in local.history().failures[-1].message
     is_mended = True
-    yard.run(solve, max_retry=0)
-    assert yard.history().status.name == "FAILED"
-    yard.run(solve, max_retry=0, reopen_failed=True)
-    assert (yard.history().status.name, yard.history().reward) == ("COMPLETED", 1.0)
+    local.run(solve, max_retry=0)
+    assert local.history().status.name == "FAILED"
+    local.run(solve, max_retry=0, reopen_failed=True)
+    assert (local.history().status.name, local.history().reward) == ("COMPLETED", 1.0)
 
 
 def test_a_retry_of_what_failed_gives_an_environment_that_came_back_different_new_chances():
@@ -261,12 +263,12 @@ def test_a_retry_of_what_failed_gives_an_environment_that_came_back_different_ne
             await t.tool(call("breaks"), breaks)
         await t.generate()
 
-    yard = Yard(group=NO_REFILL)
-    yard.run(solve, max_retry=MAX_REWINDS + 1)
-    assert f"came back different {MAX_REWINDS + 1} times" in yard.history().failures[-1].message
+    local = LocalRun(group=NO_REFILL)
+    local.run(solve, max_retry=MAX_REWINDS + 1)
+    assert f"came back different {MAX_REWINDS + 1} times" in local.history().failures[-1].message
     make = Fixed
-    yard.run(solve, max_retry=0, reopen_failed=True)
-    assert (yard.history().status.name, yard.history().reward) == ("COMPLETED", 3.0)
+    local.run(solve, max_retry=0, reopen_failed=True)
+    assert (local.history().status.name, local.history().reward) == ("COMPLETED", 3.0)
 
 
 # --- ends of episodes
@@ -286,11 +288,11 @@ def test_a_call_that_waited_while_another_branch_ended_the_episode_is_told_no():
         await t.generate()
         assert (first.ok, second.ok) == (True, False)
 
-    yard = Yard()
-    yard.run(solve, max_retry=0)
-    history = yard.history()
+    local = LocalRun()
+    local.run(solve, max_retry=0)
+    history = local.history()
     assert (history.status.name, history.reward) == ("COMPLETED", 1.0)
-    assert [one.content for one in history.results.values()] == ["moved 1", EPISODE_OVER]
+    assert [result.content for result in history.results.values()] == ["moved 1", EPISODE_OVER]
 
 
 def test_finish_judges_what_was_reached_at_a_limit():
@@ -301,20 +303,20 @@ def test_finish_judges_what_was_reached_at_a_limit():
         return 2, 0.75
 
     adds = '<tool_call>{"name": "add", "arguments": {"amount": 3}}</tool_call>'
-    yard = Yard(policy=Oracle(lambda request: adds), seed=None)
-    yard.run(
+    local = LocalRun(policy=Oracle(lambda request: adds), seed=None)
+    local.run(
         AgentRolloutProcessor(environments=[lambda task: Counter()], max_turns=2, finish=finish)
     )
-    history = yard.history()
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_turns")
     assert history.reward == 0.75
     assert len(judged) == 1
 
 
 def test_a_player_who_is_cut_short_before_the_first_step_earned_nothing():
-    yard = Yard(policy=Oracle(lambda request: "far too many words"))
-    yard.run(EnvironmentRolloutProcessor(lambda task: Counter(), max_tokens=5))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "far too many words"))
+    local.run(EnvironmentRolloutProcessor(lambda task: Counter(), max_tokens=5))
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "token_budget")
     assert history.reward == 0.0
 
@@ -347,12 +349,12 @@ def test_a_tools_observation_that_was_added_again_is_exported(what):
         t.add(episode.observation)
         await t.generate(tools=episode.tools)
 
-    yard = Yard()
-    yard.run(solve, max_retry=0)
-    (row,) = yard.rows(what)
+    local = LocalRun()
+    local.run(solve, max_retry=0)
+    (row,) = local.rows(what)
     if what is not What.SAMPLES:
-        said = [(one["role"], one["content"]) for one in row["messages"]]
-        assert said[2:4] == [("tool", "moved"), ("user", "moved")]
+        messages = [(message["role"], message["content"]) for message in row["messages"]]
+        assert messages[2:4] == [("tool", "moved"), ("user", "moved")]
 
 
 def test_a_trajectory_whose_world_came_back_different_counts_as_disturbed():
@@ -373,11 +375,11 @@ def test_a_trajectory_whose_world_came_back_different_counts_as_disturbed():
         await episode.step("1")
         await t.generate()
         if Marked.made == 1:
-            yard.stop.request("killed")
+            local.stop.request("killed")
         await t.generate()
 
-    yard = Yard()
-    yard.run(solve)
-    yard.run(solve)
-    report = yard.report()
+    local = LocalRun()
+    local.run(solve)
+    local.run(solve)
+    report = local.report()
     assert (report.worlds_changed, report.clean.count, report.disturbed.count) == (1, 0, 1)

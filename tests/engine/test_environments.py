@@ -10,7 +10,7 @@ from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.episodes.environment import Observation
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.replay.run_context import OnDivergence
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout import worlds
 from support.rollout.stage import Oracle
 from support.rollout.worlds import Broken, Counter, Fickle
@@ -39,19 +39,19 @@ def playing(make, **options):
 
 
 def test_the_reward_is_the_sum_of_the_steps():
-    yard = Yard(policy=Oracle(lambda request: "25"))
-    yard.run(playing(Counter))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "25"))
+    local.run(playing(Counter))
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert history.reward == 25.0 * len(history.environment_steps)
-    (row,) = yard.rows(What.TRAJECTORIES)
+    (row,) = local.rows(What.TRAJECTORIES)
     assert [step["reward"] for step in row["environment_steps"]] == [25.0] * 4
 
 
 def test_a_limit_keeps_the_reward_so_far():
-    yard = Yard(policy=Oracle(lambda request: "1"))
-    yard.run(playing(Counter, max_turns=3))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "1"))
+    local.run(playing(Counter, max_turns=3))
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_turns")
     assert history.reward == 3.0
 
@@ -62,17 +62,17 @@ def test_an_environments_own_limit_is_a_truncation():
             seen = super().step(action)
             return Observation(seen.text, seen.reward, truncated=True)
 
-    yard = Yard(policy=Oracle(lambda request: "4"))
-    yard.run(playing(Short))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "4"))
+    local.run(playing(Short))
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "environment_limit")
     assert history.reward == 4.0
 
 
 def test_a_failed_attempt_goes_on_in_the_same_world(calls):
-    yard = Yard(policy=Oracle(Flaky(3)))
-    yard.run(playing(Counter, max_turns=4))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Flaky(3)))
+    local.run(playing(Counter, max_turns=4))
+    history = local.history()
     assert history.finished.reason == "max_turns"
     assert [step.action for step in history.environment_steps] == ["1"] * 4
     assert calls == [
@@ -82,15 +82,15 @@ def test_a_failed_attempt_goes_on_in_the_same_world(calls):
 
 
 def test_a_world_that_cannot_come_back_starts_the_trajectory_anew(calls):
-    yard = Yard(policy=Oracle(Flaky(3)))
-    yard.run(playing(lambda: Counter("restart"), max_turns=4))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Flaky(3)))
+    local.run(playing(lambda: Counter("restart"), max_turns=4))
+    history = local.history()
     assert history.finished.reason == "max_turns"
     (fork,) = history.forks
     assert "Counter cannot come back" in fork.reason
     assert history.spent == 1
     assert calls.count("step 1") == 2 + 4
-    assert len(yard.rows()) == 1
+    assert len(local.rows()) == 1
 
 
 def test_a_world_that_came_back_different_forks_where_it_differs():
@@ -111,9 +111,9 @@ def test_a_world_that_came_back_different_forks_where_it_differs():
                 return Observation("elsewhere", seen.reward)
             return seen
 
-    yard = Yard(policy=Oracle(Flaky(4)))
-    yard.run(playing(Changed, max_turns=5))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Flaky(4)))
+    local.run(playing(Changed, max_turns=5))
+    history = local.history()
     assert history.finished.reason == "max_turns"
     (fork,) = history.forks
     assert fork.reason == CAME_BACK_DIFFERENT
@@ -121,11 +121,11 @@ def test_a_world_that_came_back_different_forks_where_it_differs():
     assert fork.path == "4"
     assert [step.observation for step in history.environment_steps][1] == "elsewhere"
     assert len(history.failures) == 1
-    assert yard.report().worlds_changed == 1
+    assert local.report().worlds_changed == 1
 
 
 def test_a_world_that_never_comes_back_the_same_fails_in_the_end():
-    yard = Yard(policy=Oracle(lambda request: "1"))
+    local = LocalRun(policy=Oracle(lambda request: "1"))
 
     class Dropped(Fickle):
         drops = 0
@@ -136,16 +136,16 @@ def test_a_world_that_never_comes_back_the_same_fails_in_the_end():
                 raise ConnectionError("dropped")
             return seen
 
-    yard.run(playing(Dropped, max_turns=50), max_retry=3)
-    history = yard.history()
+    local.run(playing(Dropped, max_turns=50), max_retry=3)
+    history = local.history()
     assert history.status.name in ("FAILED", "TRUNCATED")
     assert len(history.failures) <= 8
 
 
 def test_a_mismatch_fails_the_trajectory_where_divergence_does():
-    yard = Yard(policy=Oracle(Flaky(3)))
-    yard.run(playing(Fickle, max_turns=5), on_divergence=OnDivergence.FAIL)
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Flaky(3)))
+    local.run(playing(Fickle, max_turns=5), on_divergence=OnDivergence.FAIL)
+    history = local.history()
     assert history.status.name == "FAILED"
     assert history.failures[-1].type == "Diverged"
     assert CAME_BACK_DIFFERENT in history.failures[-1].message
@@ -153,25 +153,25 @@ def test_a_mismatch_fails_the_trajectory_where_divergence_does():
 
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_a_broken_environment_fails_its_own_trajectory_only(where):
-    yard = Yard("good", "bad", policy=Oracle(lambda request: "50"))
+    local = LocalRun("good", "bad", policy=Oracle(lambda request: "50"))
     make = {"good": Counter, "bad": lambda: Broken(where)}
-    yard.run(EnvironmentRolloutProcessor(lambda task: make[task.id]()), max_retry=1)
-    assert yard.statuses() == {"good/0": ("COMPLETED", True), "bad/0": ("FAILED", True)}
-    failure = yard.history("bad/0").failures[0]
+    local.run(EnvironmentRolloutProcessor(lambda task: make[task.id]()), max_retry=1)
+    assert local.statuses() == {"good/0": ("COMPLETED", True), "bad/0": ("FAILED", True)}
+    failure = local.history("bad/0").failures[0]
     assert failure.cause == "environment"
     assert f"Broken.{where} broke: RuntimeError: a fault in {where}" in failure.message
 
 
 def test_an_environment_that_cannot_be_closed_costs_nothing():
-    yard = Yard(policy=Oracle(lambda request: "50"))
-    yard.run(playing(lambda: Broken("close")))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "50"))
+    local.run(playing(lambda: Broken("close")))
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert history.reward == 100.0
     assert [failure.message for failure in history.close_failures] == ["a fault in close"]
-    report = yard.report()
+    report = local.report()
     assert report.closes_failed == 1
-    assert [(one.phase, one.permanent) for one in report.causes] == [("close", 0)]
+    assert [(cause.phase, cause.permanent) for cause in report.causes] == [("close", 0)]
 
 
 def test_an_agent_calls_tools_until_it_stops():
@@ -179,9 +179,9 @@ def test_an_agent_calls_tools_until_it_stops():
         """Looks a word up."""
         return word.upper()
 
-    yard = Yard(policy=Oracle(lambda request: "done"))
-    yard.run(AgentRolloutProcessor([lookup], system_prompt="be brief", max_turns=3))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "done"))
+    local.run(AgentRolloutProcessor([lookup], system_prompt="be brief", max_turns=3))
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert len(history.generations) == 1
 
@@ -192,9 +192,9 @@ def test_what_finish_returns_is_the_reward():
         await episode.step("7")
         return 0.25
 
-    yard = Yard(policy=Oracle(lambda request: "done"))
-    yard.run(AgentRolloutProcessor(environments=[lambda task: Counter()], finish=finish))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: "done"))
+    local.run(AgentRolloutProcessor(environments=[lambda task: Counter()], finish=finish))
+    history = local.history()
     assert history.reward == 0.25
     assert [step.action for step in history.environment_steps] == ["7"]
 
@@ -204,35 +204,35 @@ def test_a_rollout_may_return_its_turns_and_its_reward():
         await t.generate()
         return 3, 0.5
 
-    yard = Yard()
-    yard.run(solve)
-    assert yard.history().reward == 0.5
-    assert yard.history().finished.turns_used == 3
+    local = LocalRun()
+    local.run(solve)
+    assert local.history().reward == 0.5
+    assert local.history().finished.turns_used == 3
 
 
-@pytest.mark.parametrize("found", ["won", (1, "x"), (-1, 0.5), (1, 2, 3)])
-def test_anything_else_is_refused_in_words(found):
+@pytest.mark.parametrize("result", ["won", (1, "x"), (-1, 0.5), (1, 2, 3)])
+def test_anything_else_is_refused_in_words(result):
     async def solve(t):
         await t.generate()
-        return found
+        return result
 
-    yard = Yard()
-    yard.run(solve, max_retry=0)
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(solve, max_retry=0)
+    (failure,) = local.history().failures
     assert "a rollout returns None, its reward, or (turns_used, reward)" in failure.message
 
 
 def test_a_stopped_run_closes_its_environments(calls):
-    yard = Yard(policy=Oracle(lambda request: "1"))
+    local = LocalRun(policy=Oracle(lambda request: "1"))
 
     class Stopping(Counter):
         def step(self, action):
-            yard.stop.request("enough")
+            local.stop.request("enough")
             return super().step(action)
 
-    yard.run(playing(Stopping, max_turns=3))
+    local.run(playing(Stopping, max_turns=3))
     assert calls == ["reset", "step 1", "close"]
-    assert yard.statuses()["a/0"] == ("RUNNING", False)
+    assert local.statuses()["a/0"] == ("RUNNING", False)
     asyncio.run(asyncio.sleep(0))
 
 
@@ -250,9 +250,9 @@ def call_add(amount: int) -> str:
 
 
 def test_what_a_tool_earns_is_kept_and_an_episode_that_is_over_ends_the_loop():
-    yard = Yard(policy=Oracle(lambda request: call_add(40)))
-    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: call_add(40)))
+    local.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert history.step_rewards == [40.0] * len(history.generations)
     assert history.reward == sum(history.step_rewards)
@@ -260,9 +260,9 @@ def test_what_a_tool_earns_is_kept_and_an_episode_that_is_over_ends_the_loop():
 
 
 def test_a_call_after_the_end_of_the_episode_is_told_no():
-    yard = Yard(policy=Oracle(lambda request: call_add(200) + call_add(1)))
-    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: call_add(200) + call_add(1)))
+    local.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = local.history()
     first, second = history.results.values()
     assert (first.done, first.reward) == (True, 200.0)
     assert second.content == "Nothing happened: the episode is over."
@@ -271,15 +271,15 @@ def test_a_call_after_the_end_of_the_episode_is_told_no():
 
 def test_what_tools_earned_is_the_same_after_a_failed_attempt():
     class Once:
-        asked = 0
+        body = 0
 
         def __call__(self, request):
-            Once.asked += 1
-            return EngineUnavailable("gone") if Once.asked == 2 else call_add(30)
+            Once.calls += 1
+            return EngineUnavailable("gone") if Once.calls == 2 else call_add(30)
 
-    yard = Yard(policy=Oracle(Once()))
-    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Once()))
+    local.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = local.history()
     assert len(history.failures) == 1
     assert not history.forks
     assert history.reward == 30.0 * len(history.generations)

@@ -11,7 +11,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 from holdfast.rollout.threads import contain
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import Oracle
 
 
@@ -32,9 +32,9 @@ def test_two_generations_at_once_on_one_conversation_are_refused():
             group.create_task(t.generate())
             group.create_task(t.generate())
 
-    yard = Yard("a", policy=SlowOracle())
-    yard.run(rollout)
-    report = yard.report()
+    local = LocalRun("a", policy=SlowOracle())
+    local.run(rollout)
+    report = local.report()
     assert report.by_status == {"FAILED": 1}
     assert "use t.branch" in report.causes[0].message
 
@@ -62,7 +62,7 @@ def test_what_a_scorer_sees_does_not_depend_on_which_branch_was_faster():
         return 1.0
 
     for delays in ((0, 0.05), (0.05, 0)):
-        Yard("a").run(rollout_with(delays), scorer)
+        LocalRun("a").run(rollout_with(delays), scorer)
     assert seen == [["0.0.0", "0.1.0"]] * 2
 
 
@@ -72,9 +72,9 @@ def test_a_sample_that_changes_its_task_changes_no_sibling_s():
         t.task.metadata["count"] = t.task.metadata.get("count", 0) + 1
         return float(t.task.metadata["count"])
 
-    yard = Yard("a", samples=4)
-    yard.run(rollout)
-    rewards = [row["reward"] for row in yard.rows(What.SAMPLES)]
+    local = LocalRun("a", samples=4)
+    local.run(rollout)
+    rewards = [row["reward"] for row in local.rows(What.SAMPLES)]
     assert rewards == [1.0] * 4
 
 
@@ -194,10 +194,10 @@ def test_a_processor_whose_clean_up_raises_takes_nothing_from_the_result():
         async def acleanup(self):
             raise KeyError("the browser was gone")
 
-    yard = Yard("a")
-    ending = yard.run(Untidy())
+    local = LocalRun("a")
+    ending = local.run(Untidy())
     assert "acleanup" in str(ending.fatal)
-    assert yard.report().by_status == {"COMPLETED": 1}
+    assert local.report().by_status == {"COMPLETED": 1}
 
 
 def test_idempotency_keys_differ_between_lives():
@@ -215,7 +215,7 @@ def test_idempotency_keys_differ_between_lives():
         if len(set(keys)) == 1:
             raise holdfast.EnvironmentBroken("the world is gone")
 
-    Yard("a").run(rollout, max_retry=0)
+    LocalRun("a").run(rollout, max_retry=0)
     assert len(set(keys)) == 2
 
 
@@ -237,5 +237,5 @@ def test_a_scorer_sees_the_main_conversation_whatever_its_branches_say_last():
         seen.append((view.reply, len(view.messages)))
         return 1.0
 
-    Yard("a", policy=Oracle(lambda request: f"said at {request.id}")).run(rollout, score)
+    LocalRun("a", policy=Oracle(lambda request: f"said at {request.id}")).run(rollout, score)
     assert seen == [("said at run/a/0/0", 2)]

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.engine.guards import loop_block
 from holdfast.evaluation import EvaluateResult, evaluation_test
 from holdfast.policy.rendering.renderer import ByteRenderer
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle
 
 TASKS = [{"id": name, "prompt": f"do {name}"} for name in "abc"]
@@ -28,7 +28,9 @@ def host() -> dict[str, object]:
     return {
         "clock": (loop.time.__func__, "time" in vars(loop)),
         "collector": (gc.get_threshold(), gc.isenabled(), gc.get_debug()),
-        "signals": {one: signal.getsignal(one) for one in signal.valid_signals()},
+        "signals": {
+            valid_signal: signal.getsignal(valid_signal) for valid_signal in signal.valid_signals()
+        },
         "wakeup": loop._csock.fileno(),
         "debug": (loop.get_debug(), loop.slow_callback_duration),
         "exception handler": loop.get_exception_handler(),
@@ -140,7 +142,7 @@ def test_code_that_blocks_a_loop_of_the_user_is_named_and_the_loop_keeps_its_clo
             time.sleep(0.2)
         read()
 
-    ending = asyncio.run(Yard("a").work(solve))
+    ending = asyncio.run(LocalRun("a").work(solve))
     assert "in solve" in ending.loop_blocks[0].where
     # Each reading of the loop's clock lies between two of the real one.
     (before, began, since), (until, ended, after) = readings

@@ -211,7 +211,7 @@ def test_samples_and_tasks_that_change_nothing_about_a_consumers_groups_are_said
     with pytest.raises(RunChanged) as refused:
         holdfast.run_sync(one_turn, **fewer)
     line = "consumer 'mine' has 2 groups of tasks that are removed: they stay in its ledger"
-    assert any(line in told for told in refused.value.differences)
+    assert any(line in difference for difference in refused.value.differences)
     assert caplog.messages == []
     holdfast.run_sync(one_turn, **fewer, accept_changes=True)
     assert caplog.messages == [f"run 'r': {line}"]

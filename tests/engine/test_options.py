@@ -22,11 +22,11 @@ OPTIONS = {
 }
 
 
-def values(*words: str) -> dict[str, object]:
+def values(*arguments: str) -> dict[str, object]:
     parser = argparse.ArgumentParser()
     for option in (*OPTIONS.values(), options.JOIN):
         option.add_to(parser)
-    return vars(parser.parse_args(words))
+    return vars(parser.parse_args(arguments))
 
 
 def test_a_command_without_options_has_the_settings_of_a_call_without_arguments():
@@ -34,9 +34,11 @@ def test_a_command_without_options_has_the_settings_of_a_call_without_arguments(
 
 
 def test_an_option_is_a_setting():
-    found = settings_of(values("--lease", "5", "--max-retry", "0", "--scorer-tries", "7", "--join"))
-    assert (found.lease_seconds, found.max_retry, found.join) == (5.0, 0, True)
-    assert found.scoring.tries == 7
+    settings = settings_of(
+        values("--lease", "5", "--max-retry", "0", "--scorer-tries", "7", "--join")
+    )
+    assert (settings.lease_seconds, settings.max_retry, settings.join) == (5.0, 0, True)
+    assert settings.scoring.tries == 7
 
 
 def test_defaults_are_those_of_the_values_that_options_fill():
@@ -62,9 +64,9 @@ def test_defaults_are_those_of_the_values_that_options_fill():
 
 
 def test_a_decorator_has_the_defaults_of_a_run():
-    found = inspect.signature(evaluation_test).parameters
-    assert found["max_concurrent_rollouts"].default == holdfast.Settings().concurrency
-    assert found["scorer_timeout"].default == holdfast.ScoringPolicy().timeout
+    parameters = inspect.signature(evaluation_test).parameters
+    assert parameters["max_concurrent_rollouts"].default == holdfast.Settings().concurrency
+    assert parameters["scorer_timeout"].default == holdfast.ScoringPolicy().timeout
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])

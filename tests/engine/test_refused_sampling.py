@@ -104,5 +104,8 @@ def test_an_engine_that_takes_it_is_asked_once_for_each_parameter() -> None:
 
     with FakeEngine() as engine:
         asyncio.run(main(engine.url, engine.model))
-        asked = [call.parameters for call in engine.calls()]
-    assert [("logit_bias" in each, "x" in each) for each in asked] == [(False, True), (True, False)]
+        requests = [call.parameters for call in engine.calls()]
+    assert [("logit_bias" in each, "x" in each) for each in requests] == [
+        (False, True),
+        (True, False),
+    ]

@@ -14,7 +14,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.failure import fold_traceback
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.rollout.replay.run_context import OnDivergence
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import Oracle
 
 
@@ -25,15 +25,15 @@ def test_a_setting_is_its_member_or_the_members_name():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "arguments"),
     [
         (lambda: GroupPolicy(shortfall="dropp"), "shortfall='dropp' is none of partial, drop"),
         (lambda: GroupPolicy(shortfall=None), "shortfall=None is none of"),
         (lambda: Settings(on_divergence="fial"), "on_divergence='fial' is none of fork, fail"),
     ],
 )
-def test_an_unknown_setting_is_refused_and_the_known_are_named(make, words):
-    with pytest.raises(UsageError, match=words):
+def test_an_unknown_setting_is_refused_and_the_known_are_named(make, arguments):
+    with pytest.raises(UsageError, match=arguments):
         make()
 
 
@@ -43,9 +43,9 @@ def test_a_group_that_is_short_is_dropped_when_the_policy_says_so_by_name():
         if t.key.sample == 0:
             raise ValueError("a bug")
 
-    yard = Yard(samples=2, group=GroupPolicy(refill=0, shortfall="drop"))
-    yard.run(solve, max_retry=0)
-    assert (yard.report().groups_kept, yard.report().groups_dropped) == (0, 1)
+    local = LocalRun(samples=2, group=GroupPolicy(refill=0, shortfall="drop"))
+    local.run(solve, max_retry=0)
+    assert (local.report().groups_kept, local.report().groups_dropped) == (0, 1)
 
 
 def test_a_run_without_tasks_is_refused():
@@ -70,10 +70,10 @@ def test_a_forgotten_await_is_no_outcome():
         t.generate()
         return 1.0
 
-    yard = Yard()
-    yard.run(solve)
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(solve)
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    (failure,) = local.history().failures
     assert failure.line == (
         "UsageError: t.generate() was called and never awaited: await t.generate(…)"
     )
@@ -83,9 +83,9 @@ def test_the_traceback_of_a_mistake_shows_the_users_lines_alone():
     async def solve(t):
         t.add(t.task.messages)
 
-    yard = Yard()
-    yard.run(solve)
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(solve)
+    (failure,) = local.history().failures
     lines = fold_traceback(failure.traceback).splitlines()
     files = [line for line in lines if line.startswith("  File ")]
     assert len(files) == 1
@@ -99,16 +99,20 @@ def test_the_traceback_of_a_bug_is_whole():
     async def solve(t):
         await t.value(lambda: 1 / 0)
 
-    yard = Yard()
-    yard.run(solve, max_retry=0)
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(solve, max_retry=0)
+    (failure,) = local.history().failures
     assert "rollout/context.py" in failure.traceback
 
 
 def test_one_of_a_thing_is_told_in_the_singular():
-    one = RunReport("r", trajectories=1, by_status={"COMPLETED": 1}, turns=1, groups=1, refills=1)
-    one.groups_kept = one.seams = one.retried_attempts = one.closes_failed = one.sampled_tokens = 1
-    assert as_text(one).splitlines() == [
+    report = RunReport(
+        "r", trajectories=1, by_status={"COMPLETED": 1}, turns=1, groups=1, refills=1
+    )
+    report.groups_kept = report.seams = report.retried_attempts = report.closes_failed = (
+        report.sampled_tokens
+    ) = 1
+    assert as_text(report).splitlines() == [
         "run r: 1 trajectory: 1 COMPLETED",
         "  1 turn, 1 sampled token; 1 of 1 group kept, 0 dropped",
         "  1 attempt retried, 1 refill, 1 reply gone on with, 1 environment not closed",

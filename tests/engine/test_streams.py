@@ -7,7 +7,7 @@ import pytest
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.message import user
 from holdfast.records.task import Task
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 def task(name: str) -> Task:
@@ -15,97 +15,97 @@ def task(name: str) -> Task:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def yard(request, tmp_path):
+def local(request, tmp_path):
     """With a run that has no tasks yet."""
     journal = None if request.param == "memory" else SqliteJournal(tmp_path / "journal.db")
-    yard = Yard(journal=journal, samples=2)
-    yield yard
-    asyncio.run(yard.journal.close())
+    local = LocalRun(journal=journal, samples=2)
+    yield local
+    asyncio.run(local.journal.close())
 
 
 async def solve(t) -> None:
     await turn(t)
 
 
-async def begun(yard: Yard, **settings):
+async def begun(local: LocalRun, **settings):
     """The run, and an engine that works on it."""
-    yard.tasks = []
-    await yard.journal.create_run(yard.spec, [], sealed=False)
-    run = await yard.journal.find_run("run")
-    working = asyncio.create_task(yard.work(solve, **settings))
+    local.tasks = []
+    await local.journal.create_run(local.spec, [], sealed=False)
+    run = await local.journal.find_run("run")
+    working = asyncio.create_task(local.work(solve, **settings))
     return run, working
 
 
-async def settled(yard: Yard, run, number: int) -> None:
-    while (await yard.journal.progress(run)).settled < number:
-        await yard.journal.changes.wait(yard.journal.changes.count, timeout=0.01)
+async def settled(local: LocalRun, run, number: int) -> None:
+    while (await local.journal.progress(run)).settled < number:
+        await local.journal.changes.wait(local.journal.changes.count, timeout=0.01)
 
 
 @pytest.mark.parametrize("join", [False, True])
-def test_the_engine_waits_for_tasks_until_the_run_is_sealed(yard, join):
+def test_the_engine_waits_for_tasks_until_the_run_is_sealed(local, join):
     async def body():
-        run, working = await begun(yard, join=join)
-        await yard.journal.admit(run, [task("a")])
-        await settled(yard, run, 2)
+        run, working = await begun(local, join=join)
+        await local.journal.admit(run, [task("a")])
+        await settled(local, run, 2)
         assert not working.done()
-        await yard.journal.admit(run, [task("b"), task("c")])
-        await settled(yard, run, 6)
-        await yard.journal.seal(run)
+        await local.journal.admit(run, [task("b"), task("c")])
+        await settled(local, run, 6)
+        await local.journal.seal(run)
         ending = await working
         assert (ending.stopped, ending.fatal) == ("", None)
 
     asyncio.run(body())
-    yard.assert_nothing_left()
-    assert set(yard.statuses()) == {f"{name}/{sample}" for name in "abc" for sample in (0, 1)}
-    assert {status for status, _ in yard.statuses().values()} == {"COMPLETED"}
+    local.assert_nothing_left()
+    assert set(local.statuses()) == {f"{name}/{sample}" for name in "abc" for sample in (0, 1)}
+    assert {status for status, _ in local.statuses().values()} == {"COMPLETED"}
 
 
-def test_what_is_admitted_right_before_the_seal_is_worked_on(yard):
+def test_what_is_admitted_right_before_the_seal_is_worked_on(local):
     async def body():
-        run, working = await begun(yard)
+        run, working = await begun(local)
         for number in range(20):
-            await yard.journal.admit(run, [task(f"t{number}")])
-        await yard.journal.seal(run)
+            await local.journal.admit(run, [task(f"t{number}")])
+        await local.journal.seal(run)
         await working
 
     asyncio.run(body())
-    assert len(yard.statuses()) == 40
-    assert all(is_settled for _, is_settled in yard.statuses().values())
+    assert len(local.statuses()) == 40
+    assert all(is_settled for _, is_settled in local.statuses().values())
 
 
-def test_a_stream_that_is_empty_and_sealed_ends_at_once(yard):
+def test_a_stream_that_is_empty_and_sealed_ends_at_once(local):
     async def body():
-        run, working = await begun(yard)
-        await yard.journal.seal(run)
+        run, working = await begun(local)
+        await local.journal.seal(run)
         assert (await working).stopped == ""
 
     asyncio.run(body())
 
 
-def test_an_engine_that_waits_for_tasks_can_be_stopped(yard):
+def test_an_engine_that_waits_for_tasks_can_be_stopped(local):
     async def body():
-        _, working = await begun(yard)
-        while yard.stop is None:
+        _, working = await begun(local)
+        while local.stop is None:
             await asyncio.sleep(0)
-        yard.stop.request("enough")
+        local.stop.request("enough")
         assert (await working).stopped == "enough"
 
     asyncio.run(body())
-    yard.assert_nothing_left()
+    local.assert_nothing_left()
 
 
 def test_tasks_of_another_process_are_noticed(tmp_path):
     """Its journal is another object: nobody tells this one."""
-    yard = Yard(journal=SqliteJournal(tmp_path / "journal.db"))
+    local = LocalRun(journal=SqliteJournal(tmp_path / "journal.db"))
 
     async def body():
-        run, working = await begun(yard, lease_seconds=0.3)
+        run, working = await begun(local, lease_seconds=0.3)
         other = SqliteJournal(tmp_path / "journal.db")
         await other.admit(run, [task("a")])
-        await settled(yard, run, 1)
+        await settled(local, run, 1)
         await other.seal(run)
         await working
         await other.close()
-        await yard.journal.close()
+        await local.journal.close()
 
     asyncio.run(body())

@@ -29,8 +29,8 @@ from support.paths import WIRE
 
 
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
+    return data
 
 
 def shape_of(kind: type[ResponseShape], *, usage_chunk: bool = False) -> ResponseShape:

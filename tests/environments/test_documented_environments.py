@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.environments import McpServer
 from holdfast.testing import FakeEngine
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.gym_games import last_seen
 from support.paths import DOCS
 from support.rollout.stage import Oracle
@@ -21,8 +21,8 @@ def example(page: str, marks: str) -> str:
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL
     )
-    (found,) = [block for block in blocks if marks in block]
-    return found
+    (result,) = [block for block in blocks if marks in block]
+    return result
 
 
 def names_of(*blocks: str) -> dict[str, object]:
@@ -34,9 +34,9 @@ def names_of(*blocks: str) -> dict[str, object]:
 
 def played(processor: object, answer: Callable[[str], str]) -> tuple[str, float]:
     """Plays with a policy that is shown the last message; its status and reward."""
-    yard = Yard(policy=Oracle(lambda request: answer(last_seen(request))))
-    yard.run(processor)
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: answer(last_seen(request))))
+    local.run(processor)
+    history = local.history()
     assert history.failures == []
     return history.status.name, history.finished.reward
 
@@ -55,11 +55,11 @@ def test_the_countdown_can_be_won_and_lost():
 def test_the_long_countdown_goes_on_from_its_snapshot():
     page = "environments.md"
     names = names_of(example(page, "class Countdown"), example(page, "class LongCountdown"))
-    one, two = names["LongCountdown"](), names["LongCountdown"]()
-    one.reset(seed=1)
-    one.step("2")
-    two.restore(one.snapshot())
-    assert one.step("3") == two.step("3")
+    first, two = names["LongCountdown"](), names["LongCountdown"]()
+    first.reset(seed=1)
+    first.step("2")
+    two.restore(first.snapshot())
+    assert first.step("3") == two.step("3")
 
 
 def call(name: str, number: int) -> str:
@@ -95,7 +95,7 @@ def test_the_notebook_server_keeps_notes(tmp_path):
         for wanted in (add.call(text="buy rope"), add.call(text="sell kelp"), show.call()):
             heard.append((await t.tool(wanted, *episode.tools)).content)
 
-    Yard().run(rollout)
+    LocalRun().run(rollout)
     assert heard == ["Keep notes.", "1 notes", "2 notes", "buy rope\nsell kelp"]
 
 
@@ -111,14 +111,14 @@ def test_the_fake_engine_says_what_its_templates_say(scripted):
         """Adds."""
         return a + b
 
-    said = []
+    messages = []
 
     async def solve(t) -> None:
         t.add("What is it?")
         first = await t.generate(tools=[add])
         await t.tools(first.tool_calls, add)
         second, third = await t.generate(tools=[add]), await t.generate(tools=[add])
-        said.append((t.messages[2].text, second.text, third.text))
+        messages.append((t.messages[2].text, second.text, third.text))
 
     async def run() -> None:
         policy = holdfast.EnginePolicy(scripted.url, scripted.model)
@@ -131,7 +131,7 @@ def test_the_fake_engine_says_what_its_templates_say(scripted):
             await policy.aclose()
 
     asyncio.run(run())
-    sums, seconds, thirds = zip(*said, strict=True)
+    sums, seconds, thirds = zip(*messages, strict=True)
     assert all(1 <= int(number) <= 100 for number in sums)
     assert len(set(sums)) > 1
     kinds = {re.sub(r"\d+", "{n}", text) for text in seconds}

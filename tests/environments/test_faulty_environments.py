@@ -10,7 +10,7 @@ import time
 import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.mcp_servers.keeping import stdio
 from support.exhaustive import points
 from support.rollout import worlds
@@ -106,10 +106,10 @@ def reply(request, flags) -> str:
 
 
 def children() -> set[str]:
-    found = subprocess.run(
+    process = subprocess.run(
         ["ps", "--ppid", str(os.getpid()), "-o", "pid=,stat=,args="], capture_output=True, text=True
     )
-    lines = [line.split(maxsplit=2) for line in found.stdout.splitlines()]
+    lines = [line.split(maxsplit=2) for line in process.stdout.splitlines()]
     return {args for _, stat, args in lines if "Z" not in stat and not args.startswith("ps ")}
 
 
@@ -118,28 +118,28 @@ def test_each_fault_costs_its_own_trajectories_only(tmp_path):
     kinds["fine"] += 200 - sum(kinds.values())
     names = [f"{kind}.{number}" for kind, total in kinds.items() for number in range(total)]
     before = children()
-    yard = Yard(*names, policy=Oracle(replies(tmp_path)))
-    yard.run(AllKinds(), max_retry=1, concurrency=40)
+    local = LocalRun(*names, policy=Oracle(replies(tmp_path)))
+    local.run(AllKinds(), max_retry=1, concurrency=40)
     assert len(names) == 200
-    found = yard.histories()
-    for name, history in found.items():
+    results = local.histories()
+    for name, history in results.items():
         kind = name.rpartition(".")[0]
         wanted = "COMPLETED" if kind in COMPLETE else "FAILED"
         assert history.status.name == wanted, (name, history.failures)
         if wanted == "FAILED":
-            assert {one.cause for one in history.failures} == {"environment"}, name
+            assert {failure.cause for failure in history.failures} == {"environment"}, name
             assert history.reward is None
-    flooded = found["floods.0/0"]
+    flooded = results["floods.0/0"]
     (result,) = flooded.results.values()
     assert len(result.content) < TEN_MEGABYTES // 50
     assert "left out" in result.content
-    (result,) = found["mumbles.0/0"].results.values()
+    (result,) = results["mumbles.0/0"].results.values()
     assert "kelp" in result.content
-    (result,) = found["shell.0/0"].results.values()
+    (result,) = results["shell.0/0"].results.values()
     assert "timed out" in result.content
-    assert found["world-close.0/0"].close_failures
-    (result,) = found["mcp.0/0"].results.values()
+    assert results["world-close.0/0"].close_failures
+    (result,) = results["mcp.0/0"].results.values()
     assert result.content == "survived"
-    assert len(found["mcp.0/0"].failures) == 1
-    left = {one for one in children() - before if "isolated_worker" not in one}
+    assert len(results["mcp.0/0"].failures) == 1
+    left = {text for text in children() - before if "isolated_worker" not in text}
     assert not left, "only idle workers are kept"

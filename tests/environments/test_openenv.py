@@ -12,10 +12,10 @@ import pytest
 from holdfast.records.errors import EnvironmentBroken, Rewound, ToolSaysNo, UsageError
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.processors.agent import EnvironmentRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.gym_games import Dropped, attempt, player
 from support.environments.openenv_games import SESSIONS, Host, Server, guesser
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_actions_and_observations_are_json_by_default(shared):
     first, seen = asyncio.run(scenario())
     assert first.text == '{"hint":"up to 99","tries":0}\n\nSay {"number": …}.'
     assert (first.reward, first.done) == (0.0, False), "no reward is none"
-    (hit,) = [one for one in seen if one.done]
+    (hit,) = [item for item in seen if item.done]
     assert (json.loads(hit.text)["hint"], hit.reward) == ("yes", 1.0)
-    assert {one.reward for one in seen if not one.done} == {0.0}
+    assert {item.reward for item in seen if not item.done} == {0.0}
 
 
 def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
@@ -77,11 +77,11 @@ def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
         )
 
     async def scenario(client):
-        one = environment(client)
-        texts = [(await one.reset(seed=7)).text, (await one.step("-5")).text]
+        item = environment(client)
+        texts = [(await item.reset(seed=7)).text, (await item.step("-5")).text]
         with pytest.raises(ToolSaysNo, match="unable to parse string as an integer"):
-            await one.step("many")
-        await one.close()
+            await item.step("many")
+        await item.close()
         return texts
 
     for client in (GuessClient, lambda base_url: GuessClient(base_url).sync()):
@@ -154,8 +154,8 @@ def test_a_full_server_is_waited_for(server):
         assert not waiting.done()
         await holders[0].close()
         seen = await waiting
-        for one in (*holders, late, impatient):
-            await one.close()
+        for item in (*holders, late, impatient):
+            await item.close()
         return seen.text
 
     assert json.loads(asyncio.run(scenario()))["tries"] == 0
@@ -175,22 +175,22 @@ def test_a_server_that_is_not_there_breaks_the_environment(server):
         asyncio.run(scenario())
 
 
-def played(url: str, policy, **options) -> Yard:
-    yard = Yard(policy=policy)
-    yard.run(EnvironmentRolloutProcessor(lambda task: openenv(url, **options)))
-    return yard
+def played(url: str, policy, **options) -> LocalRun:
+    local = LocalRun(policy=policy)
+    local.run(EnvironmentRolloutProcessor(lambda task: openenv(url, **options)))
+    return local
 
 
-def steps_of(yard: Yard) -> list[tuple[object, ...]]:
-    steps = yard.history().environment_steps
+def steps_of(local: LocalRun) -> list[tuple[object, ...]]:
+    steps = local.history().environment_steps
     return [(step.action, step.observation, step.reward, step.done) for step in steps]
 
 
 def test_an_episode_is_played_to_its_end(shared):
-    yard = played(shared.url, guesser())
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert yard.history().finished.reward == 1.0
-    assert len(steps_of(yard)) > 3
+    local = played(shared.url, guesser())
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert local.history().finished.reward == 1.0
+    assert len(steps_of(local)) > 3
 
 
 @pytest.mark.parametrize("recovery", ["replay", "restart"])
@@ -205,23 +205,23 @@ def test_a_server_that_is_killed_in_an_episode_comes_back(shared, server, recove
 
     undisturbed = played(shared.url, guesser(), recovery=recovery)
     policy = guesser(kill)
-    yard = played(server.url, policy, recovery=recovery)
+    local = played(server.url, policy, recovery=recovery)
     assert len(kills) == 1
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert steps_of(yard) == steps_of(undisturbed)
-    history = yard.history()
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert steps_of(local) == steps_of(undisturbed)
+    history = local.history()
     (failure,) = history.failures
     assert (failure.cause, "ConnectionClosed" in failure.message) == ("environment", True)
-    again = len(policy.asked) - len(undisturbed.policy.asked)
+    again = len(policy.request_ids) - len(undisturbed.policy.request_ids)
     assert (again, len(history.forks)) == ((0, 0) if recovery == "replay" else (3, 1))
 
 
 def test_without_a_state_it_is_only_reset(shared):
     async def scenario():
-        play = Play(guesser())
+        subject = TrajectoryUnderTest(guesser())
         stateless = openenv(shared.url, recovery="stateless")
         with pytest.raises(Dropped):
-            await attempt(play, player(lambda: stateless, dropped_after=2))
+            await attempt(subject, player(lambda: stateless, dropped_after=2))
         tries = []
 
         async def once_more(t):
@@ -233,7 +233,7 @@ def test_without_a_state_it_is_only_reset(shared):
                 t.add(seen)
                 tries.append(json.loads(seen.text)["tries"])
 
-        await attempt(play, once_more)
+        await attempt(subject, once_more)
         return tries
 
     assert asyncio.run(scenario()) == [1, 2, 1]
@@ -243,14 +243,14 @@ def test_a_server_that_ignores_its_seed_is_noticed(shared):
     def make():
         return openenv(shared.url, reset_with={"unseeded": True})
 
-    async def dropped() -> Play:
+    async def dropped() -> TrajectoryUnderTest:
         """A first guess may be right, and then there is nothing to come back to."""
         for _ in range(50):
-            play = Play(guesser())
+            subject = TrajectoryUnderTest(guesser())
             try:
-                await attempt(play, player(make, dropped_after=1))
+                await attempt(subject, player(make, dropped_after=1))
             except Dropped:
-                return play
+                return subject
         raise AssertionError("every first guess was right")
 
     async def scenario() -> str:
@@ -268,15 +268,15 @@ def test_a_server_that_ignores_its_seed_is_noticed(shared):
 def test_its_identity_is_not_its_address():
     from support.environments.openenv_client import GuessClient, typed
 
-    one, moved = openenv("http://a"), openenv("http://b")
-    assert one.identity == moved.identity
+    first, moved = openenv("http://a"), openenv("http://b")
+    assert first.identity == moved.identity
     others = [
         openenv("http://a", client=GuessClient),
         openenv("http://a", action=typed),
         openenv("http://a", instructions="x"),
         openenv("http://a", reset_with={"task": 3}),
     ]
-    assert len({one.identity, *(other.identity for other in others)}) == 5
+    assert len({first.identity, *(other.identity for other in others)}) == 5
 
 
 def test_what_it_cannot_do_is_refused():

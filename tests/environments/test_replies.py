@@ -55,10 +55,10 @@ def test_part_of_another_number_is_not_a_word(reply):
         replies.ActionNames(["0", "1", "2"]).read(reply)
 
 
-@pytest.mark.parametrize("words", [[], [""], ["left", "LEFT"], ["a  b", "a b"]])
-def test_words_that_cannot_be_told_apart_are_refused(words):
+@pytest.mark.parametrize("arguments", [[], [""], ["left", "LEFT"], ["a  b", "a b"]])
+def test_words_that_cannot_be_told_apart_are_refused(arguments):
     with pytest.raises(UsageError, match="words for actions"):
-        replies.ActionNames(words)
+        replies.ActionNames(arguments)
 
 
 def test_a_long_list_of_actions_is_shown_in_part():
@@ -84,7 +84,7 @@ def test_an_object_within_an_object_is_part_of_it():
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         ("nothing", "no JSON object"),
         ("[1, 2]", "no JSON object"),
@@ -92,8 +92,8 @@ def test_an_object_within_an_object_is_part_of_it():
         ('{"a": ' * 20_000, "no JSON object"),
     ],
 )
-def test_no_object_or_several_are_refused(reply, said):
-    with pytest.raises(ToolSaysNo, match=said):
+def test_no_object_or_several_are_refused(reply, message):
+    with pytest.raises(ToolSaysNo, match=message):
         replies.json_object(reply)
 
 

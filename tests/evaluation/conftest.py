@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.testing import FakeEngine
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +22,10 @@ def engine(shared_engine: FakeEngine) -> FakeEngine:
 
 
 @pytest.fixture
-def course(
+def project(
     pytester: pytest.Pytester, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> Course:
+) -> EvaluationProject:
     for name in ("HOLDFAST_POLICY", "HOLDFAST_API_KEY", "OPENAI_API_KEY", "FIREWORKS_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    return Course(pytester, engine)
+    return EvaluationProject(pytester, engine)

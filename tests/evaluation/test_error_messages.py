@@ -14,8 +14,8 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
-from support.engine.yard import Yard
-from support.evaluation.course import Course
+from support.engine.local_run import LocalRun
+from support.evaluation.evaluation_project import EvaluationProject
 from support.evaluation.gym_runs import yard_of
 
 FUNCTIONS = [
@@ -30,10 +30,12 @@ FUNCTIONS = [
 ]
 
 
-def test_rows_of_another_file_go_through_the_evaluations_own_adapter(course: Course) -> None:
+def test_rows_of_another_file_go_through_the_evaluations_own_adapter(
+    project: EvaluationProject,
+) -> None:
     lines = [json.dumps({"question": f"{n}?", "answer": n, "id": n}) for n in range(3)]
-    (course.folder / "other.jsonl").write_text("\n".join(lines))
-    course.write(
+    (project.folder / "other.jsonl").write_text("\n".join(lines))
+    project.write(
         """
         def adapter(records):
             return [{"prompt": one["question"], "ground_truth": one["answer"]} for one in records]
@@ -43,12 +45,12 @@ def test_rows_of_another_file_go_through_the_evaluations_own_adapter(course: Cou
             return float(row.ground_truth)
         """
     )
-    course.run("--ep-jsonl-path", "other.jsonl").assert_outcomes(passed=1)
-    assert (course.only()["rows"], course.only()["agg_score"]) == (2, 0.5)
+    project.run("--ep-jsonl-path", "other.jsonl").assert_outcomes(passed=1)
+    assert (project.only()["rows"], project.only()["agg_score"]) == (2, 0.5)
 
 
-def test_a_test_stands_where_it_is_written(course: Course) -> None:
-    file = course.write(
+def test_a_test_stands_where_it_is_written(project: EvaluationProject) -> None:
+    file = project.write(
         """
         @pytest.mark.skip(reason="only looked at")
         @evaluation_test(dataset=ROWS)
@@ -57,24 +59,24 @@ def test_a_test_stands_where_it_is_written(course: Course) -> None:
         """
     )
     line = file.read_text().splitlines().index("def test_it(row):") + 1
-    result = course.run("-rs")
+    result = project.run("-rs")
     result.assert_outcomes(skipped=1)
-    told = next(one for one in result.outlines if one.startswith("SKIPPED"))
-    where, _, _ = told.removeprefix("SKIPPED [1] ").partition(": ")
+    outlines = next(outline for outline in result.outlines if outline.startswith("SKIPPED"))
+    where, _, _ = outlines.removeprefix("SKIPPED [1] ").partition(": ")
     name, _, number = where.partition(":")
     assert name == "test_it.py"
     assert line - 3 <= int(number) <= line
 
 
-def test_a_provider_that_nobody_knows_is_told_by_its_name(course: Course) -> None:
-    course.write(
+def test_a_provider_that_nobody_knows_is_told_by_its_name(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, completion_params={"model": "acme/m-1"})
         def test_it(row):
             return 1.0
         """
     )
-    result = course.run(policy=False)
+    result = project.run(policy=False)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*no engine is named for model 'acme/m-1', and 'acme' is no*"])
     assert "torch" not in result.stdout.str()
@@ -98,15 +100,15 @@ def test_functions_from_before_there_were_tools_are_tool_calls() -> None:
     row = EvaluationRow.model_validate({"messages": FUNCTIONS})
     task = task_of(row)
     _, called, answered, _ = task.messages
-    assert [one.name for one in called.tool_calls] == ["look"]
+    assert [tool_call.name for tool_call in called.tool_calls] == ["look"]
     assert (answered.role, answered.tool_call_id) == (Role.TOOL, called.tool_calls[0].id)
-    back = [one.model_dump(exclude_unset=True) for one in row_from(task).messages]
+    back = [message.model_dump(exclude_unset=True) for message in row_from(task).messages]
     assert back == FUNCTIONS, "the row is what it was"
 
 
-def test_a_data_set_with_functions_is_rolled_out(course: Course) -> None:
-    (course.folder / "rows.jsonl").write_text(json.dumps({"messages": FUNCTIONS}))
-    course.write(
+def test_a_data_set_with_functions_is_rolled_out(project: EvaluationProject) -> None:
+    (project.folder / "rows.jsonl").write_text(json.dumps({"messages": FUNCTIONS}))
+    project.write(
         """
         @evaluation_test(dataset="rows.jsonl")
         def test_it(row):
@@ -117,7 +119,7 @@ def test_a_data_set_with_functions_is_rolled_out(course: Course) -> None:
             return 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
+    project.run().assert_outcomes(passed=1)
 
 
 # --- MCP
@@ -137,8 +139,8 @@ def test_another_version_of_the_mcp_package_is_no_broken_server(
 def test_a_gym_that_cannot_be_run_is_tried_once(tmp_path: Path) -> None:
     script = tmp_path / "gym.py"
     script.write_text("from mcp import no_such_name_in_this_version\n")
-    yard: Yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(script))
-    (failure,) = yard.history().failures
+    local: LocalRun = yard_of()
+    local.run(MCPGymRolloutProcessor(script))
+    (failure,) = local.history().failures
     assert failure.type == "UsageError"
     assert "no_such_name_in_this_version" in failure.message

@@ -28,7 +28,7 @@ from holdfast.evaluation.exceptions import (
 from holdfast.records.errors import Cause, UsageError
 from holdfast.records.failure import classify
 from holdfast.records.sampling import json_of
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 LOGGER = """
 from holdfast.evaluation import DatasetLogger
@@ -59,12 +59,16 @@ def test_what_was_logged():
     [("pointwise", "row", "0.5"), ("all", "rows", "[0.5] * len(rows)")],
 )
 def test_a_logger_is_given_every_row_that_was_judged(
-    course: Course, monkeypatch: pytest.MonkeyPatch, mode: str, argument: str, judged: str
+    project: EvaluationProject,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    argument: str,
+    judged: str,
 ) -> None:
     monkeypatch.setenv("EP_INVOCATION_ID", "tuesday")
     code = LOGGER.replace("MODE", repr(mode)).replace("ROWS_OR_ROW", argument)
-    course.write(code.replace("JUDGED", judged))
-    course.run().assert_outcomes(passed=2)
+    project.write(code.replace("JUDGED", judged))
+    project.run().assert_outcomes(passed=2)
 
 
 def test_the_default_logger_keeps_rows_in_the_journal(tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ def test_the_default_logger_keeps_rows_in_the_journal(tmp_path: Path) -> None:
     row.evaluation_result = EvaluateResult(score=0.25)
     logger.log(row)
     (kept,) = logger.read("mine")
-    assert [one.content for one in kept.messages] == ["hi", "hello"]
+    assert [message.content for message in kept.messages] == ["hi", "hello"]
     assert kept.evaluation_result is not None
     assert kept.evaluation_result.score == 0.25
     assert logger.read("another") == []
@@ -94,11 +98,11 @@ def test_parameters_are_where_trainers_look_for_them() -> None:
     def test_it(row):
         return 1.0
 
-    told = test_it.__ep_params__
-    assert isinstance(told, EPParameters)
-    assert (told.num_runs, told.rollout_processor) == (3, processor)
-    assert told.completion_params == [{"model": "m"}]
-    assert told.steps == 30
+    message = test_it.__ep_params__
+    assert isinstance(message, EPParameters)
+    assert (message.num_runs, message.rollout_processor) == (3, processor)
+    assert message.completion_params == [{"model": "m"}]
+    assert message.steps == 30
 
 
 def test_which_errors_are_worth_another_try() -> None:
@@ -111,12 +115,12 @@ def test_which_errors_are_worth_another_try() -> None:
 
 def test_a_schema_that_stands_beside_json_object_is_one() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    asked = json_of({"type": "json_object", "schema": schema})
-    assert json.loads(str(asked)) == schema
+    body = json_of({"type": "json_object", "schema": schema})
+    assert json.loads(str(body)) == schema
 
 
-def test_single_turns_are_sampled_as_the_processors_kwargs_say(course: Course) -> None:
-    course.write(
+def test_single_turns_are_sampled_as_the_processors_kwargs_say(project: EvaluationProject) -> None:
+    project.write(
         """
         from holdfast.evaluation import SingleTurnRolloutProcessor
 
@@ -130,7 +134,7 @@ def test_single_turns_are_sampled_as_the_processors_kwargs_say(course: Course) -
             return 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
+    project.run().assert_outcomes(passed=1)
     with pytest.raises(UsageError, match="'model' belongs in the evaluation"):
         SingleTurnRolloutProcessor(completion_params={"model": "another"})
 
@@ -160,8 +164,8 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def rows_of(source: str) -> list[EvaluationRow]:
-    (found,) = datasets_of(input_dataset=source)
-    return asyncio.run(found.rows())
+    (result,) = datasets_of(input_dataset=source)
+    return asyncio.run(result.rows())
 
 
 def test_a_data_set_behind_an_address_is_fetched(address: str) -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import FakeEngine
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import SUPPORT
 
 HERE = SUPPORT / "evaluation"
 
 
 @pytest.fixture
-def files(course: Course) -> Path:
-    """The course's folder, with the files that the tests name."""
-    folder = course.folder
+def files(project: EvaluationProject) -> Path:
+    """The project's folder, with the files that the tests name."""
+    folder = project.folder
     questions = [{"question": f"What is {n}?", "answer": 7} for n in range(3)]
     games = [
         {
@@ -39,56 +39,60 @@ def files(course: Course) -> Path:
 
 
 @contextmanager
-def answering(course: Course, *replies: str) -> Iterator[None]:
+def answering(project: EvaluationProject, *replies: str) -> Iterator[None]:
     with FakeEngine(replies=replies) as engine:
-        course.engine = engine
+        project.engine = engine
         yield
 
 
-def ported(course: Course, name: str) -> pytest.RunResult:
+def ported(project: EvaluationProject, name: str) -> pytest.RunResult:
     """Under a name that the suite itself does not collect."""
-    shutil.copy(HERE / "ported" / f"{name}.py", course.folder / f"test_{name}.py")
-    return course.run(f"test_{name}.py")
+    shutil.copy(HERE / "ported" / f"{name}.py", project.folder / f"test_{name}.py")
+    return project.run(f"test_{name}.py")
 
 
 def call(name: str, **arguments: object) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def test_single_turn_math_in_two_settings(course: Course, files: Path) -> None:
-    with answering(course, "So it is \\boxed{7}."):
-        ported(course, "single_turn").assert_outcomes(passed=2)
-    assert [one["runs"][0]["agg_score"] for one in course.outcomes()] == [1.0, 1.0]
-    assert [one["runs"][0]["rows"] for one in course.outcomes()] == [6, 6], "three rows, two runs"
+def test_single_turn_math_in_two_settings(project: EvaluationProject, files: Path) -> None:
+    with answering(project, "So it is \\boxed{7}."):
+        ported(project, "single_turn").assert_outcomes(passed=2)
+    assert [outcome["runs"][0]["agg_score"] for outcome in project.outcomes()] == [1.0, 1.0]
+    assert [outcome["runs"][0]["rows"] for outcome in project.outcomes()] == [6, 6], (
+        "three rows, two runs"
+    )
 
 
-def test_scores_that_are_not_valid_are_in_no_mean(course: Course, files: Path) -> None:
-    with answering(course, "Nobody knows."):
-        ported(course, "single_turn").assert_outcomes(failed=2)
+def test_scores_that_are_not_valid_are_in_no_mean(project: EvaluationProject, files: Path) -> None:
+    with answering(project, "Nobody knows."):
+        ported(project, "single_turn").assert_outcomes(failed=2)
 
 
-def test_messages_recorded_rows_and_all_at_once(course: Course, files: Path) -> None:
-    with answering(course, "Paris, or Lima."):
-        ported(course, "messages").assert_outcomes(passed=3)
-    scores = sorted(one["runs"][0]["agg_score"] for one in course.outcomes())
+def test_messages_recorded_rows_and_all_at_once(project: EvaluationProject, files: Path) -> None:
+    with answering(project, "Paris, or Lima."):
+        ported(project, "messages").assert_outcomes(passed=3)
+    scores = sorted(outcome["runs"][0]["agg_score"] for outcome in project.outcomes())
     assert scores == [pytest.approx(1 / 3), 1.0, 1.0]
 
 
-def test_settings_that_are_judged_against_each_other(course: Course, files: Path) -> None:
-    ported(course, "groupwise").assert_outcomes(passed=1)
-    (outcome,) = course.outcomes()
+def test_settings_that_are_judged_against_each_other(
+    project: EvaluationProject, files: Path
+) -> None:
+    ported(project, "groupwise").assert_outcomes(passed=1)
+    (outcome,) = project.outcomes()
     assert len(outcome["runs"]) == 3
     assert sum(run["agg_score"] for run in outcome["runs"]) == pytest.approx(1.5)
 
 
-def test_an_agent_with_the_tools_of_an_mcp_server(course: Course, files: Path) -> None:
-    with answering(course, f"@0 {call('add', a=2, b=3)}", "@1 It is 5."):
-        ported(course, "agent_mcp").assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+def test_an_agent_with_the_tools_of_an_mcp_server(project: EvaluationProject, files: Path) -> None:
+    with answering(project, f"@0 {call('add', a=2, b=3)}", "@1 It is 5."):
+        ported(project, "agent_mcp").assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
 
 
-def test_episodes_of_a_gym(course: Course, files: Path) -> None:
+def test_episodes_of_a_gym(project: EvaluationProject, files: Path) -> None:
     replies = [f"@{turn} {call('say', number=turn + 1)}" for turn in range(3)]
-    with answering(course, *replies):
-        ported(course, "gym").assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 0.75
+    with answering(project, *replies):
+        ported(project, "gym").assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 0.75

@@ -13,6 +13,6 @@ def browsers(tmp_path, monkeypatch) -> Iterator[Browsers]:
     # A driver that is killed leaves its profile. The path is short: Chromium has sockets in there.
     with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as short:
         monkeypatch.setenv("TMPDIR", short)
-        found = Browsers(tmp_path)
-        monkeypatch.setattr(drawings, "CHROMIUM", str(found.script))
-        yield found
+        result = Browsers(tmp_path)
+        monkeypatch.setattr(drawings, "CHROMIUM", str(result.script))
+        yield result

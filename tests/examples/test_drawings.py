@@ -81,12 +81,12 @@ def test_a_run_that_is_resumed_renders_nothing_again(browsers):
 
 def test_a_browser_that_is_killed_is_started_again_once_for_all_rows(browsers):
     studio = Studio(*[CIRCLE, SMALLER, GREEN] * 4)
-    answer, asked = studio.policy.answer, 0
+    answer, body = studio.policy.answer, 0
 
     async def answers(request):
-        nonlocal asked
-        asked += 1
-        if asked == 7:
+        nonlocal body
+        body += 1
+        if body == 7:
             browsers.kill()  # Six rows render, or are about to.
         return answer(request)
 

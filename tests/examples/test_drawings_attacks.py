@@ -54,12 +54,12 @@ def hostile(url: str) -> dict[str, str]:
         "moving": '<rect width="100" height="100" fill="lime"><animate attributeName="fill" '
         'values="lime;aqua" dur="1ms" repeatCount="indefinite"/></rect>',
     }
-    found = {name: f"{HEAD}{body}</svg>" for name, body in bodies.items()}
-    found["huge"] = found["image"].replace("<svg", '<svg width="1000000" height="1000000"')
-    found["long"] = f"{HEAD}{GREEN * 2000}</svg>"
-    found["deep"] = f"{HEAD}{'<g>' * 9000}{'</g>' * 9000}</svg>"
-    found["endless"] = ENDLESS
-    return found
+    result = {name: f"{HEAD}{body}</svg>" for name, body in bodies.items()}
+    result["huge"] = result["image"].replace("<svg", '<svg width="1000000" height="1000000"')
+    result["long"] = f"{HEAD}{GREEN * 2000}</svg>"
+    result["deep"] = f"{HEAD}{'<g>' * 9000}{'</g>' * 9000}</svg>"
+    result["endless"] = ENDLESS
+    return result
 
 
 @asynccontextmanager
@@ -138,26 +138,35 @@ def test_entities_that_multiply_are_not_drawn(browsers):
 # --- the command line
 
 
-def command(place: Path, *words: str) -> list[str]:
+def command(place: Path, *arguments: str) -> list[str]:
     return [
         *(sys.executable, "-m", "holdfast", "run", str(EXAMPLES / "drawings.py"), "--run", "r"),
         *("--tasks", str(EXAMPLES / "drawings.jsonl"), "--journal", str(place / "journal.db")),
-        *("--seed", "1", "--concurrency", "2", "--max-tokens", "200", *words),
+        *("--seed", "1", "--concurrency", "2", "--max-tokens", "200", *arguments),
     ]
 
 
 def exported(place) -> bytes:
     out = place / "samples.jsonl"
     out.unlink(missing_ok=True)
-    words = ["export", "r", "--what", "samples", "--out", out, "--journal", place / "journal.db"]
-    subprocess.run([sys.executable, "-m", "holdfast", *words], check=True, capture_output=True)
+    arguments = [
+        "export",
+        "r",
+        "--what",
+        "samples",
+        "--out",
+        out,
+        "--journal",
+        place / "journal.db",
+    ]
+    subprocess.run([sys.executable, "-m", "holdfast", *arguments], check=True, capture_output=True)
     return out.read_bytes()
 
 
 @pytest.fixture
 def engine():
-    with FakeEngine(replies=[CIRCLE, SMALLER, f"{HEAD}{GREEN}</svg>"]) as found:
-        yield found
+    with FakeEngine(replies=[CIRCLE, SMALLER, f"{HEAD}{GREEN}</svg>"]) as result:
+        yield result
 
 
 HELD = [Fault(FaultKind.HOLD, matching=f"/{name}/") for name in ("house", "sun", "target")]
@@ -166,9 +175,9 @@ HELD = [Fault(FaultKind.HOLD, matching=f"/{name}/") for name in ("house", "sun",
 
 def test_a_driver_that_is_killed_leaves_no_browser_and_its_run_goes_on(browsers, engine, tmp_path):
     environment = os.environ | {"CHROMIUM": str(browsers.script)}
-    words = command(tmp_path, "--policy", engine.url)
+    arguments = command(tmp_path, "--policy", engine.url)
     engine.set_faults(*HELD)
-    driver = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+    driver = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: engine.stats().held == 2, seconds=120)
         assert browsers.processes()
@@ -178,7 +187,7 @@ def test_a_driver_that_is_killed_leaves_no_browser_and_its_run_goes_on(browsers,
         driver.wait()
     wait_until(lambda: not browsers.processes() and not os.path.exists(f"/proc/{helper}"))
     engine.set_faults()
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "6 COMPLETED" in done.stdout
     assert len(browsers.pids) == 2
@@ -189,16 +198,16 @@ def test_a_driver_that_is_killed_leaves_no_browser_and_its_run_goes_on(browsers,
 def test_ctrl_c_stops_the_run_and_closes_the_browser(browsers, engine, tmp_path):
     """It is sent to everything that the terminal has started, the browser's driver too."""
     environment = os.environ | {"CHROMIUM": str(browsers.script)}
-    words = command(tmp_path, "--policy", engine.url, "--grace", "1")
+    arguments = command(tmp_path, "--policy", engine.url, "--grace", "1")
     engine.set_faults(*HELD)
     driver = subprocess.Popen(
-        words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_until(lambda: engine.stats().held == 2, seconds=120)
     os.killpg(driver.pid, signal.SIGINT)
-    _, said = driver.communicate(timeout=120)
-    assert driver.returncode not in (0, -signal.SIGINT), said
-    assert "Error" not in said
+    _, message = driver.communicate(timeout=120)
+    assert driver.returncode not in (0, -signal.SIGINT), message
+    assert "Error" not in message
     assert not processes(lambda parent, group: group == driver.pid)
     assert len(browsers.pids) == 1
     browsers.assert_gone()

@@ -44,8 +44,8 @@ def test_it_runs_with_the_embedded_engine_and_gives_training_data(name, tmp_path
     )  # fmt: skip
     samples = exported("samples", tmp_path)
     assert len(samples) == 6
-    assert all(sum(one["loss_mask"]) > 0 for one in samples)
-    assert all(one["reward"] is not None for one in samples)
+    assert all(sum(sample["loss_mask"]) > 0 for sample in samples)
+    assert all(sample["reward"] is not None for sample in samples)
 
 
 def test_the_tasks_of_a_first_training_are_right_and_no_held_out_one_is_trained():

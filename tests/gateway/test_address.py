@@ -25,11 +25,11 @@ def named(monkeypatch):
     """Lets the machine have a name, and an interface that leads to others, or none."""
 
     def choose(name: str, outward: str | None = "203.0.113.7") -> None:
-        def found(host, _):
+        def resolve(host, _):
             return [(None, None, None, "", (NAMES[host], 0))]
 
         monkeypatch.setattr(socket, "getfqdn", lambda: name)
-        monkeypatch.setattr(socket, "getaddrinfo", found)
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
         monkeypatch.setattr(address, "_outward_address", lambda host: outward)
 
     return choose
@@ -60,8 +60,8 @@ def test_where_none_can_be_found_it_is_asked_for(named):
 
 
 def test_the_interface_of_this_machine_is_never_loopback():
-    found = address._outward_address("0.0.0.0")
-    assert found is None or not is_loopback(found)
+    result = address._outward_address("0.0.0.0")
+    assert result is None or not is_loopback(result)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

@@ -10,7 +10,7 @@ from aiohttp import web
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 FORMAT = {"response_format": {"type": "json_object"}}
@@ -21,8 +21,8 @@ async def parrot(status: int) -> tuple[web.AppRunner, str]:
     """An engine that refuses everything, and says who was asked by whom."""
 
     async def refuse(request: web.Request) -> web.Response:
-        said = f"{request.url} was asked with {dict(request.headers)}"
-        return web.json_response({"error": {"message": said}}, status=status)
+        text = f"{request.url} was asked with {dict(request.headers)}"
+        return web.json_response({"error": {"message": text}}, status=status)
 
     app = web.Application()
     app.router.add_post("/{path:.*}", refuse)
@@ -34,13 +34,13 @@ async def parrot(status: int) -> tuple[web.AppRunner, str]:
 
 
 @pytest.mark.parametrize("more", [{}, FORMAT], ids=["plain", "JSON"])
-@pytest.mark.parametrize(("status", "told"), [(400, 400), (422, 400), (500, 503), (429, 503)])
-def test_an_agent_is_told_neither_address_nor_credentials_of_the_engine(status, told, more):
+@pytest.mark.parametrize(("status", "message"), [(400, 400), (422, 400), (500, 503), (429, 503)])
+def test_an_agent_is_told_neither_address_nor_credentials_of_the_engine(status, message, more):
     calls: list[asyncio.Task[tuple[int, str]]] = []
 
     async def call(url: str) -> tuple[int, str]:
-        asked, url = {**BODY, **more}, f"{url}/v1/chat/completions"
-        async with aiohttp.ClientSession() as client, client.post(url, json=asked) as answer:
+        request, url = {**BODY, **more}, f"{url}/v1/chat/completions"
+        async with aiohttp.ClientSession() as client, client.post(url, json=request) as answer:
             return answer.status, await answer.text()
 
     async def agent(binding, task):
@@ -53,8 +53,8 @@ def test_an_agent_is_told_neither_address_nor_credentials_of_the_engine(status, 
         runner, address = await parrot(status)
         policy = EnginePolicy(f"http://me:hunter22@{address}", "m", retry=ONCE, patience=0)
         try:
-            yard = Yard(policy=policy)
-            await yard.work(BlackBoxRolloutProcessor(agent), max_retry=0)
+            local = LocalRun(policy=policy)
+            await local.work(BlackBoxRolloutProcessor(agent), max_retry=0)
             code, text = await calls[0]
         finally:
             await policy.aclose()
@@ -62,7 +62,7 @@ def test_an_agent_is_told_neither_address_nor_credentials_of_the_engine(status, 
         return address, code, text
 
     address, code, text = asyncio.run(run())
-    assert code == told, text
+    assert code == message, text
     assert json.loads(text)["error"]["message"]
     for secret in (address, "hunter22", "bWU6aHVudGVyMjI"):
         assert secret not in text

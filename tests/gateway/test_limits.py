@@ -128,7 +128,7 @@ def test_a_body_that_is_not_a_request_is_the_clients_fault(path, body):
             reply = await exchange(counter.port, post(path, body, binding))
             assert reply.status == 400
             assert reply.json["error"]["message"]
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
 
     perform(run)
 
@@ -163,9 +163,9 @@ def test_a_client_that_does_not_read_is_given_up_and_can_ask_again(stream):
         text = "x" * 1_000_000
         limits = GatewayLimits(write_seconds=1.0)
         async with opened(lambda _: text, limits=limits) as (counter, trajectory, binding):
-            asked = {**HELLO, "stream": stream, "max_tokens": 2_000_000}
+            body = {**HELLO, "stream": stream, "max_tokens": 2_000_000}
             _, writer = await narrow(counter.port)
-            writer.write(post(CHAT, asked, binding))
+            writer.write(post(CHAT, body, binding))
             await until(lambda: trajectory.session.history.calls)
             await asyncio.sleep(0)
             small = post("/v1/messages/count_tokens", HELLO, binding)
@@ -173,9 +173,9 @@ def test_a_client_that_does_not_read_is_given_up_and_can_ask_again(stream):
             await until(lambda: counter.gateway._listener.in_flight == 0)
             writer.close()
             # It was not delivered, so that the same request is the same call.
-            reply = await exchange(counter.port, post(CHAT, asked, binding))
+            reply = await exchange(counter.port, post(CHAT, body, binding))
             assert reply.status == 200
-            assert len(counter.play.oracle.requests) == 1
+            assert len(counter.subject.oracle.requests) == 1
             assert len(reply.body) > len(text)
 
     perform(body)
@@ -200,7 +200,7 @@ def test_a_client_that_goes_away_leaves_no_task_and_no_listener(stream, cut):
             writer.write(raw[:length])
             await asyncio.sleep(0.05)
             if cut == "answer":
-                await until(lambda: counter.play.oracle.requests)
+                await until(lambda: counter.subject.oracle.requests)
                 assert not trajectory.is_silent(-1)
             writer.close()
             await until(lambda: counter.gateway._listener.in_flight == 0)
@@ -245,7 +245,7 @@ def test_what_nobody_foresaw_is_a_500_without_internals_and_one_line_in_the_log(
 
     with caplog.at_level(logging.INFO, "holdfast"):
         perform(body)
-    (error,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "run/t/0" in error.getMessage()
     assert "KeyError" in error.getMessage()
     assert "canary" not in caplog.text

@@ -40,12 +40,12 @@ def test_models_are_told_in_the_shape_of_whoever_asks():
     async def body():
         async with opened() as (_, _, binding):
             async with openai_client(binding) as client:
-                assert [one.id async for one in client.models.list()] == ["oracle"]
+                assert [item.id async for item in client.models.list()] == ["oracle"]
                 assert (await client.models.retrieve("oracle")).owned_by == "holdfast"
                 with pytest.raises(openai.NotFoundError, match="does not exist"):
                     await client.models.retrieve("another")
             async with anthropic_client(binding) as client:
-                assert [one.id async for one in client.models.list()] == ["oracle"]
+                assert [item.id async for item in client.models.list()] == ["oracle"]
                 assert (await client.models.retrieve("oracle")).type == "model"
                 with pytest.raises(anthropic.NotFoundError, match="does not exist"):
                     await client.models.retrieve("another")
@@ -64,19 +64,19 @@ def test_a_models_name_may_hold_a_slash():
 def test_tokens_are_counted_as_they_would_be_sent_and_nothing_is_sampled_or_recorded():
     async def body():
         async with opened() as (counter, _, binding), anthropic_client(binding) as client:
-            said = [{"role": "user", "content": "hello"}]
-            counted = await client.messages.count_tokens(model="m", messages=said)
-            assert not counter.play.oracle.requests
-            assert not (await counter.play.history()).steps
-            first = await client.messages.create(model="m", messages=said, max_tokens=50)
+            message = [{"role": "user", "content": "hello"}]
+            counted = await client.messages.count_tokens(model="m", messages=message)
+            assert not counter.subject.oracle.requests
+            assert not (await counter.subject.history()).steps
+            first = await client.messages.create(model="m", messages=message, max_tokens=50)
             assert counted.input_tokens == first.usage.input_tokens
-            said += [{"role": "assistant", "content": first.content[0].text}]
-            said += [{"role": "user", "content": "and then?"}]
-            counted = await client.messages.count_tokens(model="m", messages=said)
-            second = await client.messages.create(model="m", messages=said, max_tokens=50)
+            message += [{"role": "assistant", "content": first.content[0].text}]
+            message += [{"role": "user", "content": "and then?"}]
+            counted = await client.messages.count_tokens(model="m", messages=message)
+            second = await client.messages.create(model="m", messages=message, max_tokens=50)
             usage = second.usage
             assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
-            assert len(counter.play.oracle.requests) == 2
+            assert len(counter.subject.oracle.requests) == 2
 
     perform(body)
 
@@ -94,7 +94,7 @@ def test_without_its_key_nothing_of_a_trajectory_is_answered(path):
             counter.gateway.release(binding)
             reply = await exchange(counter.port, request(method, f"/t/{binding.key}{path}", b"{}"))
             assert (reply.status, reply.headers["x-should-retry"]) == (409, "false")
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
 
     perform(body)
 
@@ -154,7 +154,7 @@ def test_what_does_not_exist_is_said_in_the_providers_shape(method, path, status
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "arguments"),
     [
         ("/chat/completions", "it is /v1/chat/completions: a base URL ends with /v1"),
         ("/v1/v1/chat/completions", "it is /v1/chat/completions: a base URL ends with /v1"),
@@ -164,11 +164,11 @@ def test_what_does_not_exist_is_said_in_the_providers_shape(method, path, status
         ("/v1/t/hf-0123456789abcdef", "nothing at '/v1/t/[redacted]'"),
     ],
 )
-def test_a_wrong_address_is_told_the_right_one(path, words):
+def test_a_wrong_address_is_told_the_right_one(path, arguments):
     async def body():
         async with opened() as (counter, _, _):
             reply = await exchange(counter.port, request("POST", path))
-            assert words in reply.json["error"]["message"]
+            assert arguments in reply.json["error"]["message"]
 
     perform(body)
 
@@ -177,8 +177,8 @@ def test_a_wrong_address_is_told_the_right_one(path, words):
 def test_an_answer_carries_its_id_and_an_error_the_clients(stream):
     async def body():
         async with opened() as (counter, _, binding):
-            asked = {**HELLO, "stream": stream}
-            reply = await exchange(counter.port, post(CHAT, asked, binding))
+            body = {**HELLO, "stream": stream}
+            reply = await exchange(counter.port, post(CHAT, body, binding))
             name = reply.headers["x-request-id"]
             assert f"chatcmpl-{name}".encode() in reply.body
             assert reply.headers["request-id"] == name
@@ -208,8 +208,8 @@ async def refused_in_a_stream(path, use):
     async with opened(answer, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
         if use is not None:
             return await use(binding, gate)
-        asked = {**BODIES[path], "stream": True}
-        return await exchange(counter.port, post(path, asked, binding), begun=gate.set)
+        body = {**BODIES[path], "stream": True}
+        return await exchange(counter.port, post(path, body, binding), begun=gate.set)
 
 
 def test_an_error_in_a_stream_has_the_wires_own_shape():
@@ -288,7 +288,7 @@ def test_two_keys_in_one_request_are_refused_where_they_belong_to_two_trajectori
                 reply = await exchange(counter.port, raw)
                 assert (reply.status, reply.json["error"]["code"]) == (400, "several_keys")
                 assert b"hf-" not in reply.body
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
 
     perform(body)
 
@@ -313,7 +313,7 @@ def test_calls_after_the_agent_said_that_it_is_done_are_refused_and_sample_nothi
                 reply = await exchange(counter.port, post(path, BODIES.get(path, {}), binding))
                 assert reply.status == 409, path
                 assert b"said that it is done (POST /complete)" in reply.body
-            assert len(counter.play.oracle.requests) == 1
-            assert not (await counter.play.history()).refusals
+            assert len(counter.subject.oracle.requests) == 1
+            assert not (await counter.subject.history()).refusals
 
     perform(body)

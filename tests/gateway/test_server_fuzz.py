@@ -24,7 +24,7 @@ from support.gateway.counter import (
     until,
 )
 from support.gateway.fuzz import AT_ONCE, LARGEST, OWNERS, SECRETS, TAKE, Fuzz, sent
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 REQUESTS = 10_000 if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else 2_000
 WORDS = re.compile(rb"canary-in-a-body-\d\d\d")
@@ -44,32 +44,37 @@ async def attacked(seed: int):
         return await visit.send(b'{"taken": %d}' % len(await visit.body()))
 
     options = {"limits": limits, "endpoints": {TAKE: take}}
-    async with opened(task="alpha", **options) as (alpha, one, first):
+    async with opened(task="alpha", **options) as (alpha, single, first):
         task = Task(id="bravo", messages=(user("do it"),))
-        bravo = Counter(alpha.gateway, Play(Oracle(), task=task))
+        bravo = Counter(alpha.gateway, TrajectoryUnderTest(Oracle(), task=task))
         async with bravo.attempt() as (two, second):
             stale = stale_keys(alpha)
             keys = {"alpha": [first.key], "bravo": [second.key], "nobody": stale}
             fuzz = Fuzz(seed, keys, early=REQUESTS * 3 // 4)
             share = REQUESTS // AT_ONCE
-            found = await asyncio.gather(*(sent(alpha.port, fuzz, share) for _ in range(AT_ONCE)))
+            results = await asyncio.gather(*(sent(alpha.port, fuzz, share) for _ in range(AT_ONCE)))
             final = await exchange(alpha.port, request("GET", "/metrics"))
-            for play, owner, trajectory in ((alpha.play, "alpha", one), (bravo.play, "bravo", two)):
-                check_owner(play, owner, trajectory)
+            for subject, owner, trajectory in (
+                (alpha.subject, "alpha", single),
+                (bravo.subject, "bravo", two),
+            ):
+                check_owner(subject, owner, trajectory)
             await until(lambda: not alpha.gateway._listener.in_flight)
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    return [pair for pairs in found for pair in pairs], final, (first.key, second.key)
+    return [pair for pairs in results for pair in pairs], final, (first.key, second.key)
 
 
-def check_owner(play: Play, owner: str, trajectory) -> None:
+def check_owner(subject: TrajectoryUnderTest, owner: str, trajectory) -> None:
     assert trajectory.reward in (None, OWNERS[owner])
     assert not trajectory.broken.is_set()
     others = OWNERS.keys() - {owner}
     # Prompts of token ids may be bent into what is no text.
-    prompts = [bytes(token for token in one.prompt if token < 256) for one in play.oracle.requests]
-    said = [prompt.decode("utf-8", "replace") for prompt in prompts]
-    assert sum(owner in text for text in said) > 50
-    assert not [text for text in said if any(other in text for other in others)]
+    prompts = [
+        bytes(token for token in item.prompt if token < 256) for item in subject.oracle.requests
+    ]
+    texts = [prompt.decode("utf-8", "replace") for prompt in prompts]
+    assert sum(owner in text for text in texts) > 50
+    assert not [text for text in texts if any(other in text for other in others)]
 
 
 def told_by(reply: bytes, secret: bytes, raw: bytes) -> bool:
@@ -82,7 +87,7 @@ def told_by(reply: bytes, secret: bytes, raw: bytes) -> bool:
 def nobody_keeps(kind: type, patience: float = 60.0) -> bool:
     """A thread may still be letting go of its last one."""
     until = time.monotonic() + patience
-    while gc.collect() or any(type(one) is kind for one in gc.get_objects()):
+    while gc.collect() or any(type(item) is kind for item in gc.get_objects()):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
@@ -94,19 +99,19 @@ def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
     print(f"seed {seed}")
     opened_before = len(os.listdir("/proc/self/fd"))
     with caplog.at_level(logging.DEBUG):
-        found, final, keys = asyncio.run(attacked(seed))
-    statuses = {reply.status for _, reply in found}
+        results, final, keys = asyncio.run(attacked(seed))
+    statuses = {reply.status for _, reply in results}
     assert {200, 400, 401, 404, 405, 408, 409, 413, 431} <= statuses
-    broken = [(raw, reply.raw) for raw, reply in found if reply.status >= 500]
+    broken = [(raw, reply.raw) for raw, reply in results if reply.status >= 500]
     assert not broken
-    for raw, reply in found:
+    for raw, reply in results:
         assert set(WORDS.findall(reply.raw)) <= set(WORDS.findall(raw))
     assert "canary" not in caplog.text
     assert b"canary" not in final.raw
     for secret in (*SECRETS, *keys):
-        assert not [raw for raw, reply in found if told_by(reply.raw, secret.encode(), raw)]
+        assert not [raw for raw, reply in results if told_by(reply.raw, secret.encode(), raw)]
         assert secret.encode() not in final.raw
         assert secret not in caplog.text
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert nobody_keeps(RequestContext), "requests are kept"
     assert len(os.listdir("/proc/self/fd")) <= opened_before

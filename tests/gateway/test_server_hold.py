@@ -37,13 +37,13 @@ def test_a_held_call_waits_and_is_then_answered(path, stream):
                 waiting = asyncio.create_task(exchange(counter.port, raw, begun=signs))
                 await until(lambda: counter.gateway.holds.waiting)
                 await (until(begun.is_set) if stream else asyncio.sleep(0.1))
-                assert not counter.play.oracle.requests
+                assert not counter.subject.oracle.requests
                 assert not waiting.done()
             reply = await waiting
             assert reply.status == 200
             is_alive = b": keep-alive" in reply.body or b"event: ping" in reply.body
             assert is_alive == stream
-            assert len(counter.play.oracle.requests) == 1
+            assert len(counter.subject.oracle.requests) == 1
 
     perform(body)
 
@@ -56,7 +56,7 @@ def test_what_is_recorded_is_answered_during_a_hold():
             async with counter.attempt() as (_, again), counter.gateway.held(60):
                 second = await exchange(counter.port, post(CHAT, HELLO, again))
             assert second.body == first.body
-            assert len(counter.play.oracle.requests) == 1
+            assert len(counter.subject.oracle.requests) == 1
 
     perform(body)
 
@@ -82,7 +82,7 @@ def test_holds_overlap_and_the_last_one_opens():
             first.end()
             first.end()
             await asyncio.sleep(0.05)
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
             second.end()
             assert (await waiting).status == 200
 
@@ -111,7 +111,7 @@ def test_a_client_that_leaves_a_held_call_and_asks_again_is_one_call():
                 again = asyncio.create_task(exchange(counter.port, post(CHAT, HELLO, binding)))
                 await until(lambda: counter.gateway._listener.in_flight)
             assert (await again).status == 200
-            assert len(counter.play.oracle.requests) == 1
+            assert len(counter.subject.oracle.requests) == 1
 
     perform(body)
 
@@ -121,9 +121,9 @@ def test_closing_lets_an_answer_that_is_being_told_end():
         text = "x" * 1_000_000
         async with opened(lambda _: text, limits=GatewayLimits(drain_seconds=600)) as opening:
             counter, _, binding = opening
-            asked = {**HELLO, "stream": True, "max_tokens": 2_000_000}
+            request = {**HELLO, "stream": True, "max_tokens": 2_000_000}
             reader, writer = await narrow(counter.port)
-            writer.write(post(CHAT, asked, binding))
+            writer.write(post(CHAT, request, binding))
             first = await reader.read(1000)
             closing = asyncio.create_task(counter.gateway.aclose())
             await asyncio.sleep(0.05)
@@ -149,7 +149,7 @@ def test_closing_cuts_off_what_does_not_end_and_it_is_recorded_all_the_same():
         limits = GatewayLimits(drain_seconds=0.2)
         async with opened(answer, limits=limits) as (counter, trajectory, binding):
             waiting = asyncio.create_task(exchange(counter.port, post(CHAT, HELLO, binding)))
-            await until(lambda: counter.play.oracle.requests)
+            await until(lambda: counter.subject.oracle.requests)
             await counter.gateway.aclose()
             assert (await waiting).raw == b""
             holds.set()
@@ -170,16 +170,16 @@ def test_a_request_that_comes_over_a_kept_connection_while_it_closes_is_not_samp
         async with opened(answer) as (counter, _, binding):
             reader, writer = await asyncio.open_connection("127.0.0.1", counter.port)
             writer.write(post(CHAT, HELLO, binding).replace(b"Connection: close\r\n", b""))
-            await until(lambda: counter.play.oracle.requests)
+            await until(lambda: counter.subject.oracle.requests)
             closing = asyncio.create_task(counter.gateway.aclose())
             await asyncio.sleep(0.01)
             writer.write(post(CHAT, {**HELLO, "temperature": 0.5}, binding))
             await asyncio.sleep(0.01)
             holds.set()
-            found = await reader.read()
+            result = await reader.read()
             await closing
             writer.close()
-            assert found.count(b"HTTP/1.1 200") == 1
-            assert len(counter.play.oracle.requests) == 1
+            assert result.count(b"HTTP/1.1 200") == 1
+            assert len(counter.subject.oracle.requests) == 1
 
     perform(body)

@@ -51,20 +51,20 @@ def test_metrics_count_calls_by_wire_and_status_and_what_was_replayed():
             async with counter.attempt() as (_, again):
                 await exchange(counter.port, post(CHAT, HELLO, again))
                 await exchange(counter.port, post(CHAT, {**HELLO, "temperature": 0.5}, again))
-                found = await metrics(counter)
+                numbers = await metrics(counter)
         calls, seconds = "holdfast_gateway_calls_total", "holdfast_gateway_call_seconds"
-        assert found[f'{calls}{{wire="{CHAT}",status="200"}}'] == 3
-        assert found[f'{calls}{{wire="{CHAT}",status="400"}}'] == 1
-        assert found[f'{calls}{{wire="{MESSAGES}",status="401"}}'] == 1
-        assert found[f'{calls}{{wire="unknown",status="404"}}'] == 1
-        assert found['holdfast_gateway_answers_total{source="sampled"}'] == 2
-        assert found['holdfast_gateway_answers_total{source="replayed"}'] == 1
-        assert found[f'{seconds}_count{{wire="{CHAT}"}}'] == 4
-        assert found[f'{seconds}_bucket{{wire="{CHAT}",le="+Inf"}}'] == 4
-        assert found["holdfast_gateway_trajectories"] == 1
+        assert numbers[f'{calls}{{wire="{CHAT}",status="200"}}'] == 3
+        assert numbers[f'{calls}{{wire="{CHAT}",status="400"}}'] == 1
+        assert numbers[f'{calls}{{wire="{MESSAGES}",status="401"}}'] == 1
+        assert numbers[f'{calls}{{wire="unknown",status="404"}}'] == 1
+        assert numbers['holdfast_gateway_answers_total{source="sampled"}'] == 2
+        assert numbers['holdfast_gateway_answers_total{source="replayed"}'] == 1
+        assert numbers[f'{seconds}_count{{wire="{CHAT}"}}'] == 4
+        assert numbers[f'{seconds}_bucket{{wire="{CHAT}",le="+Inf"}}'] == 4
+        assert numbers["holdfast_gateway_trajectories"] == 1
         # The one that asks for them.
-        assert found["holdfast_gateway_in_flight"] == 1
-        assert found["holdfast_gateway_held"] == 0
+        assert numbers["holdfast_gateway_in_flight"] == 1
+        assert numbers["holdfast_gateway_held"] == 0
 
     perform(body)
 
@@ -105,16 +105,16 @@ def test_an_endpoint_of_its_own_is_opened_by_the_token_and_read_within_the_limit
 def test_one_line_is_logged_for_each_call_without_its_key_or_body(caplog):
     async def body():
         async with opened() as (counter, _, binding):
-            asked = {"model": "m", "messages": [{"role": "user", "content": "canary-words"}]}
-            await exchange(counter.port, post(CHAT, asked, binding))
-            await exchange(counter.port, post(f"/t/{binding.key}{CHAT}", asked))
-            await exchange(counter.port, post(f"/t/{binding.key}/nowhere", asked))
+            body = {"model": "m", "messages": [{"role": "user", "content": "canary-words"}]}
+            await exchange(counter.port, post(CHAT, body, binding))
+            await exchange(counter.port, post(f"/t/{binding.key}{CHAT}", body))
+            await exchange(counter.port, post(f"/t/{binding.key}/nowhere", body))
             await exchange(counter.port, request("GET", "/health"))
             return binding.key
 
     with caplog.at_level(logging.INFO):
         key = perform(body)
-    lines = [one.getMessage() for one in caplog.records if one.name == "holdfast.gateway"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.gateway"]
     assert [re.sub(r"\d+\.\d{4}$", "N", line) for line in lines] == [
         f"call trajectory=run/t/0 wire={CHAT} status=200 replayed=no seconds=N",
         f"call trajectory=run/t/0 wire={CHAT} status=200 replayed=no seconds=N",

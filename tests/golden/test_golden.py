@@ -40,8 +40,8 @@ async def fold(path: Path) -> dict[str, History]:
 
 
 def test_every_version_has_its_golden_journal() -> None:
-    found = {path.name for path in HERE.glob("journal-v*.db")}
-    assert found == {f"journal-v{version}.db" for version in range(1, schema.VERSION + 1)}
+    names = {path.name for path in HERE.glob("journal-v*.db")}
+    assert names == {f"journal-v{version}.db" for version in range(1, schema.VERSION + 1)}
 
 
 def test_it_is_whole(golden: Path) -> None:
@@ -82,7 +82,10 @@ def test_it_gives_the_same_samples_and_messages(golden: Path) -> None:
     assert sample.token_ids == [1, 2, 3, 4, 5, 6, 7]
     assert sample.loss_mask == [0, 0, 1, 1, 0, 1, 1]
     assert sample.logprobs == [0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.5]
-    assert [(one.version, one.start, one.end, one.source) for one in sample.version_spans] == [
+    assert [
+        (version_span.version, version_span.start, version_span.end, version_span.source)
+        for version_span in sample.version_spans
+    ] == [
         ("v1", 2, 4, 0),
         ("v1", 5, 6, 0),
         ("v2", 6, 7, 1),

@@ -122,9 +122,9 @@ def test_without_such_a_clock_leases_go_by_the_wall_clock(tmp_path: Path) -> Non
     check(tmp_path, body, SetClock(""))
 
 
-@pytest.mark.parametrize(("jump", "words"), [(3600, "3600 s forward"), (-60, "60 s back")])
+@pytest.mark.parametrize(("jump", "text"), [(3600, "3600 s forward"), (-60, "60 s back")])
 def test_a_jump_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, jump: float, words: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, jump: float, text: str
 ) -> None:
     async def body(journal: SqliteJournal, clock: SetClock) -> None:
         run = await journal.create_run(spec(), make_tasks("a"))
@@ -137,7 +137,7 @@ def test_a_jump_is_logged_once(
     with caplog.at_level(logging.WARNING, logger="holdfast.journal"):
         check(tmp_path, body)
     (record,) = caplog.records
-    assert words in record.getMessage()
+    assert text in record.getMessage()
 
 
 def _read_by_another(*around: str) -> Instant:
@@ -146,24 +146,24 @@ def _read_by_another(*around: str) -> Instant:
         "print(msgspec.json.encode(BootClock().read()).decode())"
     )
     command = [*around, sys.executable, "-c", script]
-    told = subprocess.run(command, capture_output=True, check=True).stdout
-    return msgspec.json.decode(told, type=Instant)
+    stdout = subprocess.run(command, capture_output=True, check=True).stdout
+    return msgspec.json.decode(stdout, type=Instant)
 
 
 @pytest.mark.parametrize("around", [(), pytest.param(IN_A_PID_NAMESPACE, marks=needs_namespaces)])
 def test_all_processes_of_a_boot_read_one_clock_in_containers_too(around: tuple[str, ...]) -> None:
     before = BootClock().read()
-    found = _read_by_another(*around)
+    read = _read_by_another(*around)
     after = BootClock().read()
-    assert found.clock == before.clock != ""
-    assert before.ticks <= found.ticks <= after.ticks
+    assert read.clock == before.clock != ""
+    assert before.ticks <= read.ticks <= after.ticks
 
 
 @needs_time_namespaces
 def test_clocks_that_were_moved_by_a_time_namespace_are_not_compared() -> None:
-    found = _read_by_another(*IN_A_TIME_NAMESPACE)
-    assert found.ticks > BootClock().read().ticks + 900_000
-    assert found.clock != BootClock().read().clock
+    read = _read_by_another(*IN_A_TIME_NAMESPACE)
+    assert read.ticks > BootClock().read().ticks + 900_000
+    assert read.clock != BootClock().read().clock
 
 
 def test_whoever_lists_or_repairs_goes_by_the_same_clock(tmp_path: Path) -> None:

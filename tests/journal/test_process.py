@@ -85,5 +85,5 @@ def test_with_the_proc_of_another_namespace_a_living_process_is_not_taken_for_go
         "print(me.pid, is_gone(me))"
     )
     command = [*IN_A_PID_NAMESPACE[:-1], sys.executable, "-c", script]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["1", "False"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["1", "False"]

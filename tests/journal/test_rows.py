@@ -106,9 +106,9 @@ def test_tasks_at_each_others_places_are_noticed_refused_and_put_back(stored):
         "UPDATE {schema}tasks SET ordinal = 0 WHERE ordinal = 2",
         "UPDATE {schema}tasks SET ordinal = 2 WHERE ordinal = 9",
     )
-    found = stored.findings()
-    assert len(found) == 2
-    assert all("fails its checksum" in finding and "is put back" in finding for finding in found)
+    texts = stored.findings()
+    assert len(texts) == 2
+    assert all("fails its checksum" in finding and "is put back" in finding for finding in texts)
     with pytest.raises(JournalCorrupt, match="fails its checksum"):
         stored.exported()
     stored.repair()

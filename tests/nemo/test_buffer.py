@@ -76,18 +76,20 @@ def delivery(journal, **more):
 
 
 def train(buffer: ReplayBuffer, step: int) -> list[str]:
-    found = buffer.sample(PROMPTS, step, STEPS)
-    assert found is not None, f"step {step} is not whole"
-    return [name for entry in found["trajectories"] for name in set(entry["batch"]["task_name"])]
+    completion = buffer.sample(PROMPTS, step, STEPS)
+    assert completion is not None, f"step {step} is not whole"
+    return [
+        name for entry in completion["trajectories"] for name in set(entry["batch"]["task_name"])
+    ]
 
 
 def test_a_step_of_nemo_is_a_step_of_the_ledger(journal):
     buffer = ReplayBuffer(max_size=100)
-    with delivery(journal) as found:
-        feed(found, buffer).run()
+    with delivery(journal) as result:
+        feed(result, buffer).run()
         trained = [train(buffer, step) for step in range(STEPS)]
-        found.commit(STEPS)
-        ledger = {entry.task: (str(entry.end), entry.step) for entry in found.ledger()}
+        result.commit(STEPS)
+        ledger = {entry.task: (str(entry.end), entry.step) for entry in result.ledger()}
     assert ledger == {
         task: ("trained", step + 1) for step, tasks in enumerate(trained) for task in tasks
     }
@@ -98,8 +100,8 @@ def test_batches_have_the_columns_that_nemo_trains_on(journal):
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
     buffer = ReplayBuffer(max_size=100)
-    with delivery(journal) as found:
-        feed(found, buffer).run(steps=1)
+    with delivery(journal) as result:
+        feed(result, buffer).run(steps=1)
     assert len(buffer.entries) == PROMPTS
     batch = BatchedDataDict.from_batches([entry["batch"] for entry, _, _ in buffer.entries])
     assert batch["total_reward"].tolist() == [0.0, 1.0, 0.0, 1.0]
@@ -114,10 +116,10 @@ def fed_and_restored(journal, *places):
     """The names of step 0, and the buffer as a checkpoint after it brings it back: of the two
     groups of step 1 those at these places."""
     buffer = ReplayBuffer(max_size=100)
-    with delivery(journal) as found:
-        feed(found, buffer).run(steps=2)
+    with delivery(journal) as result:
+        feed(result, buffer).run(steps=2)
         trained = train(buffer, 0)
-        found.commit(1)
+        result.commit(1)
     restored = ReplayBuffer(max_size=100)
     restored.entries = [buffer.entries[place] for place in places]
     return trained, restored
@@ -126,8 +128,8 @@ def fed_and_restored(journal, *places):
 @pytest.mark.parametrize("places", [(), (0,), (1,), (0, 1), (1, 0)])
 def test_whatever_the_restored_buffer_holds_every_group_is_trained_once(journal, places):
     names, restored = fed_and_restored(journal, *places)
-    with delivery(journal, checkpoint=1) as found:
-        feed(found, restored).run()
+    with delivery(journal, checkpoint=1) as result:
+        feed(result, restored).run()
     names += [name for step in range(1, STEPS) for name in train(restored, step)]
     assert sorted(names) == [f"task-{n}" for n in range(STEPS * PROMPTS)]
     assert not restored.entries
@@ -138,15 +140,15 @@ def test_a_restored_buffer_of_another_training_is_refused(journal):
     _, version, target = restored.entries[0]
     restored.entries.append(({"batch": {"task_name": ["another"]}}, version, target))
     refused = pytest.raises(NotTrainable, match="'another' for step 1, which is not of this step")
-    with delivery(journal, checkpoint=1) as found, refused:
-        feed(found, restored).run()
+    with delivery(journal, checkpoint=1) as result, refused:
+        feed(result, restored).run()
 
 
 def test_a_group_that_the_restored_buffer_holds_twice_is_refused(journal):
     _, restored = fed_and_restored(journal, 0, 0)
     refused = pytest.raises(NotTrainable, match="for step 1, twice: resume from a checkpoint")
-    with delivery(journal, checkpoint=1) as found, refused:
-        feed(found, restored).run()
+    with delivery(journal, checkpoint=1) as result, refused:
+        feed(result, restored).run()
 
 
 def test_it_waits_while_the_buffer_is_full(journal, monkeypatch):
@@ -155,8 +157,8 @@ def test_it_waits_while_the_buffer_is_full(journal, monkeypatch):
     def wait(seconds):
         trained.append(train(buffer, len(trained)))
 
-    with delivery(journal) as found:
-        fed = feed(found, buffer)
+    with delivery(journal) as result:
+        fed = feed(result, buffer)
         clock = SimpleNamespace(sleep=wait, time=float, monotonic=float)
         monkeypatch.setattr("holdfast.nemo.buffer.time", clock)
         fed.run()
@@ -166,16 +168,16 @@ def test_it_waits_while_the_buffer_is_full(journal, monkeypatch):
 
 def test_what_nemo_would_evict_or_wait_for_in_vain_is_refused(journal, tmp_path):
     with (
-        delivery(journal) as found,
+        delivery(journal) as result,
         pytest.raises(NotTrainable, match="more than 1 steps older than step 2"),
     ):
-        feed(found, ReplayBuffer(100), config(max_age=1)).run()
+        feed(result, ReplayBuffer(100), config(max_age=1)).run()
     asyncio.run(fill(tmp_path / "failed.db", failed=True))
     with (
-        delivery(tmp_path / "failed.db") as found,
+        delivery(tmp_path / "failed.db") as result,
         pytest.raises(NotTrainable, match=r"it has 1 valid members.*shortfall='drop'"),
     ):
-        feed(found, ReplayBuffer(100)).run()
+        feed(result, ReplayBuffer(100)).run()
 
 
 def test_what_is_no_feed_is_named(journal):
@@ -211,14 +213,14 @@ def test_groups_that_nemo_would_train_otherwise_are_refused(journal):
         (config(temperature=0.5), "sampled at temperature 1, and the trainer .* at 0.5"),
         (config(grpo={"num_prompts_per_step": 3}), r"step 0 has 2 groups, and NeMo-RL waits for 3"),
     ):
-        with delivery(journal) as found, pytest.raises(NotTrainable, match=why):
-            feed(found, ReplayBuffer(max_size=8), settings).run()
+        with delivery(journal) as result, pytest.raises(NotTrainable, match=why):
+            feed(result, ReplayBuffer(max_size=8), settings).run()
 
 
 def test_a_buffer_that_stays_full_is_waited_for_no_longer_than_was_said(journal, monkeypatch):
     monkeypatch.setattr("holdfast.nemo.buffer.FULL_SECONDS", 0.01)
-    with delivery(journal) as found:
-        feeding = feed(found, ReplayBuffer(max_size=1), wait=0.05)
+    with delivery(journal) as result:
+        feeding = feed(result, ReplayBuffer(max_size=1), wait=0.05)
         with pytest.raises(HoldfastError, match=r"full, and took no group of step 0 within wait"):
             feeding.run()
 
@@ -227,8 +229,8 @@ def test_a_buffer_that_does_not_answer_is_an_error(journal, monkeypatch):
     def get(answer, timeout):
         raise TimeoutError(f"after {timeout} seconds")
 
-    with delivery(journal) as found:
-        feeding = feed(found, ReplayBuffer(max_size=100))
+    with delivery(journal) as result:
+        feeding = feed(result, ReplayBuffer(max_size=100))
         monkeypatch.setattr("holdfast.nemo.buffer.ray", SimpleNamespace(get=get))
         with pytest.raises(HoldfastError, match="does not answer: size"):
             feeding.run()

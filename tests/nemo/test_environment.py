@@ -48,78 +48,78 @@ def made(monkeypatch):
 
     monkeypatch.setattr(Countdown, "opened", 0)
     monkeypatch.setattr(Countdown, "closed", 0)
-    found = []
+    results = []
 
     def make(environment=lambda row: Countdown(), **more):
-        found.append(HoldfastEnvironment(environment, **more))
-        return found[-1]
+        results.append(HoldfastEnvironment(environment, **more))
+        return results[-1]
 
     yield make
-    for each in found:
+    for each in results:
         each.shutdown()
 
 
-def said(*words: str) -> list[list[dict[str, str]]]:
+def logs_of(*arguments: str) -> list[list[dict[str, str]]]:
     """A log for each: NeMo gives roles and contents."""
     return [
         [{"role": "user", "content": "go"}, {"role": "assistant", "content": word}]
-        for word in words
+        for word in arguments
     ]
 
 
-def shown(found) -> list[str]:
-    return [message["content"] for message in found.observations]
+def shown(result) -> list[str]:
+    return [message["content"] for message in result.observations]
 
 
 def test_a_turn_of_a_batch(made):
     environment = made(stop_strings=["</move>"])
-    found = environment.step(said("2", "5", "3"), [{"seed": 5}, {"seed": 5}, {"seed": 3}])
-    assert shown(found) == ["3 left", "at most 3", "0 left"]
-    assert {message["role"] for message in found.observations} == {"environment"}
-    assert found.rewards.tolist() == [0.0, 0.0, 1.0]
-    assert found.rewards.dtype == torch.float32
-    assert found.terminateds.tolist() == [False, False, True]
-    assert found.next_stop_strings == [["</move>"]] * 3
-    assert found.answers == [None] * 3
-    assert found.metadata[2] is None, "the episode is over"
-    assert found.metadata[0]["seed"] == 5, "what the row had stays"
+    observation = environment.step(logs_of("2", "5", "3"), [{"seed": 5}, {"seed": 5}, {"seed": 3}])
+    assert shown(observation) == ["3 left", "at most 3", "0 left"]
+    assert {message["role"] for message in observation.observations} == {"environment"}
+    assert observation.rewards.tolist() == [0.0, 0.0, 1.0]
+    assert observation.rewards.dtype == torch.float32
+    assert observation.terminateds.tolist() == [False, False, True]
+    assert observation.next_stop_strings == [["</move>"]] * 3
+    assert observation.answers == [None] * 3
+    assert observation.metadata[2] is None, "the episode is over"
+    assert observation.metadata[0]["seed"] == 5, "what the row had stays"
 
 
 def test_equal_rows_are_episodes_of_their_own(made):
     environment = made()
     row = {"seed": 9}
-    first = environment.step(said("1", "2"), [row, row])
-    second = environment.step(said("1", "1"), first.metadata)
+    first = environment.step(logs_of("1", "2"), [row, row])
+    second = environment.step(logs_of("1", "1"), first.metadata)
     assert shown(second) == ["7 left", "6 left"]
     assert Countdown.opened == 2
     assert row == {"seed": 9}
 
 
 def test_an_actor_that_died_is_answered_as_before(made):
-    first = made().step(said("2", "1"), [{"seed": 9}, {"seed": 9}])
+    first = made().step(logs_of("2", "1"), [{"seed": 9}, {"seed": 9}])
     undisturbed = made()
     other = made()
-    expected = undisturbed.step(said("3", "3"), first.metadata)
-    found = other.step(said("3", "3"), first.metadata)
-    assert found.observations == expected.observations
-    assert shown(found) == ["4 left", "5 left"]
-    assert found.metadata == expected.metadata
+    expected = undisturbed.step(logs_of("3", "3"), first.metadata)
+    observation = other.step(logs_of("3", "3"), first.metadata)
+    assert observation.observations == expected.observations
+    assert shown(observation) == ["4 left", "5 left"]
+    assert observation.metadata == expected.metadata
 
 
 def test_a_step_that_is_asked_for_again_is_answered_again(made):
     environment = made()
-    first = environment.step(said("2"), [{"seed": 9}])
-    once = environment.step(said("1"), first.metadata)
-    again = environment.step(said("1"), first.metadata)
+    first = environment.step(logs_of("2"), [{"seed": 9}])
+    once = environment.step(logs_of("1"), first.metadata)
+    again = environment.step(logs_of("1"), first.metadata)
     assert (shown(once), once.metadata) == (shown(again), again.metadata)
-    assert shown(environment.step(said("1"), again.metadata)) == ["5 left"]
+    assert shown(environment.step(logs_of("1"), again.metadata)) == ["5 left"]
 
 
 def test_an_environment_that_comes_back_different_is_never_guessed(made):
-    first = made().step(said("2"), [{"seed": 9}])
+    first = made().step(logs_of("2"), [{"seed": 9}])
     changed = [{**first.metadata[0], "seed": 8}]
     with pytest.raises(EnvironmentBroken, match="otherwise than before"):
-        made().step(said("1"), changed)
+        made().step(logs_of("1"), changed)
 
 
 def test_one_that_breaks_is_made_anew_and_never_rewarded(made):
@@ -132,28 +132,28 @@ def test_one_that_breaks_is_made_anew_and_never_rewarded(made):
                 raise OSError("gone")
             return super().step(action)
 
-    found = made(lambda row: Flaky()).step(said("2"), [{"seed": 9}])
-    assert shown(found) == ["7 left"]
+    observation = made(lambda row: Flaky()).step(logs_of("2"), [{"seed": 9}])
+    assert shown(observation) == ["7 left"]
     Flaky.left_to_break = 3
     with pytest.raises(EnvironmentBroken, match="OSError: gone"):
-        made(lambda row: Flaky()).step(said("2"), [{"seed": 9}])
+        made(lambda row: Flaky()).step(logs_of("2"), [{"seed": 9}])
 
 
 def test_what_cannot_come_back_says_so(made):
     class Once(Countdown):
         recovery = "restart"
 
-    first = made(lambda row: Once()).step(said("2"), [{"seed": 9}])
+    first = made(lambda row: Once()).step(logs_of("2"), [{"seed": 9}])
     with pytest.raises(EnvironmentBroken, match="cannot come back after 1 actions"):
-        made(lambda row: Once()).step(said("2"), first.metadata)
+        made(lambda row: Once()).step(logs_of("2"), first.metadata)
 
 
 def test_episodes_that_nemo_gives_up_are_closed_and_may_come_back(made):
     environment = made(max_live=2)
-    rows = [environment.step(said("1"), [{"seed": 9}]).metadata[0] for _ in range(4)]
+    rows = [environment.step(logs_of("1"), [{"seed": 9}]).metadata[0] for _ in range(4)]
     assert (Countdown.opened, Countdown.closed) == (4, 2)
-    found = environment.step(said("1"), [rows[0]])
-    assert shown(found) == ["7 left"]
+    observation = environment.step(logs_of("1"), [rows[0]])
+    assert shown(observation) == ["7 left"]
     batch = {"total_reward": torch.tensor([1.0, 0.0])}
     same, metrics = environment.global_post_process_and_metrics(batch)
     assert same is batch
@@ -163,7 +163,7 @@ def test_episodes_that_nemo_gives_up_are_closed_and_may_come_back(made):
 
 def test_everything_is_closed_at_the_end(made):
     environment = made()
-    environment.step(said("1", "1"), [{"seed": 9}, {"seed": 9}])
+    environment.step(logs_of("1", "1"), [{"seed": 9}, {"seed": 9}])
     environment.shutdown()
     assert Countdown.closed == Countdown.opened == 2
 
@@ -175,7 +175,7 @@ def test_the_first_prompt_shows_what_the_reset_shows(made):
 
 def test_bad_input(made):
     with pytest.raises(UsageError, match="extra_env_info"):
-        made().step(said("1"), [None])
+        made().step(logs_of("1"), [None])
     with pytest.raises(UsageError, match="ends with what the model said"):
         made().step([[{"role": "user", "content": "go"}]], [{}])
     with pytest.raises(UsageError, match="max_live"):
@@ -196,7 +196,7 @@ class ClosesBadly(Countdown):
 
 def test_every_environment_is_closed_whatever_one_raises(made):
     environment = made(lambda row: ClosesBadly())
-    environment.step(said("1", "1", "1"), [{"seed": 5}] * 3)
+    environment.step(logs_of("1", "1", "1"), [{"seed": 5}] * 3)
     with pytest.raises(OSError, match="the server is gone"):
         environment.shutdown()
     assert ClosesBadly.closed == 3
@@ -206,4 +206,4 @@ def test_every_environment_is_closed_whatever_one_raises(made):
 @pytest.mark.parametrize("own", ["mine", 5, {"episode": "x"}, ["a"]])
 def test_a_column_of_our_name_is_refused(made, own):
     with pytest.raises(UsageError, match="as 'holdfast', which is where the episode is kept"):
-        made().step(said("1"), [{"seed": 5, "holdfast": own}])
+        made().step(logs_of("1"), [{"seed": 5, "holdfast": own}])

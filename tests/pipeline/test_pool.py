@@ -72,9 +72,9 @@ def test_the_bound_holds_for_all_who_submit_at_once():
         real = journal.ledger
 
         async def ledger(*args, **more):
-            found = await real(*args, **more)
+            result = await real(*args, **more)
             await asyncio.sleep(0)  # As a server: others look meanwhile.
-            return found
+            return result
 
         journal.ledger = ledger
         parts = [make_tasks(*part) for part in ("abcd", "efgh", "ijkl")]
@@ -196,9 +196,9 @@ def test_training_and_validation_never_mix():
         (claim,) = await journal.claim(worker, groups=1)
         await journal.append(claim.open[0], [started(), generated("0")], status=Status.RUNNING)
         key = f"{held_out}/a/0"
-        found = await pool.get_last_step(key, PoolChannel.VALIDATION)
-        assert found is not None
-        assert found.trajectory == key
+        last_step = await pool.get_last_step(key, PoolChannel.VALIDATION)
+        assert last_step is not None
+        assert last_step.trajectory == key
         for name, channel in ((key, "training"), ("run/a/0", "validation")):
             with pytest.raises(UsageError, match=f"in the channel {channel}"):
                 await pool.get_last_step(name, channel)
@@ -234,9 +234,9 @@ def test_what_is_open_costs_what_is_open():
         real = journal.ledger
 
         async def ledger(*args, since=0, **more):
-            found = await real(*args, since=since, **more)
-            listed.append(len(found))
-            return found
+            results = await real(*args, since=since, **more)
+            listed.append(len(results))
+            return results
 
         journal.ledger = ledger
         await pool.open()

@@ -222,12 +222,12 @@ def test_an_engine_begins_with_the_newest_version_whose_weights_are_there(tmp_pa
             for step in range(3):
                 await journal.publish_version(run, f"step-{step}", step=step, digest=str(step))
                 (out / "weights" / f"step-{step}").mkdir(parents=True)
-            found = await newest_version(address, "run", folder=out)
-            assert found == (out / "weights" / "step-2", "step-2")
+            newest = await newest_version(address, "run", folder=out)
+            assert newest == (out / "weights" / "step-2", "step-2")
             (out / "weights" / "step-2").rmdir()
-            found = await newest_version(address, "run", folder=out)
-            assert found is not None
-            assert found[1] == "step-1"
+            results = await newest_version(address, "run", folder=out)
+            assert results is not None
+            assert results[1] == "step-1"
             assert await newest_version(address, "other", folder=out) is None
         finally:
             await journal.close()

@@ -71,8 +71,8 @@ def test_a_staleness_that_nobody_chose_adapts_to_the_training():
 def test_stale_samples_are_corrected_and_fresh_ones_are_left_alone():
     training = TrainingSettings.of(groups=2)
     assert corrected(PipelineSettings(max_staleness=0), training) == training
-    found = corrected(PipelineSettings(max_staleness=1), training)
-    assert found.trainer.objective.correction == ICEPOP
+    settings = corrected(PipelineSettings(max_staleness=1), training)
+    assert settings.trainer.objective.correction == ICEPOP
 
 
 def test_restarts_wait_longer_each_time_and_end():

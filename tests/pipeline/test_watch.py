@@ -96,8 +96,8 @@ def test_each_number_is_a_metric(tmp_path):
     StatusFile(tmp_path / "trainer.json").update(
         {"lag_oldest": 2, "idle_seconds_total": 1.5}, doing="training"
     )
-    found = families(read_status(tmp_path), {"trainer": 3, "rollouter": 0})
-    text = render([("", found)], prefix="holdfast_pipeline_")
+    result = families(read_status(tmp_path), {"trainer": 3, "rollouter": 0})
+    text = render([("", result)], prefix="holdfast_pipeline_")
     assert "# TYPE holdfast_pipeline_trainer_lag_oldest gauge\n" in text
     assert "holdfast_pipeline_trainer_lag_oldest 2\n" in text
     assert "# TYPE holdfast_pipeline_trainer_idle_seconds_total counter\n" in text

@@ -7,19 +7,19 @@ import aiohttp
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.server import Gateway
 from holdfast.policy.hold import CallHolds, HoldablePolicy, with_holds
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import converse, post
 from support.rollout.stage import Oracle
 
 DEADLINE = 3.0  # Long enough for an agent that does its work at once, on any machine.
 
 
-def worked(agent, **settings) -> Yard:
-    """A yard in which `agent(http, processor)` did its work."""
-    yard, processor = Yard(), ExternalRolloutProcessor()
+def worked(agent, **settings) -> LocalRun:
+    """A local run in which `agent(http, processor)` did its work."""
+    local, processor = LocalRun(), ExternalRolloutProcessor()
 
     async def body():
-        work = asyncio.create_task(yard.work(processor, **settings))
+        work = asyncio.create_task(local.work(processor, **settings))
         while not processor.url:
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as http:
@@ -27,7 +27,7 @@ def worked(agent, **settings) -> Yard:
         await asyncio.wait_for(work, 120)
 
     asyncio.run(body())
-    return yard
+    return local
 
 
 async def taken_from(http, processor) -> dict:

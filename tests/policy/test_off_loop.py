@@ -21,12 +21,12 @@ from holdfast.records.message import user
 from support.policy.chat_models import QWEN3, TOOL, write_model
 
 
-def words(count: int) -> str:
+def random_text(count: int) -> str:
     chance = random.Random(count)
     return " ".join(f"{chance.random():.5f} é<|im_end|>ü" for _ in range(count))
 
 
-TEXT = words(30_000)
+TEXT = random_text(30_000)
 """Seconds of work."""
 
 
@@ -72,7 +72,7 @@ def test_others_get_on_while_a_text_is_encoded_and_decoded(tokenizer: Tokenizer)
 def test_a_text_of_any_size_has_the_ids_that_the_library_gives_it(
     tokenizer: Tokenizer, beyond: int, piece: str
 ) -> None:
-    text = (words(10) + piece * 7) * (MIN_THREAD_SIZE // 200) + piece * beyond
+    text = (random_text(10) + piece * 7) * (MIN_THREAD_SIZE // 200) + piece * beyond
     assert len(text) > MIN_THREAD_SIZE
     assert tokenizer.encode(text) == tokenizer._backend.encode(text, add_special_tokens=False).ids
     assert tokenizer.encode_whole(text) == tokenizer._backend.encode(text).ids
@@ -105,5 +105,5 @@ def test_many_ids_are_packed_and_written_like_few(ids: list[int], times: int) ->
 
 @given(st.lists(st.sampled_from([0, 1, 256, 65_536, 2**24]), max_size=12), st.integers(0, 257))
 def test_the_last_place_of_a_token_is_one_of_a_token(ids: list[int], token: int) -> None:
-    found = max((at for at, one in enumerate(ids) if one == token), default=-1)
-    assert last_of(ids, token) == last_of(array("i", ids), token) == found
+    position = max((at for at, item in enumerate(ids) if item == token), default=-1)
+    assert last_of(ids, token) == last_of(array("i", ids), token) == position

@@ -14,11 +14,11 @@ def test_a_delay_stays_under_its_cap_however_often_a_call_failed(failures: int) 
     assert 0 <= RetryPolicy(base=0.5, cap=3.0).delay(failures) <= 3.0
 
 
-@given(failures=st.integers(1, 5), asked=st.floats(0, 1e6))
+@given(failures=st.integers(1, 5), wanted_delay=st.floats(0, 1e6))
 def test_a_delay_is_never_shorter_than_what_the_server_asked_for(
-    failures: int, asked: float
+    failures: int, wanted_delay: float
 ) -> None:
-    assert RetryPolicy().delay(failures, retry_after=asked) >= asked
+    assert RetryPolicy().delay(failures, retry_after=wanted_delay) >= wanted_delay
 
 
 def test_calls_that_were_told_the_same_time_do_not_come_back_in_one_wave() -> None:

@@ -5,15 +5,15 @@ import pytest
 import holdfast
 from holdfast.records.message import system, user
 from holdfast.records.view import TrajectoryView
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.evaluation.gym_runs import yard_key
 
 
-def said(rollout) -> list[tuple[str, str]]:
-    yard = Yard()
-    yard.run(rollout)
-    (history,) = yard.histories().values()
-    view = TrajectoryView(yard_key(yard), yard.tasks[0], history)
+def conversation_of(rollout) -> list[tuple[str, str]]:
+    local = LocalRun()
+    local.run(rollout)
+    (history,) = local.histories().values()
+    view = TrajectoryView(yard_key(local), local.tasks[0], history)
     return [(message.role.value, message.content) for message in view.messages]
 
 
@@ -35,13 +35,13 @@ async def never_generates(t: holdfast.Rollout) -> None:
 
 @pytest.mark.parametrize("rollout", [sums_up, sums_up_and_is_cut_short])
 def test_what_was_added_last_is_its_end(rollout) -> None:
-    roles = said(rollout)
+    roles = conversation_of(rollout)
     assert [role for role, _ in roles] == ["user", "assistant", "user", "user"]
     assert [text for _, text in roles][2:] == ["TESTS: 3 passed, 1 failed", "as a dict"]
 
 
 def test_a_conversation_without_a_reply_is_what_was_added() -> None:
-    assert [role for role, _ in said(never_generates)] == ["system", "user"]
+    assert [role for role, _ in conversation_of(never_generates)] == ["system", "user"]
 
 
 async def writes_anew(t: holdfast.Rollout) -> None:
@@ -52,7 +52,7 @@ async def writes_anew(t: holdfast.Rollout) -> None:
 
 
 def test_one_that_was_written_anew_and_not_generated_from_is_as_it_was() -> None:
-    assert [role for role, _ in said(writes_anew)] == ["user", "assistant"]
+    assert [role for role, _ in conversation_of(writes_anew)] == ["user", "assistant"]
 
 
 async def hands_in_nonsense(t: holdfast.Rollout) -> None:
@@ -62,7 +62,7 @@ async def hands_in_nonsense(t: holdfast.Rollout) -> None:
 
 
 def test_what_is_no_message_is_said_to_be_none() -> None:
-    yard = Yard()
-    yard.run(hands_in_nonsense)
-    (history,) = yard.histories().values()
+    local = LocalRun()
+    local.run(hands_in_nonsense)
+    (history,) = local.histories().values()
     assert "t.messages holds messages, not" in history.failures[-1].root

@@ -28,8 +28,8 @@ CANARY = "CANARY7f3a9b2c5d8e1f40"
 
 
 def all_errors() -> list[type[HoldfastError]]:
-    found = [one for one in vars(errors).values() if isinstance(one, type)]
-    return [one for one in found if issubclass(one, HoldfastError)]
+    results = [variable for variable in vars(errors).values() if isinstance(variable, type)]
+    return [result for result in results if issubclass(result, HoldfastError)]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_cause_and_retryability_come_from_the_type(
 
 def test_every_error_of_ours_has_a_boundary_and_every_cause_a_treatment() -> None:
     assert len(all_errors()) > 15
-    assert {one.cause for one in all_errors()} == set(TREATMENT) == set(Cause)
+    assert {item.cause for item in all_errors()} == set(TREATMENT) == set(Cause)
 
 
 def test_only_the_policy_is_ever_in_a_baseline() -> None:
-    assert [cause for cause, one in TREATMENT.items() if one.in_baseline] == [Cause.POLICY]
+    assert [cause for cause, item in TREATMENT.items() if item.in_baseline] == [Cause.POLICY]
 
 
 def test_a_group_of_errors_counts_as_its_worst_member() -> None:
@@ -118,18 +118,20 @@ def test_failures_that_differ_in_numbers_have_one_root() -> None:
 def test_failures_that_differ_in_where_an_object_lies_have_one_root() -> None:
     places = ("0x7f3c2a91b5e0", "0x55DEADBEEF00", "0x7fabcdefabcd")
     failures = [
-        failure_of(TypeError(f"<generator object f at {one}> is no text")) for one in places
+        failure_of(TypeError(f"<generator object f at {place}> is no text")) for place in places
     ]
-    assert {one.root for one in failures} == {"TypeError: <generator object f at #> is no text"}
+    assert {failure.root for failure in failures} == {
+        "TypeError: <generator object f at #> is no text"
+    }
     assert failures[0].line == f"TypeError: <generator object f at {places[0]}> is no text"
     assert failure_of(ValueError("box3x0 and 0xyz")).root == "ValueError: box#x# and #xyz"
 
 
 def test_a_headline_is_short_however_long_the_message() -> None:
     failure = failure_of(ValueError("head" + "x" * 5_000_000))
-    for told in (failure.line, failure.root):
-        assert told.startswith("ValueError: headxxx")
-        assert len(told) < MAX_LINE + 50
+    for messages in (failure.line, failure.root):
+        assert messages.startswith("ValueError: headxxx")
+        assert len(messages) < MAX_LINE + 50
     assert len(failure.message) > 10 * MAX_LINE, "what is recorded is not cut to a headline"
 
 
@@ -145,7 +147,7 @@ def test_a_failure_says_how_many_others_there_were() -> None:
     assert two.line == "ValueError: one (and another error at the same time)"
     assert four.line == "ValueError: one (and 3 other errors at the same time)"
     assert four.message.endswith("\nand more")
-    assert {one.root for one in (alone, two, four)} == {"ValueError: one"}
+    assert {item.root for item in (alone, two, four)} == {"ValueError: one"}
     long = failure_of(BaseExceptionGroup("", [ValueError("x" * 9_000), KeyError("b")]))
     assert long.line.endswith("(and another error at the same time)")
 
@@ -180,6 +182,15 @@ def test_a_traceback_keeps_the_lines_of_holdfast_that_the_user_called() -> None:
 def test_a_traceback_without_a_line_of_the_user_is_whole() -> None:
     shown = failure_of(raised_through_holdfast(asyncio.get_running_loop)).traceback
     assert redaction.__file__ in shown
+
+
+def test_a_traceback_of_a_cause_begins_in_the_code_of_the_user_too() -> None:
+    try:
+        raise ValueError("worse") from raised_through_holdfast(fails_inside)
+    except ValueError as error:
+        shown = failure_of(error).traceback
+    assert "in own_part" in shown
+    assert redaction.__file__ not in shown
 
 
 def calls_holdfast() -> None:
@@ -319,6 +330,13 @@ def test_a_traceback_that_is_all_ours_is_one_line_too() -> None:
     head, error = "Traceback (most recent call last):\n", "E: 1\n"
     folded = fold_traceback(head + frames + error)
     assert folded == f"{head}  … 9 frames of Holdfast (--full-tracebacks)\n{error}"
+
+
+def test_a_traceback_that_begins_in_asyncio_begins_there() -> None:
+    head = 'Traceback (most recent call last):\n  File "/lib/asyncio/runners.py", line 1, in run\n'
+    ours = f'  File "{PACKAGE}/a/b.py", line 2, in f\n    g()\n'
+    folded = fold_traceback(f"{head}{ours}E: 1\n")
+    assert folded == f"{head}  … 1 frame of Holdfast (--full-tracebacks)\nE: 1\n"
 
 
 def test_a_traceback_that_has_nothing_of_ours_stays_as_it_is() -> None:

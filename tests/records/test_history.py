@@ -77,7 +77,7 @@ def test_failed_attempts_are_counted_and_kept() -> None:
         ]
     )
     assert history.spent == 2
-    assert [one.message for one in history.failures] == ["one", "two"]
+    assert [item.message for item in history.failures] == ["one", "two"]
 
 
 def test_a_refill_starts_a_new_life_and_keeps_what_failed() -> None:
@@ -143,7 +143,7 @@ def test_a_result_belongs_to_the_intent_before_it() -> None:
 def test_a_cut_is_a_comparison_within_the_scope(path: str, cut: str) -> None:
     scope, first = scope_of(cut)
     inside = path.startswith(scope)
-    expected = inside and [int(one) for one in path[len(scope) :].split(".")] >= [first]
+    expected = inside and [int(part) for part in path[len(scope) :].split(".")] >= [first]
     assert is_cut_by(path, cut) == expected
 
 
@@ -214,8 +214,8 @@ def test_a_conversation_has_each_result_once_though_an_engine_gives_the_same_ids
             ToolResult("3", "second"),
         ]
     )
-    said = [message.text for message in conversation(history, task)]
-    assert said == ["do a", "reply", "first", "reply", "second"]
+    texts = [message.text for message in conversation(history, task)]
+    assert texts == ["do a", "reply", "first", "reply", "second"]
 
 
 def test_the_fold_does_not_depend_on_where_it_was_interrupted() -> None:

@@ -42,8 +42,8 @@ def test_a_description_of_other_types_is_refused(changes: dict[str, object], why
 
 @pytest.mark.parametrize("seed", [None, 0, -(2**63), 2**64 - 1])
 def test_what_is_not_refused_is_read_again(seed: int | None) -> None:
-    one = spec(seed=seed)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=RunSpec) == one
+    item = spec(seed=seed)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(item), type=RunSpec) == item
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_sampling_of_other_types_or_without_bounds_is_refused(
 
 
 def test_a_list_of_stops_is_as_good_as_a_tuple() -> None:
-    one = Sampling(stop=["a", "b"])  # type: ignore[arg-type]
-    assert one == Sampling(stop=("a", "b"))
-    assert hash(one) == hash(Sampling(stop=("a", "b")))
+    sampling = Sampling(stop=["a", "b"])  # type: ignore[arg-type]
+    assert sampling == Sampling(stop=("a", "b"))
+    assert hash(sampling) == hash(Sampling(stop=("a", "b")))
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_what_is_recorded_already_is_read_whatever_is_refused_now() -> None:
 
 
 def test_a_choice_that_differs_is_told_by_its_name() -> None:
-    recorded, asked = builders.spec(), builders.spec(group=GroupPolicy(shortfall=Shortfall.DROP))
-    assert recorded.differences(asked) == ["group.shortfall: recorded 'partial', now 'drop'"]
+    recorded, request = builders.spec(), builders.spec(group=GroupPolicy(shortfall=Shortfall.DROP))
+    assert recorded.differences(request) == ["group.shortfall: recorded 'partial', now 'drop'"]

@@ -26,16 +26,16 @@ def test_what_is_not_asked_for_is_not_written() -> None:
 
 
 def test_it_is_read_back_as_it_was_written() -> None:
-    for one in (Sampling(json=True), Sampling(json=schema_text(SCHEMA), reasoning_effort="low")):
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Sampling) == one
-        assert hash(one) == hash(msgspec.structs.replace(one))
+    for item in (Sampling(json=True), Sampling(json=schema_text(SCHEMA), reasoning_effort="low")):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(item), type=Sampling) == item
+        assert hash(item) == hash(msgspec.structs.replace(item))
 
 
 def test_a_schema_keeps_the_order_of_its_members() -> None:
-    found = Sampling(json=schema_text(SCHEMA)).schema
-    assert found == SCHEMA
-    assert isinstance(found["properties"], dict)
-    assert list(found["properties"]) == ["z", "a"]
+    schema = Sampling(json=schema_text(SCHEMA)).schema
+    assert schema == SCHEMA
+    assert isinstance(schema["properties"], dict)
+    assert list(schema["properties"]) == ["z", "a"]
 
 
 @pytest.mark.parametrize("text", ["", "no", "[1]", "true", '"x"', "{", "[" * 5000])
@@ -54,9 +54,9 @@ def test_a_response_format_is_told_as_it_is_read() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     for given in ({"type": "json_object"}, form):
         sampling = Sampling(json=json_of(given))
-        told = response_format_of(sampling)
-        assert told is not None
-        assert json_of(told) == sampling.json
+        response_format = response_format_of(sampling)
+        assert response_format is not None
+        assert json_of(response_format) == sampling.json
     assert json_of({"type": "text"}) is False
     assert response_format_of(Sampling()) is None
 
@@ -119,7 +119,7 @@ def test_objects_are_kept_in_one_order_and_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [
         ({"min_p": 2}, "min_p must be 0 to 1, not 2"),
         ({"min_p": float("nan")}, "min_p must be 0 to 1, not nan"),
@@ -154,8 +154,8 @@ def test_objects_are_kept_in_one_order_and_read_back() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_its_name(given: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words.replace("(", "\\(")):
+def test_what_makes_no_sense_is_refused_by_its_name(given: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text.replace("(", "\\(")):
         Sampling(**given)  # type: ignore[arg-type]
 
 
@@ -185,7 +185,7 @@ def test_a_sampling_says_what_alters_the_distribution(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [
         ({"temperature": "hot"}, "temperature is a number, not 'hot'"),
         ({"temperature": 1, "max_tokens": 1.5}, "max_tokens is a whole number, not 1.5"),
@@ -199,7 +199,5 @@ def test_a_sampling_says_what_alters_the_distribution(
     ],
     ids=str,
 )
-def test_a_parameter_of_another_type_is_named_in_words(
-    given: dict[str, object], words: str
-) -> None:
-    assert wrong_type(given) == words
+def test_a_parameter_of_another_type_is_named_in_words(given: dict[str, object], text: str) -> None:
+    assert wrong_type(given) == text

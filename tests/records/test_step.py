@@ -49,7 +49,7 @@ def test_calls_and_tools_are_counted_also_those_that_are_history_but_not_before_
 
 
 @pytest.mark.parametrize(
-    ("said", "calls", "reason"),
+    ("message", "calls", "reason"),
     [
         ("stop", False, "stop"),
         ("stop", True, "tool_calls"),
@@ -61,11 +61,11 @@ def test_calls_and_tools_are_counted_also_those_that_are_history_but_not_before_
     ],
 )
 def test_a_reply_that_its_model_ended_with_calls_ended_with_tool_calls(
-    said: str, calls: bool, reason: str
+    message: str, calls: bool, reason: str
 ) -> None:
     made = (ToolCall("c1", FunctionCall("add", "{}")),) if calls else ()
     step = structs.replace(
         generated("0", message=Message(Role.ASSISTANT, "", tool_calls=made)),
-        engine_finish_reason=said,
+        engine_finish_reason=message,
     )
-    assert (step.finish_reason, step.engine_finish_reason) == (reason, said)
+    assert (step.finish_reason, step.engine_finish_reason) == (reason, message)

@@ -37,12 +37,12 @@ def test_inserting_an_unrelated_row_renames_nothing(rows: list[str], at: int) ->
 
 
 def test_ids_are_derived_from_content() -> None:
-    one, two, three = as_tasks(
+    first, two, three = as_tasks(
         [{"prompt": "a"}, {"prompt": "a"}, {"prompt": "a", "ground_truth": "4"}]
     )
-    assert one.id.endswith("-0")
-    assert two.id == one.id[:-1] + "1"
-    assert three.id.partition("-")[0] != one.id.partition("-")[0]
+    assert first.id.endswith("-0")
+    assert two.id == first.id[:-1] + "1"
+    assert three.id.partition("-")[0] != first.id.partition("-")[0]
 
 
 def test_given_ids_are_kept_and_must_be_unique() -> None:
@@ -109,10 +109,10 @@ def test_the_digest_names_contents_and_order() -> None:
 def test_a_row_of_an_evaluation_is_a_task_with_its_nulls_reasoning_and_id() -> None:
     message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": None}
     row = {"messages": [message], "tools": None, "input_metadata": {"row_id": "calm-sea-1"}}
-    one, two = as_tasks([row, row])
-    assert (one.id, two.id) == ("calm-sea-1", "calm-sea-1-2")
-    assert one.messages[0].reasoning == "hm"
-    assert one.metadata["input_metadata"] == {"row_id": "calm-sea-1"}
+    first, two = as_tasks([row, row])
+    assert (first.id, two.id) == ("calm-sea-1", "calm-sea-1-2")
+    assert first.messages[0].reasoning == "hm"
+    assert first.metadata["input_metadata"] == {"row_id": "calm-sea-1"}
 
 
 def test_an_attribute_that_a_task_lacks_is_said_to_be_where_it_is():
@@ -129,10 +129,10 @@ def test_an_attribute_that_a_task_lacks_is_said_to_be_where_it_is():
 
 def test_an_id_that_is_derived_is_no_id_that_is_given() -> None:
     (task,) = as_tasks([{"prompt": "a"}])
-    found = [one.id for one in as_tasks([{"prompt": "a"}, {"id": task.id, "prompt": "b"}])]
-    assert found == [task.id.replace("-0", "-1"), task.id]
+    results = [task.id for task in as_tasks([{"prompt": "a"}, {"id": task.id, "prompt": "b"}])]
+    assert results == [task.id.replace("-0", "-1"), task.id]
     rows: list[dict[str, object]] = [
         {"prompt": "a", "input_metadata": {"row_id": name}} for name in ("r", "r", "r-2", "s")
     ]
-    ids = [one.id for one in as_tasks([*rows, {"id": "s", "prompt": "b"}])]
+    ids = [task.id for task in as_tasks([*rows, {"id": "s", "prompt": "b"}])]
     assert ids == ["r", "r-2", "r-2-2", "s-2", "s"]

@@ -92,14 +92,14 @@ def test_details_of_a_scorer_of_ones_own_are_no_usage(details: dict[str, object]
 
 
 def test_the_usage_of_a_judge_is_by_its_model() -> None:
-    told = {"judge": {"model": "wise", "tries": 1, "usage": Usage(7, 3).as_fields()}}
-    assert judge_usage(told) == {"wise": Usage(7, 3)}
+    message = {"judge": {"model": "wise", "tries": 1, "usage": Usage(7, 3).as_fields()}}
+    assert judge_usage(message) == {"wise": Usage(7, 3)}
 
 
 def test_the_usage_of_judges_that_a_function_asked_is_added() -> None:
     used = {"wise": Usage(1, 1).as_fields(), "kind": Usage(2, 5).as_fields(), "odd": "much"}
-    told = {"judge": {"model": "wise", "usage": Usage(7, 3).as_fields()}, "judge_usage": used}
-    assert judge_usage(told) == {"wise": Usage(8, 4), "kind": Usage(2, 5)}
+    message = {"judge": {"model": "wise", "usage": Usage(7, 3).as_fields()}, "judge_usage": used}
+    assert judge_usage(message) == {"wise": Usage(8, 4), "kind": Usage(2, 5)}
 
 
 def test_what_is_left_of_a_usage_is_never_below_nothing() -> None:

@@ -23,7 +23,7 @@ from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.rollout.tools.tool import tool
 from holdfast.testing import FakeEngine
-from support.rollout.stage import Oracle, Play, completion
+from support.rollout.stage import Oracle, TrajectoryUnderTest, completion
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -51,7 +51,7 @@ class Model(Oracle):
         start, end = len(request.draft.ids) // 4, self.kept
         if request.partial is not None and end > start:
             ids, logprobs = (
-                one[4 * start : 4 * end] for one in (self.whole.ids, self.whole.logprobs)
+                items[4 * start : 4 * end] for items in (self.whole.ids, self.whole.logprobs)
             )
             await request.partial.save(Draft(start, ids, logprobs, (VersionSpan("v1", 0, end),)))
         if self.dies:
@@ -59,21 +59,21 @@ class Model(Oracle):
         return self.whole
 
 
-async def interrupted(play: Play) -> None:
+async def interrupted(subject: TrajectoryUnderTest) -> None:
     with pytest.raises(EngineUnavailable):
-        await play.perform(once, partial_tokens=3)
+        await subject.perform(once, partial_tokens=3)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 12], ids=["no draft", "a shorter one", "a longer one"])
 def test_a_draft_of_another_model_is_no_beginning_of_this_ones_reply(kept: int) -> None:
     async def scenario() -> None:
-        play = Play(Model("small", "the small one says this", kept=8, dies=True))
-        await interrupted(play)
-        second = play.oracle = Model("large", "AND THE LARGE ONE THAT", kept=kept)
-        await play.perform(once, partial_tokens=3)
+        subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
+        await interrupted(subject)
+        second = subject.oracle = Model("large", "AND THE LARGE ONE THAT", kept=kept)
+        await subject.perform(once, partial_tokens=3)
         (request,) = second.requests
         assert request.draft == Draft()
-        step = (await play.history()).steps["0"]
+        step = (await subject.history()).steps["0"]
         assert isinstance(step, Generated)
         assert (step.ids, step.logprobs) == (second.whole.ids, second.whole.logprobs)
         assert step.message.text == "AND THE LARGE ONE THAT"
@@ -86,13 +86,13 @@ def test_what_is_recorded_after_another_models_draft_refers_to_none_of_its_token
     """Also where both models happen to begin alike."""
 
     async def scenario() -> None:
-        play = Play(Model("small", "the same words", kept=8, dies=True))
-        await interrupted(play)
-        second = play.oracle = Model("large", "the same words, and more")
-        await play.perform(once, partial_tokens=3)
-        records = await play.journal.history((await play.lease()).id)
-        (draft,) = [one for one in records if isinstance(one, Drafted)]
-        (step,) = [one for one in records if isinstance(one, Generated)]
+        subject = TrajectoryUnderTest(Model("small", "the same words", kept=8, dies=True))
+        await interrupted(subject)
+        second = subject.oracle = Model("large", "the same words, and more")
+        await subject.perform(once, partial_tokens=3)
+        records = await subject.journal.history((await subject.lease()).id)
+        (draft,) = [record for record in records if isinstance(record, Drafted)]
+        (step,) = [record for record in records if isinstance(record, Generated)]
         assert draft.model == "small"
         assert (step.drafted, step.ids) == (0, second.whole.ids)
 
@@ -101,14 +101,14 @@ def test_what_is_recorded_after_another_models_draft_refers_to_none_of_its_token
 
 def test_a_draft_of_the_same_model_is_gone_on_with() -> None:
     async def scenario() -> None:
-        play = Play(Model("small", "the small one says this", kept=8, dies=True))
-        await interrupted(play)
-        first = play.oracle
-        second = play.oracle = Model("small", "the small one says this")
-        await play.perform(once, partial_tokens=3)
+        subject = TrajectoryUnderTest(Model("small", "the small one says this", kept=8, dies=True))
+        await interrupted(subject)
+        first = subject.oracle
+        second = subject.oracle = Model("small", "the small one says this")
+        await subject.perform(once, partial_tokens=3)
         assert isinstance(first, Model)
         assert second.requests[0].draft.ids == first.whole.ids[: 4 * 8]
-        step = (await play.history()).steps["0"]
+        step = (await subject.history()).steps["0"]
         assert isinstance(step, Generated)
         assert step.ids == second.whole.ids
 
@@ -135,25 +135,25 @@ class Blind(ByteRenderer):
     shows_tools = False
 
 
-async def performed(play: Play, renderer: ByteRenderer) -> None:
-    session = await play.session()
+async def performed(subject: TrajectoryUnderTest, renderer: ByteRenderer) -> None:
+    session = await subject.session()
     session.speaker = msgspec.structs.replace(session.speaker, renderer=renderer)
     await session.log.begin_anew_if_needed()
     await offering(Rollout(session))
 
 
 def test_tools_that_the_template_does_not_show_are_refused_before_anything_is_asked() -> None:
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(UsageError, match="describe them in a message") as caught:
-        asyncio.run(performed(play, Blind()))
+        asyncio.run(performed(subject, Blind()))
     assert "does not show tools" in str(caught.value)
-    assert play.oracle.requests == []
+    assert subject.oracle.requests == []
 
 
 def test_tools_that_the_renderer_shows_are_offered() -> None:
-    play = Play()
-    asyncio.run(performed(play, ByteRenderer()))
-    assert len(play.oracle.requests) == 1
+    subject = TrajectoryUnderTest()
+    asyncio.run(performed(subject, ByteRenderer()))
+    assert len(subject.oracle.requests) == 1
 
 
 @pytest.mark.parametrize("shows", [True, False])
@@ -199,8 +199,8 @@ async def rows(
     processor: TrainingRolloutProcessor, *tasks: Task, policy: object = None
 ) -> list[object]:
     """What became of each row; all run at once."""
-    plays = [Play(policy or Oracle(), task=task) for task in tasks]  # type: ignore[arg-type]
-    sessions = {play.task.id: await play.session() for play in plays}
+    plays = [TrajectoryUnderTest(policy or Oracle(), task=task) for task in tasks]  # type: ignore[arg-type]
+    sessions = {subject.task.id: await subject.session() for subject in plays}
     config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(sessions[task.id]))
     async with asyncio.timeout(120):
         return list(await asyncio.gather(*processor(tasks, config), return_exceptions=True))
@@ -213,12 +213,12 @@ def test_rows_wait_together_for_their_endpoint_and_are_told_together(checks: lis
             await processor.setup()
             down = [row(name, base_url=NOWHERE, model="m") for name in "abc"]
             ended = await rows(processor, *down, row("d"))
-            asked = len(checks)
+            count = len(checks)
             later = await rows(processor, row("e", base_url=NOWHERE, model="m"))
         finally:
             await processor.acleanup()
-        assert asked > 2, "it is waited for"
-        assert len(checks) == asked, "one patience for all rows, also for those that come later"
+        assert count > 2, "it is waited for"
+        assert len(checks) == count, "one patience for all rows, also for those that come later"
         for end in (*ended[:3], *later):
             assert isinstance(end, RowEndpointDown), end
             assert not end.retryable
@@ -265,9 +265,11 @@ def test_a_sibling_is_as_patient_as_its_policy_unless_told_otherwise() -> None:
     async def main() -> list[float]:
         own = EnginePolicy(NOWHERE, "own", patience=17.0)
         inherits, chosen = ClientCache(), ClientCache(patience=3.0)
-        found = [one.get((NOWHERE,), "m", own=own).policy.patience for one in (inherits, chosen)]
-        for one in (inherits, chosen, own):
-            await one.aclose()
-        return found
+        patiences = [
+            item.get((NOWHERE,), "m", own=own).policy.patience for item in (inherits, chosen)
+        ]
+        for entry in (inherits, chosen, own):
+            await entry.aclose()
+        return patiences
 
     assert asyncio.run(main()) == [17.0, 3.0]

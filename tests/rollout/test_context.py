@@ -11,7 +11,7 @@ from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.replay.run_context import OnDivergence
 from support.rollout.kills import check_every_kill, ended
 from support.rollout.resumes import perform
-from support.rollout.stage import Oracle, Play, call, text_of
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call, text_of
 
 
 @holdfast.tool(contract="idempotent")
@@ -30,7 +30,7 @@ async def gathered(t):
     await t.generate()
     await asyncio.gather(*(t.tool(waits(turns), wait) for turns in (30, 10, 20)))
     await t.generate()
-    return [one.text for one in t.messages if one.role is Role.TOOL]
+    return [message.text for message in t.messages if message.role is Role.TOOL]
 
 
 async def grouped(t):
@@ -40,14 +40,14 @@ async def grouped(t):
         group.create_task(t.tools([waits(30), waits(5)], wait))
         group.create_task(t.tool(waits(10), wait))
     await t.generate()
-    return [one.text for one in t.messages if one.role is Role.TOOL]
+    return [message.text for message in t.messages if message.role is Role.TOOL]
 
 
 @pytest.mark.parametrize("rollout", [gathered, grouped])
 def test_results_stand_in_the_order_of_the_calls_whichever_ended_first(rollout):
     whole = asyncio.run(check_every_kill(rollout))
     first = {gathered: ["waited 30", "waited 10", "waited 20"]}
-    assert whole.found == first.get(rollout, ["waited 30", "waited 5", "waited 10"])
+    assert whole.result == first.get(rollout, ["waited 30", "waited 5", "waited 10"])
 
 
 def test_a_result_that_comes_late_moves_nothing_that_was_asked_already():
@@ -60,7 +60,7 @@ def test_a_result_that_comes_late_moves_nothing_that_was_asked_already():
         await t.generate()
         return [step.prefix_break for step in t.session.history.generations]
 
-    assert asyncio.run(Play().perform(rollout)) == ["", ""]
+    assert asyncio.run(TrajectoryUnderTest().perform(rollout)) == ["", ""]
 
 
 @pytest.mark.parametrize("how", ["branch", "sub"])
@@ -68,14 +68,14 @@ def test_a_result_in_a_branch_comes_after_all_that_was_said_before_it(how):
     async def rollout(t):
         async def more(s):
             await s.tool(waits(2), wait)
-            return [one.text for one in s.messages]
+            return [message.text for message in s.messages]
 
         t.add("go")
         await t.tools([waits(1), waits(3)], wait)
         return await (t.branch(more) if how == "branch" else t.sub(more))
 
-    found = asyncio.run(Play().perform(rollout))
-    assert found == (
+    outcome = asyncio.run(TrajectoryUnderTest().perform(rollout))
+    assert outcome == (
         [["go", "waited 1", "waited 3", "waited 2"]] if how == "branch" else ["waited 2"]
     )
 
@@ -97,13 +97,13 @@ def test_what_is_added_while_the_model_speaks_is_asked_in_the_next_turn():
         t.add("go")
         await asyncio.gather(t.generate(), interrupt())
         await t.generate()
-        return [one.text for one in t.messages]
+        return [message.text for message in t.messages]
 
-    play = Play(Oracle(slowly))
-    assert asyncio.run(play.perform(rollout)) == ["go", "hm", "and this", "hm"]
-    assert "and this" in text_of(play.oracle.requests[1].prompt)
-    first, second = asyncio.run(play.history()).generations
-    assert [one.text for one in second.added] == ["and this"]
+    subject = TrajectoryUnderTest(Oracle(slowly))
+    assert asyncio.run(subject.perform(rollout)) == ["go", "hm", "and this", "hm"]
+    assert "and this" in text_of(subject.oracle.requests[1].prompt)
+    first, second = asyncio.run(subject.history()).generations
+    assert [item.text for item in second.added] == ["and this"]
     assert (second.base, second.prefix_break) == (first.path, "")
 
 
@@ -160,7 +160,7 @@ def test_a_step_that_is_cut_while_others_begin_is_not_replayed():
     async def check():
         before = await ended(rollout("one"))
         after = await ended(rollout("two"), before.records)
-        assert after.found == "waited 1"
+        assert after.result == "waited 1"
         assert [fork.path for fork in after.history.forks] == ["0"]
         assert after.history.steps.keys() == before.history.steps.keys()
 
@@ -171,9 +171,9 @@ def test_calls_at_once_that_diverge_are_cut_before_any_of_them_runs():
     def rollout(*turns):
         async def go(t):
             t.add("go")
-            found = await asyncio.gather(*(t.tool(waits(one), wait) for one in turns))
+            results = await asyncio.gather(*(t.tool(waits(turn), wait) for turn in turns))
             await t.generate()
-            return [one.content for one in found]
+            return [result.content for result in results]
 
         return go
 
@@ -181,7 +181,7 @@ def test_calls_at_once_that_diverge_are_cut_before_any_of_them_runs():
         before = await ended(rollout(1, 2, 3))
         for kept in range(1, len(before.records) + 1):
             after = await ended(rollout(4, 2, 5), before.records[:kept])
-            assert after.found == ["waited 4", "waited 2", "waited 5"]
+            assert after.result == ["waited 4", "waited 2", "waited 5"]
             assert after.history.steps.keys() == before.history.steps.keys()
 
     asyncio.run(check())
@@ -210,7 +210,7 @@ def test_two_generations_at_once_are_refused_while_a_snapshot_is_taken_too():
         await asyncio.gather(t.generate(), t.generate())
 
     with pytest.raises(UsageError, match="two generations at once"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
 # --- other key spaces where steps were
@@ -308,13 +308,13 @@ def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(
         before = await ended(rollout(first=False))
         after = await ended(rollout(first=True), before.records)
         assert after.history.forks
-        assert [[one.text for one in prompt] for prompt in after.said] == [["did go"]]
+        assert [[token.text for token in prompt] for prompt in after.prompts] == [["did go"]]
 
     asyncio.run(check())
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             {"temprature": 1},
@@ -324,13 +324,13 @@ def test_what_was_asked_is_told_also_when_what_it_saw_is_recorded_elsewhere_now(
         ({"temperature": "hot"}, "^temperature is a number, not 'hot'$"),
     ],
 )
-def test_a_mistake_in_an_argument_of_generate_is_one_line(given, said):
+def test_a_mistake_in_an_argument_of_generate_is_one_line(given, message):
     async def rollout(t):
         t.add("go")
         await t.generate(**given)
 
-    with pytest.raises(UsageError, match=said):
-        perform(Play(), rollout)
+    with pytest.raises(UsageError, match=message):
+        perform(TrajectoryUnderTest(), rollout)
 
 
 def test_a_limit_that_there_is_not_is_named():
@@ -338,4 +338,4 @@ def test_a_limit_that_there_is_not_is_named():
         t.limit(turn=3)
 
     with pytest.raises(UsageError, match="no argument 'turn'; is 'turns' meant"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))

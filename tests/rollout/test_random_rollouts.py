@@ -78,11 +78,11 @@ class World(Environment):
 
 def rollout_of(made: list[Part], name: str = "p"):
     async def rollout(t):
-        found = []
+        results = []
         for at, part in enumerate(made):
             await dawdle()
-            found.append(await do(t, part, f"{name}{at}"))
-        return found
+            results.append(await do(t, part, f"{name}{at}"))
+        return results
 
     return rollout
 
@@ -90,7 +90,7 @@ def rollout_of(made: list[Part], name: str = "p"):
 async def do(t, part: Part, name: str) -> object:
     async def inside() -> str:
         await dawdle()
-        return name + "".join([str(await rollout_of(one, name)(t)) for one in part.inner])
+        return name + "".join([str(await rollout_of(item, name)(t)) for item in part.inner])
 
     match part.kind:
         case "value":
@@ -102,7 +102,7 @@ async def do(t, part: Part, name: str) -> object:
         case "world":
             return await live_in(t, World(part.level, inside))
         case "sub" | "branch":
-            inner = [rollout_of(one, f"{name}b{at}") for at, one in enumerate(part.inner)]
+            inner = [rollout_of(item, f"{name}b{at}") for at, item in enumerate(part.inner)]
             return await (t.sub(inner[0]) if part.kind == "sub" else t.branch(*inner))
         case _:
             return await say(t, part, name)
@@ -133,13 +133,14 @@ async def call_many(t, part: Part, name: str) -> list[str]:
         return f"{number}"
 
     calls = [
-        call("wait", f'{{"number": {one}}}', call_id=f"{name}{one}") for one in range(part.number)
+        call("wait", f'{{"number": {number}}}', call_id=f"{name}{number}")
+        for number in range(part.number)
     ]
     if part.kind == "gather":
-        replies = await asyncio.gather(*(t.tool(one, wait) for one in calls))
+        replies = await asyncio.gather(*(t.tool(item, wait) for item in calls))
     else:
         replies = await t.tools(calls, wait)
-    return [one.content for one in replies]
+    return [reply.content for reply in replies]
 
 
 async def live_in(t, world: World) -> float:
@@ -157,9 +158,9 @@ def test_a_rollout_made_at_random_survives_every_kill(seed):
 
     async def rollout(t):
         t.add("begin")
-        found = await rollout_of(made)(t)
+        result = await rollout_of(made)(t)
         await t.generate(max_tokens=20)
-        return found, t.spent.turns, t.spent.tokens, [one.text for one in t.messages]
+        return result, t.spent.turns, t.spent.tokens, [message.text for message in t.messages]
 
     async def check():
         whole = await ended(rollout)
@@ -180,5 +181,5 @@ def check_tokens(whole: Ended) -> None:
         sampled = unpack_ids(history.steps[path].ids)
         stream = stream_of(history, path)
         assert stream == request.prompt + sampled, path
-        assert any(one.token_ids[: len(stream)] == stream.tolist() for one in samples), path
-    assert sum(sum(one.loss_mask) for one in samples) == history.sampled_tokens
+        assert any(sample.token_ids[: len(stream)] == stream.tolist() for sample in samples), path
+    assert sum(sum(sample.loss_mask) for sample in samples) == history.sampled_tokens

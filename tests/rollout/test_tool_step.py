@@ -30,10 +30,10 @@ from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.rollout.tools.isolated import pool
 from holdfast.rollout.tools.tool import Tool, tool
 from holdfast.testing import ManualClock
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout import dangerous_tools as tools
 from support.rollout.isolated_pools import end_all
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 CALLS = 100
 THREADS = 4
@@ -67,16 +67,16 @@ def payments() -> list[ToolCall]:
 def waits(folder: Path, count: int) -> list[ToolCall]:
     """Calls that make a file `begun-…` when they begin, and end when there is a file `end`."""
     wanted = [{"path": f"{folder}/end", "begun": f"{folder}/begun-{n}"} for n in range(count)]
-    return [call("until", json.dumps(one), call_id=f"c{n}") for n, one in enumerate(wanted)]
+    return [call("until", json.dumps(item), call_id=f"c{n}") for n, item in enumerate(wanted)]
 
 
-async def intents(play: Play) -> int:
-    steps = (await play.history()).steps.values()
+async def intents(subject: TrajectoryUnderTest) -> int:
+    steps = (await subject.history()).steps.values()
     return sum(isinstance(step, ToolIntent) for step in steps)
 
 
-async def interrupted(play: Play) -> int:
-    results = (await play.history()).results.values()
+async def interrupted(subject: TrajectoryUnderTest) -> int:
+    results = (await subject.history()).results.values()
     return sum(result.error == INTERRUPTED_CALL for result in results)
 
 
@@ -106,14 +106,14 @@ def test_calls_that_wait_for_a_thread_have_left_no_intent_and_are_made_later() -
     calls = payments()
 
     async def main() -> None:
-        play = Play()
-        attempt = asyncio.create_task(play.perform(lambda t: t.tools(calls, pay)))
+        subject = TrajectoryUnderTest()
+        attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, pay)))
         await until(lambda: len(begun) == THREADS)
-        assert await intents(play) == THREADS
+        assert await intents(subject) == THREADS
         await killed(attempt)
         go.set()
-        replies = await play.perform(lambda t: t.tools(calls, pay))
-        assert await interrupted(play) == THREADS
+        replies = await subject.perform(lambda t: t.tools(calls, pay))
+        assert await interrupted(subject) == THREADS
         assert sum(reply.ok for reply in replies) == CALLS - THREADS
         assert sorted(begun) == list(range(CALLS))
 
@@ -132,15 +132,15 @@ def test_calls_that_wait_for_a_process_have_left_no_intent_and_are_made_later(
     calls = waits(tmp_path, 20)
 
     async def main() -> None:
-        play = Play()
-        attempt = asyncio.create_task(play.perform(lambda t: t.tools(calls, tools.until)))
+        subject = TrajectoryUnderTest()
+        attempt = asyncio.create_task(subject.perform(lambda t: t.tools(calls, tools.until)))
         await until(lambda: len(begun()) == PROCESSES)
-        assert await intents(play) == PROCESSES
+        assert await intents(subject) == PROCESSES
         await killed(attempt)
         assert len(begun()) == PROCESSES
         end.touch()
-        await play.perform(lambda t: t.tools(calls, tools.until))
-        assert await interrupted(play) == PROCESSES
+        await subject.perform(lambda t: t.tools(calls, tools.until))
+        assert await interrupted(subject) == PROCESSES
         assert len(begun()) == len(calls)
 
     asyncio.run(main())
@@ -151,15 +151,15 @@ def test_waiting_for_a_process_is_no_time_of_the_call(tmp_path: Path) -> None:
     end, calls = tmp_path / "end", waits(tmp_path, PROCESSES + 1)
 
     async def main() -> None:
-        play, clock = Play(), ManualClock()
+        subject, clock = TrajectoryUnderTest(), ManualClock()
         attempt = asyncio.create_task(
-            play.perform(lambda t: t.tools(calls, tools.until), clock=clock)
+            subject.perform(lambda t: t.tools(calls, tools.until), clock=clock)
         )
         await until(lambda: len(list(tmp_path.glob("begun-*"))) == PROCESSES)
         await clock.advance(100)
         end.touch()
         await attempt
-        taken = sorted(result.seconds for result in (await play.history()).results.values())
+        taken = sorted(result.seconds for result in (await subject.history()).results.values())
         assert taken == [0.0, *[100.0] * PROCESSES]
 
     asyncio.run(main())
@@ -193,8 +193,8 @@ def test_a_call_that_is_cancelled_while_it_waits_is_never_made_and_gives_its_pla
         await asyncio.gather(*running)
         assert (await t.tool(pay.call(number=-1), pay)).content == "-1"
 
-    play = Play()
-    asyncio.run(play.perform(rollout))
+    subject = TrajectoryUnderTest()
+    asyncio.run(subject.perform(rollout))
     assert sorted(begun) == [-1, *range(THREADS)]
 
 
@@ -215,17 +215,17 @@ def test_nothing_begins_once_the_run_is_asked_to_stop() -> None:
 
     async def main() -> None:
         nonlocal stopping
-        play = Play()
+        subject = TrajectoryUnderTest()
         attempt = asyncio.create_task(
-            play.perform(lambda t: t.tools(calls, pay), stopping=lambda: stopping)
+            subject.perform(lambda t: t.tools(calls, pay), stopping=lambda: stopping)
         )
         await until(lambda: len(begun) == THREADS)
         stopping = True
         go.set()
         with pytest.raises(RunStopped):
             await attempt
-        assert len(begun) == await intents(play) == THREADS
-        assert await interrupted(play) == 0
+        assert len(begun) == await intents(subject) == THREADS
+        assert await interrupted(subject) == 0
 
     asyncio.run(main())
 
@@ -274,12 +274,12 @@ def test_calls_that_wait_for_their_turn_in_an_environment_have_left_no_intent() 
         return await t.branch(buys("a"), buys("b"), buys("c"))
 
     async def main() -> None:
-        play = Play()
-        attempt = asyncio.create_task(play.perform(rollout))
+        subject = TrajectoryUnderTest()
+        attempt = asyncio.create_task(subject.perform(rollout))
         await until(lambda: shops and shops[0].begun)
-        assert await intents(play) == 1
+        assert await intents(subject) == 1
         await killed(attempt)
-        attempt = asyncio.create_task(play.perform(rollout))
+        attempt = asyncio.create_task(subject.perform(rollout))
         await until(lambda: len(shops) == 2)
         shops[1].go.set()
         assert sorted(await attempt) == ["", "", INTERRUPTED_CALL]
@@ -330,38 +330,38 @@ def test_a_call_that_raised_or_timed_out_is_made_again_with_its_key_under_any_co
     contract: Contract, hangs: bool
 ) -> None:
     down, seen = Down(2, ConnectionError("refused"), hangs=hangs), list[str]()
-    yard = Yard()
-    yard.run(looking(down.tool(contract), seen), max_retry=3)
-    history = yard.history()
+    local = LocalRun()
+    local.run(looking(down.tool(contract), seen), max_retry=3)
+    history = local.history()
     assert (history.status, history.reward, history.life) == (Status.COMPLETED, 1.0, 0)
     assert seen == ["seen"], "what infrastructure did to a call is no result"
     assert len(down.keys) == 3
     assert len(set(down.keys)) == 1
     assert [failure.cause for failure in history.failures] == [Cause.ENVIRONMENT] * 2
-    assert len(history.generations) == len(yard.policy.requests) == 2, "it was replayed"
+    assert len(history.generations) == len(local.policy.requests) == 2, "it was replayed"
 
 
 @pytest.mark.parametrize("contract", list(Contract))
 def test_a_tool_that_stays_down_fails_the_trajectory_with_its_own_error(contract: Contract) -> None:
     down, seen = Down(99, ConnectionError("refused")), list[str]()
-    yard = Yard(group=GroupPolicy(refill=1))
-    yard.run(looking(down.tool(contract), seen), max_retry=1)
-    history = yard.history()
+    local = LocalRun(group=GroupPolicy(refill=1))
+    local.run(looking(down.tool(contract), seen), max_retry=1)
+    history = local.history()
     assert (history.status, history.reward, history.life) == (Status.FAILED, None, 1)
     assert history.finished is not None
     assert history.finished.reason == (
         "EnvironmentBroken: tool look broke: ConnectionError: refused"
     )
     assert (seen, len(down.keys), len(set(down.keys))) == ([], 4, 2)
-    assert yard.rows(What.SAMPLES) == []
-    assert "healed" not in as_text(yard.report())
+    assert local.rows(What.SAMPLES) == []
+    assert "healed" not in as_text(local.report())
 
 
 def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> None:
     """Its second intent says that it began again; until then, a kill disturbs nothing."""
 
     async def main() -> None:
-        play, calls = Play(), list[str]()
+        subject, calls = TrajectoryUnderTest(), list[str]()
 
         @tool
         async def pay() -> str:
@@ -377,15 +377,15 @@ def test_a_call_that_ended_and_is_killed_the_second_time_is_interrupted() -> Non
             return await t.tool(call("pay"), pay)
 
         with pytest.raises(EnvironmentBroken) as broken:
-            await play.perform(rollout)
+            await subject.perform(rollout)
         failure = failure_of(broken.value, step="1", attempt=1)
-        await play.journal.append(await play.lease(), [AttemptFailed(failure, 0.0)])
-        assert not (await play.history()).unfinished
-        attempt = asyncio.create_task(play.perform(rollout))
+        await subject.journal.append(await subject.lease(), [AttemptFailed(failure, 0.0)])
+        assert not (await subject.history()).unfinished
+        attempt = asyncio.create_task(subject.perform(rollout))
         await until(lambda: len(calls) == 2)
         await killed(attempt)
-        assert (await play.history()).unfinished == {"1"}
-        reply = await play.perform(rollout)
+        assert (await subject.history()).unfinished == {"1"}
+        reply = await subject.perform(rollout)
         assert (reply.error, len(calls)) == (INTERRUPTED_CALL, 2)
 
     asyncio.run(main())
@@ -396,7 +396,7 @@ def test_a_call_after_a_fork_has_another_key() -> None:
     the key would answer with what it did for a conversation that is gone."""
 
     async def main() -> None:
-        play, keys = Play(), list[str]()
+        subject, keys = TrajectoryUnderTest(), list[str]()
 
         @tool
         async def pay(idempotency_key: str) -> str:
@@ -409,12 +409,12 @@ def test_a_call_after_a_fork_has_another_key() -> None:
             await t.generate()
             await t.tool(call("pay"), pay)
 
-        await play.perform(partial(rollout, message="go"))
-        await play.perform(partial(rollout, message="go on"))
-        history = await play.history()
+        await subject.perform(partial(rollout, message="go"))
+        await subject.perform(partial(rollout, message="go on"))
+        history = await subject.history()
         assert [fork.path for fork in history.forks] == ["0"]
         assert (len(keys), len(set(keys))) == (2, 2)
-        await play.perform(partial(rollout, message="go on"))
+        await subject.perform(partial(rollout, message="go on"))
         assert len(keys) == 2, "it was replayed"
 
     asyncio.run(main())
@@ -424,7 +424,7 @@ class Interrupted:
     """A run whose process dies in the call of an at-most-once tool, as often as a test likes."""
 
     def __init__(self, group: GroupPolicy):
-        self.yard = Yard(samples=2, group=group)
+        self.local = LocalRun(samples=2, group=group)
         self.calls: list[str] = []
         self.seen: list[str] = []
 
@@ -444,7 +444,7 @@ class Interrupted:
 
     def die(self) -> None:
         async def main() -> None:
-            process = asyncio.create_task(self.yard.work(partial(self._rollout, dies=True)))
+            process = asyncio.create_task(self.local.work(partial(self._rollout, dies=True)))
             await until(lambda: len(self.calls) == 2 and self.seen == ["paid"])
             await asyncio.sleep(0.05)
             await killed(process)
@@ -452,8 +452,8 @@ class Interrupted:
         asyncio.run(main())
 
     def go_on(self, **options: object) -> History:
-        self.yard.run(partial(self._rollout, dies=False), **options)
-        return self.yard.history()
+        self.local.run(partial(self._rollout, dies=False), **options)
+        return self.local.history()
 
 
 def test_a_call_in_which_the_process_died_makes_its_sample_anew_where_the_group_has_a_refill():
@@ -464,7 +464,7 @@ def test_a_call_in_which_the_process_died_makes_its_sample_anew_where_the_group_
     assert killed_once.seen == ["paid", "paid"], "no model was told of an accident"
     (failure,) = history.failures
     assert (failure.type, failure.cause) == ("InterruptedCall", Cause.INFRASTRUCTURE)
-    samples = killed_once.yard.rows(What.SAMPLES)
+    samples = killed_once.local.rows(What.SAMPLES)
     assert [(row["sample"], row["interrupted"]) for row in samples] == [(0, False), (1, False)]
 
 
@@ -476,8 +476,8 @@ def test_without_a_refill_the_model_is_told_and_the_trajectory_is_in_no_loss_and
     assert killed_once.seen == ["paid", INTERRUPTED]
     assert history.interrupted_calls == ["pay"]
     assert len(killed_once.calls) == 2, "it was not called again"
-    assert [row["sample"] for row in killed_once.yard.rows(What.SAMPLES)] == [1]
-    text = as_text(killed_once.yard.report())
+    assert [row["sample"] for row in killed_once.local.rows(What.SAMPLES)] == [1]
+    text = as_text(killed_once.local.report())
     assert "the process died during a call of tool pay" in text
     assert "healed" not in text
 
@@ -500,9 +500,9 @@ def test_a_run_that_keeps_interrupted_trajectories_trains_them_and_marks_them():
     history = killed_once.go_on()
     assert (history.status, history.life, history.reward) == (Status.COMPLETED, 0, 0.0)
     assert killed_once.seen == ["paid", INTERRUPTED]
-    samples = killed_once.yard.rows(What.SAMPLES)
+    samples = killed_once.local.rows(What.SAMPLES)
     assert [(row["sample"], row["interrupted"]) for row in samples] == [(0, True), (1, False)]
-    assert "1 tool call interrupted" in as_text(killed_once.yard.report())
+    assert "1 tool call interrupted" in as_text(killed_once.local.report())
 
 
 # --- a loop that is busy
@@ -529,8 +529,8 @@ def test_of_async_calls_few_are_recorded_before_they_begin_however_busy_the_loop
 
     async def main() -> None:
         async with SqliteJournal(place) as journal:
-            play, calls = Play(journal=journal), payments()
-            replies = await play.perform(lambda t: t.tools(calls, pay))
+            subject, calls = TrajectoryUnderTest(journal=journal), payments()
+            replies = await subject.perform(lambda t: t.tools(calls, pay))
         assert [reply.content for reply in replies] == [str(number) for number in range(CALLS)]
 
     asyncio.run(main())

@@ -13,8 +13,8 @@ from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
 from holdfast.rollout.processors.processor import RolloutConfig, as_processor
 from holdfast.rollout.replay.budget import Limits
 from holdfast.rollout.replay.speaker import Speaker
-from support.engine.yard import Yard
-from support.rollout.stage import Oracle, Play, call
+from support.engine.local_run import LocalRun
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call
 from support.rollout.worlds import Counter
 
 
@@ -39,16 +39,16 @@ class Plain:
 
 
 def refused(rollout, match: str) -> None:
-    with pytest.raises(UsageError, match=match) as found:
-        asyncio.run(Play(Oracle(lambda request: "hi")).perform(rollout))
-    assert "\n" not in str(found.value)
+    with pytest.raises(UsageError, match=match) as result:
+        asyncio.run(TrajectoryUnderTest(Oracle(lambda request: "hi")).perform(rollout))
+    assert "\n" not in str(result.value)
 
 
 # --- refused when a processor is made
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "arguments"),
     [
         (lambda: AgentRolloutProcessor([untyped]), "untyped.*query"),
         (lambda: AgentRolloutProcessor(["search"]), "'search' is no tool"),
@@ -68,8 +68,8 @@ def refused(rollout, match: str) -> None:
         (lambda: DialogueRolloutProcessor(str, max_tokens=True), "whole number, not True"),
     ],
 )
-def test_what_a_processor_cannot_work_with_is_refused_when_it_is_made(make, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_a_processor_cannot_work_with_is_refused_when_it_is_made(make, arguments):
+    with pytest.raises(UsageError, match=arguments):
         make()
 
 
@@ -84,7 +84,7 @@ def test_what_a_processor_can_work_with_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("limits", "arguments"),
     [
         ({"turns": 1.5}, "turns has to be a whole number, not 1.5"),
         ({"turns": True}, "turns has to be a whole number"),
@@ -93,11 +93,11 @@ def test_what_a_processor_can_work_with_is_taken():
         ({"turns": 0}, "turns must be more than 0"),
     ],
 )
-def test_a_limit_is_a_number_and_turns_are_whole(limits, words):
+def test_a_limit_is_a_number_and_turns_are_whole(limits, arguments):
     async def solve(t):
         t.limit(**limits)
 
-    refused(solve, words)
+    refused(solve, arguments)
     assert Limits(turns=1, tokens=2, seconds=0.5).seconds == 0.5
 
 
@@ -109,7 +109,7 @@ def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
         async def solve(t):
             return (await t.env(environment)).observation.text
 
-        return asyncio.run(Play().perform(solve))
+        return asyncio.run(TrajectoryUnderTest().perform(solve))
 
     with pytest.raises(UsageError, match=r"^t.env wants an instance: Counter\(\)$"):
         opening(Counter)
@@ -117,7 +117,7 @@ def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "arguments"),
     [
         (Plain(), "Plain object .* is no holdfast.Environment: make it a subclass"),
         (None, "None is no holdfast.Environment"),
@@ -131,11 +131,11 @@ def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
         (type("My", (Counter,), {"timeout": None})(), "My.timeout has to be a number"),
     ],
 )
-def test_an_environment_that_cannot_be_opened_is_refused_in_words(environment, words):
+def test_an_environment_that_cannot_be_opened_is_refused_in_words(environment, arguments):
     async def solve(t):
         await t.env(environment)
 
-    refused(solve, words)
+    refused(solve, arguments)
 
 
 def test_a_seed_is_a_number():
@@ -158,7 +158,7 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "arguments"),
     [
         (lambda t: t.task.messages, r"not tuple .*; did you mean \*messages\?"),
         (lambda t: ["x"], r"not list \['x'\]; did you mean \*messages\?"),
@@ -169,11 +169,11 @@ def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
         (lambda t: None, "not None"),
     ],
 )
-def test_what_is_no_message_is_refused_when_it_is_added(given, words):
+def test_what_is_no_message_is_refused_when_it_is_added(given, arguments):
     async def solve(t):
         t.add(given(t))
 
-    refused(solve, words)
+    refused(solve, arguments)
 
 
 def test_a_conversation_of_a_chat_model_begins_with_a_message():
@@ -189,7 +189,7 @@ def test_a_conversation_of_a_chat_model_begins_with_a_message():
             t.add(*messages)
             return (await t.generate()).text
 
-        return asyncio.run(Play(Oracle(lambda request: "hi")).perform(rollout))
+        return asyncio.run(TrajectoryUnderTest(Oracle(lambda request: "hi")).perform(rollout))
 
     with pytest.raises(UsageError, match="add a message first"):
         solve()
@@ -240,9 +240,9 @@ def test_a_mistake_that_the_rollout_swallows_is_no_outcome(mistake):
             return 0.0
         return 1.0
 
-    yard = Yard("a", "b")
-    yard.run(rollout)
-    history = yard.history()
+    local = LocalRun("a", "b")
+    local.run(rollout)
+    history = local.history()
     assert (history.status, history.reward) == (Status.FAILED, None)
     (failure,) = history.failures
     assert (failure.cause, failure.retryable) == ("code", False)
@@ -252,13 +252,13 @@ def test_a_mistake_that_the_rollout_swallows_is_no_outcome(mistake):
 # --- tool calls
 
 
-@pytest.mark.parametrize("one", [True, False])
-def test_a_tool_that_was_shown_and_is_not_there_is_the_rollouts_mistake(one):
+@pytest.mark.parametrize("item", [True, False])
+def test_a_tool_that_was_shown_and_is_not_there_is_the_rollouts_mistake(item):
     async def solve(t):
         t.add("go")
         await t.generate(tools=[search])
-        asked = call("search", '{"query": "x"}')
-        await (t.tool(asked) if one else t.tools([asked], untyped_free))
+        answer = call("search", '{"query": "x"}')
+        await (t.tool(answer) if item else t.tools([answer], untyped_free))
 
     def untyped_free() -> str:
         """Nothing."""
@@ -282,7 +282,7 @@ def test_a_tool_that_nobody_showed_is_the_policys_mistake():
         await t.generate(tools=[search])
         return await t.tool(call("fly"), search)
 
-    reply = asyncio.run(Play().perform(solve))
+    reply = asyncio.run(TrajectoryUnderTest().perform(solve))
     assert (reply.error, reply.content) == (
         "UnknownTool",
         "there is no tool 'fly'; the tools are: search",
@@ -290,7 +290,7 @@ def test_a_tool_that_nobody_showed_is_the_policys_mistake():
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("step", "arguments"),
     [
         (lambda t: t.tools([call("search")], [search]), r"is no tool: .*did you mean \*tools\?"),
         (lambda t: t.tool((call("search"),), search), r"reply.tool_calls, .*did you mean t.tools"),
@@ -299,12 +299,12 @@ def test_a_tool_that_nobody_showed_is_the_policys_mistake():
         (lambda t: t.generate(tools=["search"]), "'search' is no tool"),
     ],
 )
-def test_calls_and_tools_of_another_shape_are_refused_in_words(step, words):
+def test_calls_and_tools_of_another_shape_are_refused_in_words(step, arguments):
     async def solve(t):
         t.add("go")
         await step(t)
 
-    refused(solve, words)
+    refused(solve, arguments)
 
 
 # --- a forgotten await
@@ -314,12 +314,12 @@ def performed(rollout) -> object:
     """What a processor's row comes to, as the engine runs it."""
 
     async def row():
-        play = Play(Oracle(lambda request: "hi"))
-        session = await play.session()
+        subject = TrajectoryUnderTest(Oracle(lambda request: "hi"))
+        session = await subject.session()
         config = RolloutConfig(
             "oracle", session.context.spec.sampling, lambda task: Rollout(session)
         )
-        (job,) = as_processor(rollout)([play.task], config)
+        (job,) = as_processor(rollout)([subject.task], config)
         try:
             return await job
         finally:
@@ -359,9 +359,9 @@ def test_a_forgotten_await_is_noted_beside_the_error_that_it_led_to():
         t.add("go")
         return t.generate().text
 
-    with pytest.raises(AttributeError) as found:
+    with pytest.raises(AttributeError) as result:
         performed(solve)
-    assert found.value.__notes__ == [
+    assert result.value.__notes__ == [
         "t.generate() was called and never awaited: await t.generate(…)"
     ]
 

@@ -7,15 +7,15 @@ import pytest
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.rollout import validate
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
 def refused(rollout) -> str:
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(UsageError) as caught:
-        asyncio.run(play.perform(rollout))
-    assert not play.oracle.requests
-    assert not asyncio.run(play.history()).steps
+        asyncio.run(subject.perform(rollout))
+    assert not subject.oracle.requests
+    assert not asyncio.run(subject.history()).steps
     return str(caught.value)
 
 
@@ -35,9 +35,9 @@ def test_a_message_that_cannot_be_recorded_costs_no_generation(message, why):
         t.add(message)
         await t.generate()
 
-    said = refused(rollout)
-    assert "is no message that can be recorded" in said
-    assert why in said
+    refusal = refused(rollout)
+    assert "is no message that can be recorded" in refusal
+    assert why in refusal
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_larger_than_any_record_fails_its_trajectory_and_not_the_run(mon
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    ("item", "why"),
     [
         ("hi", "t.messages holds messages, not str 'hi'"),
         (None, "t.messages holds messages, not None"),
@@ -74,9 +74,9 @@ def test_what_is_larger_than_any_record_fails_its_trajectory_and_not_the_run(mon
         ({"role": "user"}, "t.messages[0] has no 'content'"),
     ],
 )
-def test_what_is_no_message_is_found_in_the_conversation(one, why):
+def test_what_is_no_message_is_found_in_the_conversation(item, why):
     async def rollout(t):
-        t.messages.append(one)
+        t.messages.append(item)
         await t.generate()
 
     assert refused(rollout).startswith(why)
@@ -91,7 +91,7 @@ async def child(t): ...
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("step", "arguments"),
     [
         (lambda t: t.branch(child(t)), r"t.branch calls the function itself: t.branch(child)"),
         (lambda t: t.sub(child(t)), r"t.sub calls the function itself: t.sub(child)"),
@@ -100,15 +100,15 @@ async def child(t): ...
         (lambda t: t.value(5), "t.value takes a function that is called once, not int 5"),
     ],
 )
-def test_what_is_no_function_is_told_how_to_give_one(step, words):
-    assert words in refused(step)
+def test_what_is_no_function_is_told_how_to_give_one(step, arguments):
+    assert arguments in refused(step)
 
 
 def test_a_value_may_have_any_name():
     async def rollout(t):
         return [await t.value(lambda: 1, name=name) for name in ("\ud800", 7, "")]
 
-    play = Play()
-    assert asyncio.run(play.perform(rollout)) == [1, 1, 1]
-    assert asyncio.run(play.perform(rollout)) == [1, 1, 1]
-    assert not asyncio.run(play.history()).forks
+    subject = TrajectoryUnderTest()
+    assert asyncio.run(subject.perform(rollout)) == [1, 1, 1]
+    assert asyncio.run(subject.perform(rollout)) == [1, 1, 1]
+    assert not asyncio.run(subject.history()).forks

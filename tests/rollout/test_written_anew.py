@@ -4,7 +4,7 @@ import pytest
 
 import holdfast
 from holdfast.records.message import user
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 
 SUMMARY = {"role": "user", "content": "What was said so far, in short."}
 
@@ -38,9 +38,9 @@ def test_dicts_in_a_history_that_was_written_anew_are_messages(change) -> None:
         t.add("Go on.")
         await t.generate()
 
-    yard = Yard()
-    yard.run(rollout)
-    (history,) = yard.histories().values()
+    local = LocalRun()
+    local.run(rollout)
+    (history,) = local.histories().values()
     assert history.failures == []
     assert len(history.generations) == 2
 
@@ -52,7 +52,7 @@ def test_what_is_no_message_is_named_wherever_it_stands() -> None:
         t.messages.insert(0, "Be brief.")  # type: ignore[arg-type]
         await t.generate()
 
-    yard = Yard()
-    yard.run(rollout)
-    (history,) = yard.histories().values()
+    local = LocalRun()
+    local.run(rollout)
+    (history,) = local.histories().values()
     assert "t.messages holds messages, not str 'Be brief.'" in history.failures[-1].root

@@ -17,7 +17,7 @@ from holdfast.records.step import EnvironmentStepped, Generated, Record, ToolInt
 from holdfast.rollout.episodes.environment import Environment, Observation
 from support.rollout import worlds
 from support.rollout.resumes import history, records_of, resumed
-from support.rollout.stage import Oracle, Play, call
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call
 from support.rollout.worlds import AsyncCounter, Counter
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
@@ -73,7 +73,7 @@ async def calls_side_by_side(t, make):
     t.add("go")
     for turn in range(2):
         await t.generate()
-        asked = [
+        request = [
             call("look", f'{{"x": {turn}}}', call_id="a"),
             call("add", '{"amount": 5}', call_id="b"),
             call("add", '{"amount": "z"}', call_id="c"),
@@ -81,21 +81,21 @@ async def calls_side_by_side(t, make):
             call("nothing", call_id="e"),
             call("add", '{"amount": -1}', call_id="f"),
         ]
-        replies = await t.tools(asked, *episode.tools, look)
+        replies = await t.tools(request, *episode.tools, look)
         seen += [reply.content for reply in replies]
     return seen, (await episode.step("4")).text
 
 
 async def three_worlds(t, make):
-    one, other, seen = await t.env(make()), await t.env(Counter("snapshot")), []
+    episode, other, seen = await t.env(make()), await t.env(Counter("snapshot")), []
     t.add("go")
     for action in "12":
         await t.generate()
-        seen += [(await one.step(action)).text, (await other.step(f"3{action}")).text]
+        seen += [(await episode.step(action)).text, (await other.step(f"3{action}")).text]
     late = await t.env(AsyncCounter("replay"))
     seen.append((await late.step("9")).text)
     await t.generate()
-    return [*seen, (await one.step("7")).text, (await other.step("5")).text]
+    return [*seen, (await episode.step("7")).text, (await other.step("5")).text]
 
 
 async def a_world_for_each_branch(t, make):
@@ -108,9 +108,9 @@ async def a_world_for_each_branch(t, make):
             seen.append((await episode.step(action)).text)
         return seen
 
-    found = await t.branch(alone, alone, alone)
+    result = await t.branch(alone, alone, alone)
     await t.generate()
-    return found
+    return result
 
 
 async def a_shared_world(t, make):
@@ -128,9 +128,9 @@ async def a_shared_world(t, make):
             await c.generate()
         return seen
 
-    found = await t.branch(lambda c: taking_turns(c, (0, 2)), lambda c: taking_turns(c, (1, 3)))
+    result = await t.branch(lambda c: taking_turns(c, (0, 2)), lambda c: taking_turns(c, (1, 3)))
     await t.generate()
-    return found, (await episode.step("5")).text
+    return result, (await episode.step("5")).text
 
 
 async def one_after_the_other(t, make):
@@ -173,11 +173,11 @@ SHAPES = (
 # --- crash, go on, compare
 
 
-def finished(play: Play, rollout):
+def finished(subject: TrajectoryUnderTest, rollout):
     """As the engine does it: begins again as long as a world came back different."""
     for _ in range(MAX_REWINDS):
         try:
-            return asyncio.run(play.perform(rollout))
+            return asyncio.run(subject.perform(rollout))
         except Rewound:
             continue
     raise AssertionError("it begins again and again")
@@ -194,18 +194,18 @@ def crash_points(whole: Sequence[Record]) -> list[int]:
     return [kept for kept in range(len(whole) + 1) if kept not in refused]
 
 
-def steps_of(found: History) -> list[tuple[object, ...]]:
-    return [(step.path, _content(found, step)) for step in found.in_order]
+def steps_of(result: History) -> list[tuple[object, ...]]:
+    return [(step.path, _content(result, step)) for step in result.in_order]
 
 
-def _content(found: History, step: object) -> object:
+def _content(result: History, step: object) -> object:
     match step:
         case EnvironmentStepped():
             return step.action, step.observation, step.reward, step.done
         case Generated():
             return step.message.text
         case ToolIntent():
-            return step.name, found.results[step.path].content
+            return step.name, result.results[step.path].content
     raise AssertionError(f"{step!r} is none that these rollouts take")
 
 
@@ -225,13 +225,13 @@ def test_a_rollout_that_was_killed_after_any_record_ends_as_one_that_was_not(
         return shape(t, maker(level, is_async))
 
     worlds.CALLS.clear()
-    undisturbed = Play(Oracle(lambda request: f"re {request.id}"))
+    undisturbed = TrajectoryUnderTest(Oracle(lambda request: f"re {request.id}"))
     expected = finished(undisturbed, rollout)
     whole, steps = records_of(undisturbed), steps_of(history(undisturbed))
     for kept in crash_points(whole):
-        play = resumed(undisturbed, whole[:kept])
+        subject = resumed(undisturbed, whole[:kept])
         where = f"killed after record {kept} of {len(whole)}: {whole[kept - 1] if kept else None}"
-        assert finished(play, rollout) == expected, where
-        found = history(play)
-        assert steps_of(found) == steps, where
-        assert level == "restart" or not found.forks, where
+        assert finished(subject, rollout) == expected, where
+        stored = history(subject)
+        assert steps_of(stored) == steps, where
+        assert level == "restart" or not stored.forks, where

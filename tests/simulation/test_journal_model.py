@@ -45,7 +45,7 @@ def plain(result: object) -> object:
             return (
                 result.task,
                 result.ordinal,
-                [plain(one) for one in result.open],
+                [plain(journal) for journal in result.open],
                 result.settled,
             )
         case Lease():
@@ -61,7 +61,7 @@ def plain(result: object) -> object:
         case Reopened():
             return (result.reason,)
         case list():
-            return [plain(one) for one in result]
+            return [plain(journal) for journal in result]
         case HoldfastError():
             return type(result).__name__
         case _:
@@ -85,7 +85,7 @@ class BothJournals(RuleBasedStateMachine):
         policy = GroupPolicy(shortfall=Shortfall.PARTIAL, at_least=2)
         self.spec = spec(samples=2, group=policy)
         self.run = self.both(
-            lambda one: one.create_run(self.spec, make_tasks(*TASKS[:4]), sealed=False)
+            lambda journal: journal.create_run(self.spec, make_tasks(*TASKS[:4]), sealed=False)
         )
 
     # --- where the durable one is
@@ -139,8 +139,12 @@ class BothJournals(RuleBasedStateMachine):
     @rule(pid=st.integers(1, 3), share=st.booleans())
     def join(self, pid: int, share: bool) -> None:
         worker = self.each(
-            lambda one: one.join(self.run[0], someone_else(pid), lease_seconds=1e6, share=share),
-            lambda one: one.join(self.run[1], someone_else(pid), lease_seconds=1e6, share=share),
+            lambda journal: journal.join(
+                self.run[0], someone_else(pid), lease_seconds=1e6, share=share
+            ),
+            lambda journal: journal.join(
+                self.run[1], someone_else(pid), lease_seconds=1e6, share=share
+            ),
         )
         if isinstance(worker[0], Worker):
             self.workers.append(worker)
@@ -150,24 +154,25 @@ class BothJournals(RuleBasedStateMachine):
     def claim(self, which: int, groups: int) -> None:
         mine, model = self.workers[which % len(self.workers)]
         claims = self.each(
-            lambda one: one.claim(mine, groups=groups), lambda one: one.claim(model, groups=groups)
+            lambda journal: journal.claim(mine, groups=groups),
+            lambda journal: journal.claim(model, groups=groups),
         )
         if isinstance(claims[0], list):
-            for one, two in zip(*claims, strict=True):
-                self.leases += list(zip(one.open, two.open, strict=True))
+            for claim, two in zip(*claims, strict=True):
+                self.leases += list(zip(claim.open, two.open, strict=True))
 
     @precondition(lambda self: self.workers)
     @rule(which=st.integers(0, 99))
     def heartbeat(self, which: int) -> None:
         mine, model = self.workers[which % len(self.workers)]
-        self.each(lambda one: one.heartbeat(mine), lambda one: one.heartbeat(model))
+        self.each(lambda journal: journal.heartbeat(mine), lambda journal: journal.heartbeat(model))
 
     @precondition(lambda self: self.workers)
     @rule(which=st.integers(0, 99))
     def leave(self, which: int) -> None:
         # It stays in the list: one that has left may try anything.
         mine, model = self.workers[which % len(self.workers)]
-        self.each(lambda one: one.leave(mine), lambda one: one.leave(model))
+        self.each(lambda journal: journal.leave(mine), lambda journal: journal.leave(model))
 
     # --- the log
 
@@ -181,8 +186,8 @@ class BothJournals(RuleBasedStateMachine):
     ) -> None:
         mine, model = pair
         self.each(
-            lambda one: one.append(mine, records, status=status, settled=settled),
-            lambda one: one.append(model, records, status=status, settled=settled),
+            lambda journal: journal.append(mine, records, status=status, settled=settled),
+            lambda journal: journal.append(model, records, status=status, settled=settled),
         )
         assert plain(mine) == plain(model)
         assert (mine.broken is None) == (model.broken is None)
@@ -200,10 +205,10 @@ class BothJournals(RuleBasedStateMachine):
     @rule(which=st.lists(st.integers(0, 99), min_size=1, max_size=3), number=st.integers(1, 2))
     def append_some_together(self, which: list[int], number: int) -> None:
         records = self.fresh(number)
-        pairs = [self.some(one) for one in which]
+        pairs = [self.some(journal) for journal in which]
         self.each(
-            lambda one: one.append_together([(mine, records, None) for mine, _ in pairs]),
-            lambda one: one.append_together([(model, records, None) for _, model in pairs]),
+            lambda journal: journal.append_together([(mine, records, None) for mine, _ in pairs]),
+            lambda journal: journal.append_together([(model, records, None) for _, model in pairs]),
         )
 
     @precondition(lambda self: self.leases)
@@ -220,13 +225,13 @@ class BothJournals(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99))
     def cut(self, which: int) -> None:
         mine, model = self.some(which)
-        self.each(lambda one: one.cut(mine), lambda one: one.cut(model))
+        self.each(lambda journal: journal.cut(mine), lambda journal: journal.cut(model))
 
     @rule()
     def reopen(self) -> None:
         self.each(
-            lambda one: one.reopen(self.run[0], reason="again"),
-            lambda one: one.reopen(self.run[1], reason="again"),
+            lambda journal: journal.reopen(self.run[0], reason="again"),
+            lambda journal: journal.reopen(self.run[1], reason="again"),
         )
 
     @rule(names=st.sets(st.sampled_from(TASKS), min_size=1))
@@ -235,7 +240,9 @@ class BothJournals(RuleBasedStateMachine):
             rows = await journal.trajectories(run)
             return await journal.rescore(run, [row.id for row in rows if row.key.task in names])
 
-        self.each(lambda one: some(one, self.run[0]), lambda one: some(one, self.run[1]))
+        self.each(
+            lambda journal: some(journal, self.run[0]), lambda journal: some(journal, self.run[1])
+        )
 
     @rule(
         names=st.sets(st.sampled_from(TASKS), min_size=1),
@@ -250,8 +257,8 @@ class BothJournals(RuleBasedStateMachine):
             for task in make_tasks(*sorted(names))
         ]
         amended = self.each(
-            lambda one: one.amend_run(self.run[0], changed, tasks, differences=["d"]),
-            lambda one: one.amend_run(self.run[1], changed, tasks, differences=["d"]),
+            lambda journal: journal.amend_run(self.run[0], changed, tasks, differences=["d"]),
+            lambda journal: journal.amend_run(self.run[1], changed, tasks, differences=["d"]),
         )
         if isinstance(amended[0], Run):  # Not with another scorer while a consumer has groups.
             self.run = amended
@@ -264,22 +271,27 @@ class BothJournals(RuleBasedStateMachine):
         if other and tasks:
             tasks[-1] = structs.replace(tasks[-1], ground_truth="another")
         self.each(
-            lambda one: one.admit(self.run[0], tasks), lambda one: one.admit(self.run[1], tasks)
+            lambda journal: journal.admit(self.run[0], tasks),
+            lambda journal: journal.admit(self.run[1], tasks),
         )
 
     @rule()
     def seal(self) -> None:
-        self.each(lambda one: one.seal(self.run[0]), lambda one: one.seal(self.run[1]))
+        self.each(
+            lambda journal: journal.seal(self.run[0]), lambda journal: journal.seal(self.run[1])
+        )
 
     @rule()
     def unseal(self) -> None:
-        self.each(lambda one: one.unseal(self.run[0]), lambda one: one.unseal(self.run[1]))
+        self.each(
+            lambda journal: journal.unseal(self.run[0]), lambda journal: journal.unseal(self.run[1])
+        )
 
     @rule(name=st.sampled_from(("v1", "v2", "v3")), digest=st.sampled_from("ab"))
     def publish(self, name: str, digest: str) -> None:
         self.each(
-            lambda one: one.publish_version(self.run[0], name, step=1, digest=digest),
-            lambda one: one.publish_version(self.run[1], name, step=1, digest=digest),
+            lambda journal: journal.publish_version(self.run[0], name, step=1, digest=digest),
+            lambda journal: journal.publish_version(self.run[1], name, step=1, digest=digest),
         )
 
     # --- delivery
@@ -289,8 +301,8 @@ class BothJournals(RuleBasedStateMachine):
         # The lease of one whose process is gone may be taken over; it may still try anything.
         who = structs.replace(this_process(), pid=2**22 + 1) if gone else someone_else()
         consumer = self.each(
-            lambda one: one.subscribe(self.run[0], name, who, lease_seconds=1e6),
-            lambda one: one.subscribe(self.run[1], name, who, lease_seconds=1e6),
+            lambda journal: journal.subscribe(self.run[0], name, who, lease_seconds=1e6),
+            lambda journal: journal.subscribe(self.run[1], name, who, lease_seconds=1e6),
         )
         if isinstance(consumer[0], Consumer):
             self.consumers.append(consumer)
@@ -304,9 +316,12 @@ class BothJournals(RuleBasedStateMachine):
     def renew_or_unsubscribe(self, which: int, renew: bool) -> None:
         mine, model = self.consumer(which)
         if renew:
-            self.each(lambda one: one.renew(mine), lambda one: one.renew(model))
+            self.each(lambda journal: journal.renew(mine), lambda journal: journal.renew(model))
         else:
-            self.each(lambda one: one.unsubscribe(mine), lambda one: one.unsubscribe(model))
+            self.each(
+                lambda journal: journal.unsubscribe(mine),
+                lambda journal: journal.unsubscribe(model),
+            )
 
     @precondition(lambda self: self.consumers)
     @rule(which=st.integers(0, 3), ahead=st.integers(-1, 2), groups=st.integers(1, 3))
@@ -314,8 +329,8 @@ class BothJournals(RuleBasedStateMachine):
         mine, model = self.consumer(which)
         self.step = max(0, self.step + ahead)
         self.each(
-            lambda one: one.next_batch(mine, self.step, groups=groups),
-            lambda one: one.next_batch(model, self.step, groups=groups),
+            lambda journal: journal.next_batch(mine, self.step, groups=groups),
+            lambda journal: journal.next_batch(model, self.step, groups=groups),
         )
 
     @precondition(lambda self: self.consumers)
@@ -323,7 +338,8 @@ class BothJournals(RuleBasedStateMachine):
     def take(self, which: int, groups: int) -> None:
         mine, model = self.consumer(which)
         self.each(
-            lambda one: one.take(mine, groups=groups), lambda one: one.take(model, groups=groups)
+            lambda journal: journal.take(mine, groups=groups),
+            lambda journal: journal.take(model, groups=groups),
         )
 
     @precondition(lambda self: self.consumers)
@@ -332,8 +348,8 @@ class BothJournals(RuleBasedStateMachine):
         mine, model = self.consumer(which)
         groups = sorted(names)
         self.each(
-            lambda one: one.dismiss(mine, groups, reason="too old"),
-            lambda one: one.dismiss(model, groups, reason="too old"),
+            lambda journal: journal.dismiss(mine, groups, reason="too old"),
+            lambda journal: journal.dismiss(model, groups, reason="too old"),
         )
 
     @precondition(lambda self: self.consumers)
@@ -346,8 +362,8 @@ class BothJournals(RuleBasedStateMachine):
         mine, model = self.consumer(which)
         groups = None if names is None else sorted(names)
         self.each(
-            lambda one: one.commit(mine, self.step - back, groups=groups),
-            lambda one: one.commit(model, self.step - back, groups=groups),
+            lambda journal: journal.commit(mine, self.step - back, groups=groups),
+            lambda journal: journal.commit(model, self.step - back, groups=groups),
         )
 
     @precondition(lambda self: self.consumers)
@@ -361,16 +377,16 @@ class BothJournals(RuleBasedStateMachine):
         step = self.step - back
         trained = dict.fromkeys(sorted(names), step)
         self.each(
-            lambda one: one.rewind(mine, step, trained=trained),
-            lambda one: one.rewind(model, step, trained=trained),
+            lambda journal: journal.rewind(mine, step, trained=trained),
+            lambda journal: journal.rewind(model, step, trained=trained),
         )
 
     # --- blobs and the file
 
     @rule(body=st.binary(max_size=8))
     def blob(self, body: bytes) -> None:
-        digest, _ = self.both(lambda one: one.put_blob(body))
-        self.both(lambda one: one.get_blob(digest))
+        digest, _ = self.both(lambda journal: journal.put_blob(body))
+        self.both(lambda journal: journal.get_blob(digest))
 
     @rule()
     def close_and_reopen_the_file(self) -> None:
@@ -392,7 +408,10 @@ class BothJournals(RuleBasedStateMachine):
             known = (await journal.progress(run), await journal.versions(run), ledgers)
             return read, await journal.tasks(run), listed.by_status, listed.settled, known
 
-        self.each(lambda one: contents(one, self.run[0]), lambda one: contents(one, self.run[1]))
+        self.each(
+            lambda journal: contents(journal, self.run[0]),
+            lambda journal: contents(journal, self.run[1]),
+        )
 
 
 class ServerAndMemory(BothJournals):

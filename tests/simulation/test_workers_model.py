@@ -152,7 +152,7 @@ class Simulation:
     async def _replace(self, place: Simulated, *, is_known: bool) -> None:
         """By another process. What the old one held is fenced if its end is known, or else when
         somebody takes it over."""
-        held = [one for claim in place.claims for one in claim.open if not self.settled[one.id]]
+        held = [item for claim in place.claims for item in claim.open if not self.settled[item.id]]
         for lease in held:
             if is_known:
                 self.epochs[lease.id] = max(self.epochs[lease.id], lease.epoch + 1)
@@ -165,7 +165,7 @@ class Simulation:
             await self.journal.heartbeat(place.worker)
             await self._advance(place, is_heard=True)
             place.claims = [
-                claim for claim in place.claims if any(not one.settled for one in claim.open)
+                claim for claim in place.claims if any(not item.settled for item in claim.open)
             ]
             if not place.claims:
                 await self._claim(place)
@@ -187,7 +187,7 @@ class Simulation:
                     self.acknowledged[lease.id] = lease.next_seq
 
     async def _advance(self, place: Simulated, *, is_heard: bool) -> None:
-        leases = [one for claim in place.claims for one in claim.open if not one.settled]
+        leases = [item for claim in place.claims for item in claim.open if not item.settled]
         results = await asyncio.gather(
             *(self._append(lease, is_heard=is_heard) for lease in leases), return_exceptions=True
         )

@@ -61,10 +61,10 @@ def test_the_same_rollout_is_the_same_batch(opened, engine):
     engine.reset()
     args, source = opened()
     first = generate(args, 0, source)
-    asked = engine.stats().requests
+    requests = engine.stats().requests
     assert [len(group) for group in first] == [2, 2]
     assert generate(args, 0, source) == first
-    assert engine.stats().requests == asked, "the journal answered"
+    assert engine.stats().requests == requests, "the journal answered"
     assert generate(args, 1, source) != first
 
 
@@ -214,8 +214,8 @@ def test_branches_share_a_rollout_and_every_member_is_a_list(opened):
 
 def test_evaluations_are_runs_of_their_own(opened, tmp_path):
     args, source = opened(eval_datasets=[evaluation("held-out", tmp_path / "data.jsonl")])
-    found = generate(args, 0, source, evaluation=True)["held-out"]
-    assert len(found["rewards"]) == len(found["truncated"]) == len(found["samples"]) == 8
+    held_out = generate(args, 0, source, evaluation=True)["held-out"]
+    assert len(held_out["rewards"]) == len(held_out["truncated"]) == len(held_out["samples"]) == 8
     assert source.ledger() == []
 
 
@@ -275,7 +275,7 @@ def test_bad_input(opened, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"holdfast_policy": 3}, "holdfast_policy must be a text or a list, not 3"),
         ({"groups": 0}, "--rollout-batch-size must be 1 or more, not 0"),
@@ -283,8 +283,8 @@ def test_bad_input(opened, tmp_path):
         ({"holdfast_journal": "/no/such/x.db"}, "holdfast_journal.*no folder /no/such; make it"),
     ],
 )
-def test_arguments_are_refused_when_the_source_is_made(opened, more, told):
-    with pytest.raises(UsageError, match=told):
+def test_arguments_are_refused_when_the_source_is_made(opened, more, message):
+    with pytest.raises(UsageError, match=message):
         opened(**more)
     assert not Path("/no").exists()
 
@@ -338,8 +338,8 @@ def test_two_loops_as_one_consumer(opened, engine, tmp_path):
         "args = arguments(Path(sys.argv[3]), sys.argv[4])\n"
         "holdfast.slime.DataSource(args).load(-1)\n"
     )
-    words = [sys.executable, "-c", script, str(PACKAGE), str(TESTS), str(tmp_path), engine.url]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, str(PACKAGE), str(TESTS), str(tmp_path), engine.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ConsumerHeld" in done.stderr
 
 
@@ -378,8 +378,8 @@ holdfast.slime.generate_rollout(args, 0, source, False)
 
 
 def test_a_process_that_leaves_it_open_ends_in_silence(tmp_path, engine):
-    words = [sys.executable, "-c", LEFT_OPEN, str(PACKAGE), str(TESTS), str(tmp_path), engine.url]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", LEFT_OPEN, str(PACKAGE), str(TESTS), str(tmp_path), engine.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -396,10 +396,10 @@ POINTS = [
 
 
 def run(folder: Path, engine: FakeEngine, *, prefetch: bool, crash: str = "") -> int:
-    words = [sys.executable, str(DRIVER), str(folder), engine.url]
-    words += ["--prefetch"] if prefetch else []
+    command = [sys.executable, str(DRIVER), str(folder), engine.url]
+    command += ["--prefetch"] if prefetch else []
     environment = os.environ | ({"HOLDFAST_CRASH": crash} if crash else {})
-    return subprocess.run(words, env=environment, check=False).returncode
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def history(folder: Path) -> list:
@@ -409,10 +409,10 @@ def history(folder: Path) -> list:
 async def generations(folder: Path) -> tuple[int, int]:
     """Of the groups that are trained, and of all: slime rolls out one more where none is left."""
     journal = holdfast.open_journal(folder / "holdfast.db", read_only=True)
-    found = await journal.find_run("slime")
-    assert found is not None
+    stored_run = await journal.find_run("slime")
+    assert stored_run is not None
     trained = total = 0
-    async for row, records in journal.histories(found):
+    async for row, records in journal.histories(stored_run):
         turns = len(History(records).generations)
         total += turns
         trained += turns if row.ordinal < TRAINED_GROUPS else 0

@@ -169,17 +169,17 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, *values: Any) -> None:
         given = _EXECUTE.bind(self, *values).arguments
-        words = [] if isinstance(given["args"], str) else [os.fspath(w) for w in given["args"]]
+        arguments = [] if isinstance(given["args"], str) else [os.fspath(w) for w in given["args"]]
         env = dict(os.environ if given["env"] is None else given["env"])
         special = given["preexec_fn"] is not None or given["pass_fds"]
-        if words[:3] not in STARTS or special or _own(env) != OWN:
+        if arguments[:3] not in STARTS or special or _own(env) != OWN:
             return super()._execute_child(*values)
         pipes = [given[name] for name in PIPES]
         theirs = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         fds = [number if fd == -1 else fd for number, fd in enumerate(theirs)]
         order = {
-            "module": words[2],
-            "words": words[3:],
+            "module": arguments[2],
+            "words": arguments[3:],
             "cwd": os.path.abspath(os.fspath(given["cwd"] or os.getcwd())),
             "env": env,
             "session": bool(given["start_new_session"]),
@@ -213,15 +213,17 @@ class TrainingPopen(Popen):
     _server = _TRAINING
 
 
-def run(words: list[str], *, timeout: float, **options: Any) -> "subprocess.CompletedProcess[Any]":
+def run(
+    arguments: list[str], *, timeout: float, **options: Any
+) -> "subprocess.CompletedProcess[Any]":
     """As subprocess's."""
-    with Popen(words, **options) as process:
+    with Popen(arguments, **options) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(words, process.returncode, out, err)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 # --- the server
@@ -269,11 +271,13 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     os.chdir(str(order["cwd"]))
     os.environ.clear()
     os.environ.update(order["env"])
-    words = [str(word) for word in order["words"]]
-    if "--parent" in words and words[words.index("--parent") + 1] == str(order["parent"]):
-        words[words.index("--parent") + 1] = str(os.getppid())
-    sys.argv = [str(order["module"]), *words]
-    Path("/proc/self/comm").write_text(words[0] if words else str(order["module"]))
+    arguments = [str(word) for word in order["words"]]
+    if "--parent" in arguments and arguments[arguments.index("--parent") + 1] == str(
+        order["parent"]
+    ):
+        arguments[arguments.index("--parent") + 1] = str(os.getppid())
+    sys.argv = [str(order["module"]), *arguments]
+    Path("/proc/self/comm").write_text(arguments[0] if arguments else str(order["module"]))
     sys.path[0] = str(order["cwd"])
     encoding = os.environ.get(ENCODING) or None
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(

@@ -90,15 +90,17 @@ def test_a_data_set_is_fetched_by_its_name_and_split(tmp_path):
             check=False,
         )
         server.shutdown()
-    said = ended.stdout.splitlines()
-    assert said[:2] == ["['2']", "2"], ended.stderr
-    assert said[2].startswith("hf:me/sums has several splits (train, test); name one, as in hf:me/")
-    assert said[3].startswith('hf:me/sums:nope cannot be loaded: Unknown split "nope"')
-    assert said[4].startswith("hf:me/other cannot be loaded: ")
+    lines = ended.stdout.splitlines()
+    assert lines[:2] == ["['2']", "2"], ended.stderr
+    assert lines[2].startswith(
+        "hf:me/sums has several splits (train, test); name one, as in hf:me/"
+    )
+    assert lines[3].startswith('hf:me/sums:nope cannot be loaded: Unknown split "nope"')
+    assert lines[4].startswith("hf:me/other cannot be loaded: ")
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "result"),
     [
         ("hf:gsm8k", HubName("gsm8k", None, None)),
         ("hf:openai/gsm8k", HubName("openai/gsm8k", None, None)),
@@ -106,8 +108,8 @@ def test_a_data_set_is_fetched_by_its_name_and_split(tmp_path):
         ("hf:openai/gsm8k/main:test[:5]", HubName("openai/gsm8k", "main", "test[:5]")),
     ],
 )
-def test_a_name_has_a_configuration_and_a_split(name, found):
-    assert parse_name(name) == found
+def test_a_name_has_a_configuration_and_a_split(name, result):
+    assert parse_name(name) == result
 
 
 def test_a_folder_that_is_not_there_is_no_data_set(tmp_path):

@@ -141,18 +141,18 @@ def test_the_same_tasks_from_values_of_python():
 def test_a_data_set_of_hugging_face_as_a_value_a_folder_and_by_name(tmp_path):
     import datasets
 
-    found = datasets.Dataset.from_list(ROWS)
-    assert read_tasks(found) == EXPECTED
-    found.save_to_disk(tmp_path / "saved")
+    result = datasets.Dataset.from_list(ROWS)
+    assert read_tasks(result) == EXPECTED
+    result.save_to_disk(tmp_path / "saved")
     assert read_tasks(tmp_path / "saved") == EXPECTED
-    both = datasets.DatasetDict(train=found, test=found.select([1]))
+    both = datasets.DatasetDict(train=result, test=result.select([1]))
     with pytest.raises(UsageError, match=r"\(train, test\); name one, as in tasks=data\['train'"):
         read_tasks(both)
-    assert read_tasks(datasets.DatasetDict(train=found)) == EXPECTED
+    assert read_tasks(datasets.DatasetDict(train=result)) == EXPECTED
     (tmp_path / "named").mkdir()
-    found.to_json(tmp_path / "named" / "train.jsonl")
+    result.to_json(tmp_path / "named" / "train.jsonl")
     assert read_tasks(f"hf:{tmp_path / 'named'}:train") == EXPECTED
-    found.to_json(tmp_path / "named" / "test.jsonl")
+    result.to_json(tmp_path / "named" / "test.jsonl")
     with pytest.raises(UsageError, match=r"several splits \(train, test\); name one, as in hf:.*:"):
         read_tasks(f"hf:{tmp_path / 'named'}")
     with pytest.raises(UsageError, match=r"cannot be loaded: .*nope"):
@@ -196,8 +196,8 @@ def test_inside_a_running_loop():
 
 
 def test_prompts_conversations_and_files_in_one_list(tmp_path):
-    found = read_tasks(["What?", TALK, {"prompt": TALK}, write_jsonl(tmp_path), EXPECTED[0].id])
-    assert [task.messages[-1].text for task in found] == [
+    tasks = read_tasks(["What?", TALK, {"prompt": TALK}, write_jsonl(tmp_path), EXPECTED[0].id])
+    assert [task.messages[-1].text for task in tasks] == [
         "What?",
         "Hi",
         "Hi",
@@ -247,10 +247,10 @@ def test_nested_columns_and_missing_values_of_tables(tmp_path):
     )
     frame.to_parquet(tmp_path / "nested.parquet")
     for source in (frame, tmp_path / "nested.parquet"):
-        one, two = read_tasks(source)
-        assert [message.text for message in one.messages] == ["Be short.", "Hi"]
-        assert one.metadata["n"] == 1.5
-        assert str(one.metadata["at"]).startswith("2026-01-01T00:00:00")
+        first, two = read_tasks(source)
+        assert [message.text for message in first.messages] == ["Be short.", "Hi"]
+        assert first.metadata["n"] == 1.5
+        assert str(first.metadata["at"]).startswith("2026-01-01T00:00:00")
         assert two.metadata == {}
     path = tmp_path / "texts.csv"
     path.write_text('messages,n\n"[{""role"": ""user"", ""content"": ""Hi""}]",\n')
@@ -335,8 +335,8 @@ def mistake(tmp_path: Path, name: str, data: bytes | str) -> str:
 def test_a_mistake_in_a_file_is_one_line_that_names_it(tmp_path, name, data, why):
     import re
 
-    said = mistake(tmp_path, name, data)
-    assert re.search(why, said), said
+    error = mistake(tmp_path, name, data)
+    assert re.search(why, error), error
 
 
 @pytest.mark.parametrize(
@@ -440,9 +440,11 @@ def test_messages_of_other_libraries_are_taken_in_rows():
             ],
         }
     )
-    asked = {"role": "user", "content": "hi"}
-    (dumped,) = read_tasks([{"id": "a", "messages": [asked, reply.model_dump(exclude_none=True)]}])
+    message = {"role": "user", "content": "hi"}
+    (dumped,) = read_tasks(
+        [{"id": "a", "messages": [message, reply.model_dump(exclude_none=True)]}]
+    )
     for field in ("messages", "prompt"):
-        assert read_tasks([{"id": "a", field: [asked, reply]}]) == [dumped]
+        assert read_tasks([{"id": "a", field: [message, reply]}]) == [dumped]
     with pytest.raises(UsageError, match="task 1: Encoding objects of type object is unsupported"):
         read_tasks([{"id": "a", "messages": [object()]}])

@@ -13,9 +13,9 @@ TASKS = [Task("a", (user("x"),)), Task("b", ())]
 
 
 def test_each_task_begins_with_it() -> None:
-    found = with_system(TASKS, "Be kind.")
+    tasks = with_system(TASKS, "Be kind.")
     kind = system("Be kind.")
-    assert [task.messages for task in found] == [(kind, user("x")), (kind,)]
+    assert [task.messages for task in tasks] == [(kind, user("x")), (kind,)]
 
 
 def test_without_one_nothing_changes() -> None:

@@ -29,8 +29,8 @@ def test_only_the_chosen_operation_fails(when: When) -> None:
         await journal.create_run(spec(), make_tasks("a"))
         with pytest.raises(JournalError, match="on purpose"):
             await journal.create_run(spec("other"), make_tasks("a"))
-        found = await journal.find_run("other")
-        assert (found is not None) == (when is When.AFTER)
+        stored_run = await journal.find_run("other")
+        assert (stored_run is not None) == (when is When.AFTER)
         assert journal.operations == ["create_run", "create_run", "find_run"]
 
     asyncio.run(body())

@@ -9,18 +9,18 @@ from holdfast.testing.virtual_time import NothingDue
 
 def test_hours_pass_at_once_and_in_their_order() -> None:
     async def main() -> list[str]:
-        found = []
+        names = []
 
         async def sleep(name: str, seconds: float) -> None:
             await asyncio.sleep(seconds)
-            found.append(name)
+            names.append(name)
 
         await asyncio.gather(sleep("late", 7200), sleep("early", 3600), sleep("now", 0))
-        return found
+        return names
 
     began = time.monotonic()
-    found, seconds = run_in_virtual_time(main())
-    assert (found, seconds) == (["now", "early", "late"], 7200.0)
+    result, seconds = run_in_virtual_time(main())
+    assert (result, seconds) == (["now", "early", "late"], 7200.0)
     assert time.monotonic() - began < 600
 
 

@@ -40,17 +40,17 @@ def test_each_estimator_on_one_group(name, expected):
 
 
 def test_the_batch_is_normalized_over_all_groups():
-    found = advantages("reinforce++", [1.0, 0.0], [0.0, 0.0])
-    assert found == [[1.5, -0.5], [-0.5, -0.5]]
-    found = advantages("reinforce++-baseline", [1.0, 0.0], [0.0, 0.0])
-    assert found == [pytest.approx([1.2247, -1.2247], abs=1e-3), [0.0, 0.0]]
+    values = advantages("reinforce++", [1.0, 0.0], [0.0, 0.0])
+    assert values == [[1.5, -0.5], [-0.5, -0.5]]
+    results = advantages("reinforce++-baseline", [1.0, 0.0], [0.0, 0.0])
+    assert results == [pytest.approx([1.2247, -1.2247], abs=1e-3), [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_lost_member_bends_no_baseline(name):
     (first, second, third), other = advantages(name, [1.0, 1.0, 1.0], [0.0, 1.0])
-    found = advantages(name, [1.0, 1.0, None, 1.0], [0.0, 1.0])
-    assert found == [[first, second, None, third], other]
+    values = advantages(name, [1.0, 1.0, None, 1.0], [0.0, 1.0])
+    assert values == [[first, second, None, third], other]
 
 
 def test_all_correct_but_for_a_lost_member_gives_zero_advantages():
@@ -71,9 +71,9 @@ def test_a_group_of_one_gives_zero(name):
     st.lists(st.lists(st.none() | st.floats(-100, 100), max_size=6), max_size=5),
 )
 def test_the_shape_is_kept_and_every_number_is_finite(name, groups):
-    found = estimate(groups, ESTIMATORS[name])
-    assert [len(group) for group in found] == [len(group) for group in groups]
-    for rewards, values in zip(groups, found, strict=True):
+    results = estimate(groups, ESTIMATORS[name])
+    assert [len(group) for group in results] == [len(group) for group in groups]
+    for rewards, values in zip(groups, results, strict=True):
         for reward, value in zip(rewards, values, strict=True):
             assert (reward is None) == (value is None)
             assert value is None or math.isfinite(value)
@@ -98,8 +98,8 @@ def test_returns_are_discounted_sums_of_what_follows():
 
 def test_turns_are_compared_with_the_same_turn_of_the_others():
     groups = [[[3.0, 1.0], [1.0], None, []], [None]]
-    found = estimate_by_turn(groups, ESTIMATORS["dr_grpo"])
-    assert found == [[[1.0, 0.0], [-1.0], None, []], [None]]
+    estimates = estimate_by_turn(groups, ESTIMATORS["dr_grpo"])
+    assert estimates == [[[1.0, 0.0], [-1.0], None, []], [None]]
     # All turns alike: the same as without turns.
     rewards = [[1.0, 0.0, 0.5], [2.0, 2.5]]
     for estimator in ESTIMATORS.values():

@@ -29,8 +29,12 @@ MEMBERS = 3
 
 async def sampled(client):
     """A group for each temperature."""
-    asked = [(number, member) for number in range(len(TEMPERATURES)) for member in range(MEMBERS)]
-    return group_samples(await asyncio.gather(*(_sample(client, *one) for one in asked)))
+    requests = [
+        (number, member) for number in range(len(TEMPERATURES)) for member in range(MEMBERS)
+    ]
+    return group_samples(
+        await asyncio.gather(*(_sample(client, *requests) for requests in requests))
+    )
 
 
 async def _sample(client, number, member):

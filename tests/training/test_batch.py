@@ -21,7 +21,7 @@ from holdfast.training.batch import (
     sequences_of,
 )
 from holdfast.training.objective.objective import PRESETS, Mean, Objective
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.records import generated, ready, started
 
 PLAIN = Objective(ESTIMATORS["dr_grpo"])
@@ -39,9 +39,9 @@ def exported(tmp_path, members, *, fixed_groups):
         for lease, (status, reward) in zip(claim.open, members, strict=True):
             records = [started(), generated("0"), Finished(status, "returned", reward, 2.0)]
             await journal.append(lease, records, status=status, settled=True)
-        found = [s async for s in holdfast.samples(journal, "run", fixed_groups=fixed_groups)]
+        result = [s async for s in holdfast.samples(journal, "run", fixed_groups=fixed_groups)]
         await journal.close()
-        return found
+        return result
 
     return asyncio.run(body())
 
@@ -53,9 +53,9 @@ def test_all_correct_but_for_a_lost_member_gives_zeros(tmp_path, name, lost, fix
     members = [(Status.COMPLETED, 1.0)] * 2 + [(lost, None)] + [(Status.COMPLETED, 1.0)]
     samples = exported(tmp_path, members, fixed_groups=fixed_groups)
     assert len(samples) == 3 + fixed_groups, "a placeholder where a fixed n is wanted"
-    found = sequences_of(group_samples(samples), Objective(ESTIMATORS[name]))
-    assert [sequence.advantages for sequence in found] == [[0.0] * 3] * 3
-    assert sum(sequence.weight * 3 for sequence in found) == pytest.approx(1)
+    sequences = sequences_of(group_samples(samples), Objective(ESTIMATORS[name]))
+    assert [sequence.advantages for sequence in sequences] == [[0.0] * 3] * 3
+    assert sum(sequence.weight * 3 for sequence in sequences) == pytest.approx(1)
 
 
 def test_a_service_that_dies_is_a_lost_trajectory_and_no_reward_of_zero():
@@ -69,16 +69,16 @@ def test_a_service_that_dies_is_a_lost_trajectory_and_no_reward_of_zero():
             await asyncio.open_connection(*address)
         return 1.0
 
-    yard = Yard("a", samples=4)
-    yard.run(solve, max_retry=1)
-    assert yard.report().by_status == {"COMPLETED": 3, "FAILED": 1}
+    local = LocalRun("a", samples=4)
+    local.run(solve, max_retry=1)
+    assert local.report().by_status == {"COMPLETED": 3, "FAILED": 1}
 
     async def read():
-        return [s async for s in holdfast.samples(yard.journal, "run")]
+        return [s async for s in holdfast.samples(local.journal, "run")]
 
-    found = sequences_of(group_samples(asyncio.run(read())), Objective())
-    assert len(found) == 3
-    assert not any(value for sequence in found for value in sequence.advantages)
+    sequences = sequences_of(group_samples(asyncio.run(read())), Objective())
+    assert len(sequences) == 3
+    assert not any(value for sequence in sequences for value in sequence.advantages)
 
 
 # --- trees
@@ -104,10 +104,10 @@ def branched(number, reward, branches):
 def test_a_trajectory_of_branches_weighs_as_one_and_each_sampled_token_is_trained_once(mean):
     group = TrainingGroup("a", (branched(0, 1.0, 3), branched(1, 0.0, 1)))
     goal = Objective(mean=mean, constant=100 if mean is Mean.CONSTANT else None)
-    found = sequences_of([group], goal)
-    assert [len(s.tokens.trained) for s in found] == [5, 2, 2, 5]
-    first = sum(s.weight * len(s.tokens.trained) for s in found[:3])
-    second = found[3].weight * 5
+    sequences = sequences_of([group], goal)
+    assert [len(s.tokens.trained) for s in sequences] == [5, 2, 2, 5]
+    first = sum(s.weight * len(s.tokens.trained) for s in sequences[:3])
+    second = sequences[3].weight * 5
     if mean is Mean.TRAJECTORIES:
         assert (first, second) == (pytest.approx(1 / 2), pytest.approx(1 / 2))
     elif mean is Mean.TOKENS:
@@ -115,7 +115,7 @@ def test_a_trajectory_of_branches_weighs_as_one_and_each_sampled_token_is_traine
     else:
         assert (first, second) == (pytest.approx(9 / 200), pytest.approx(5 / 200))
     # And in the baseline: two trajectories, whose rewards are 1 and 0.
-    values = [value for s in found[:3] for value in s.advantages]
+    values = [value for s in sequences[:3] for value in s.advantages]
     assert values == pytest.approx([0.7071] * 9, abs=1e-4)
 
 
@@ -146,9 +146,9 @@ def test_the_overlong_penalty_is_taken_off_before_rewards_are_compared():
         for number, size in enumerate((8, 9, 10, 12))
     ]
     penalty = OverlongPenalty(length=10, margin=2)
-    found = sequences_of([TrainingGroup("a", tuple(members))], PLAIN, overlong=penalty)
+    sequences = sequences_of([TrainingGroup("a", tuple(members))], PLAIN, overlong=penalty)
     # Of rewards 1, 0.5, 0 and 0.
-    assert [s.advantages[0] for s in found] == [0.625, 0.125, -0.375, -0.375]
+    assert [s.advantages[0] for s in sequences] == [0.625, 0.125, -0.375, -0.375]
 
 
 # --- rewards by place
@@ -175,8 +175,8 @@ def episode(number, rewards, *, total=None):
     [(1.0, [3.0, 2.0, 2.0]), (0.5, [1.5, 1.0, 2.0]), (0.0, [1.0, 0.0, 2.0])],
 )
 def test_a_turn_is_credited_with_what_was_earned_from_it_on(discount, expected):
-    one = episode(0, [1.0, 0.0, 2.0])
-    assert one.returns(3.0, discount) == expected
+    item = episode(0, [1.0, 0.0, 2.0])
+    assert item.returns(3.0, discount) == expected
     # What a scorer gave beyond comes with the last turn, so that it is all in all `reward`.
     assert episode(0, [0.0, 0.0], total=1.0).returns(1.0, discount) == [discount, 1.0]
     assert episode(0, [0.5, 0.0], total=1.0).returns(1.0, 1.0) == [1.0, 0.5]
@@ -185,16 +185,20 @@ def test_a_turn_is_credited_with_what_was_earned_from_it_on(discount, expected):
 def test_returns_are_compared_turn_by_turn():
     group = TrainingGroup("a", (episode(0, [1.0, 0.0]), episode(1, [0.0, 1.0])))
     assert [s.advantages for s in sequences_of([group], PLAIN)] == [[0.0] * 4] * 2
-    found = sequences_of([group], PLAIN, discount=1.0)
+    sequences = sequences_of([group], PLAIN, discount=1.0)
     # From the first turn on both earned 1; from the second on, 0 and 1.
-    assert [s.advantages for s in found] == [[0.0, 0.0, -0.5, -0.5], [0.0, 0.0, 0.5, 0.5]]
+    assert [s.advantages for s in sequences] == [[0.0, 0.0, -0.5, -0.5], [0.0, 0.0, 0.5, 0.5]]
 
 
 def test_one_that_ended_stands_with_its_last_return():
     group = TrainingGroup("a", (episode(0, [0.0, 0.0, 1.0]), episode(1, [1.0]), episode(2, [0.0])))
-    found = sequences_of([group], PLAIN, discount=1.0)
+    sequences = sequences_of([group], PLAIN, discount=1.0)
     third = pytest.approx(1 / 3)
-    assert [s.advantages for s in found] == [[third] * 6, [third] * 2, [pytest.approx(-2 / 3)] * 2]
+    assert [s.advantages for s in sequences] == [
+        [third] * 6,
+        [third] * 2,
+        [pytest.approx(-2 / 3)] * 2,
+    ]
 
 
 def test_a_discount_prefers_the_short_way():
@@ -238,21 +242,21 @@ def test_rewards_of_branches_count_once_and_for_what_came_before():
         [TurnSpan(1, 2, 1.0, 1.0, False), TurnSpan(3, 4, 1.0, 1.0, True)], [0, 0, 0, 1],
     )  # fmt: skip
     third = sample(2, [], [], [0, 0, 1, 1])
-    one = TrainedTrajectory("a/0", 6.0, (first, second, third))
-    assert one.returns(6.0, 1.0) == [6.0, 5.0, 3.0, 2.0]
-    group = TrainingGroup("a", (one,))
-    found = sequences_of([group], Objective(ESTIMATORS["reinforce++"]), discount=1.0)
-    assert [len(s.advantages) for s in found] == [2, 1, 2]
+    item = TrainedTrajectory("a/0", 6.0, (first, second, third))
+    assert item.returns(6.0, 1.0) == [6.0, 5.0, 3.0, 2.0]
+    group = TrainingGroup("a", (item,))
+    sequences = sequences_of([group], Objective(ESTIMATORS["reinforce++"]), discount=1.0)
+    assert [len(s.advantages) for s in sequences] == [2, 1, 2]
 
 
 def test_samples_say_where_an_environment_gave_rewards():
-    one = episode(0, [1.0, 0.0, 2.0])
-    assert [(r.place, r.reward) for r in one.samples[0].step_rewards] == [(3, 1.0), (9, 2.0)]
+    item = episode(0, [1.0, 0.0, 2.0])
+    assert [(r.place, r.reward) for r in item.samples[0].step_rewards] == [(3, 1.0), (9, 2.0)]
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_without_a_discount_every_token_has_the_advantage_of_its_trajectory(name):
     group = TrainingGroup("a", (episode(0, [1.0, 1.0]), episode(1, [0.0, 1.0])))
     ((first, second),) = estimate([[2.0, 1.0]], PRESETS[name].estimator)
-    found = [s.advantages for s in sequences_of([group], PRESETS[name])]
-    assert found == [[first] * 4, [second] * 4]
+    results = [s.advantages for s in sequences_of([group], PRESETS[name])]
+    assert results == [[first] * 4, [second] * 4]

@@ -59,9 +59,9 @@ def test_uninformative_groups_are_dismissed_and_replaced():
             assert (batch.drawn, batch.informative, batch.trajectories) == (4, 2, 8)
             assert sum(batch.rewards) == 6.0, "of all that was sampled"
             await journal.commit(consumer, 1)
-            found = ends(await journal.ledger(consumer.run, consumer.name))
-            assert found["a"] == found["c"] == ("dismissed", 1, "uninformative")
-            assert found["b"] == found["d"] == ("trained", 1, "")
+            result = ends(await journal.ledger(consumer.run, consumer.name))
+            assert result["a"] == result["c"] == ("dismissed", 1, "uninformative")
+            assert result["b"] == result["d"] == ("trained", 1, "")
 
     asyncio.run(body())
 
@@ -104,8 +104,8 @@ def test_groups_with_too_few_valid_members_are_replaced():
         async with rolled_out(rewards, at_least=2) as (journal, consumer, stream):
             batch = await batches_of(journal, consumer, stream).of_step(1)
             assert tasks_of(batch) == ["b", "c"]
-            found = ends(await journal.ledger(consumer.run, consumer.name))
-            assert found["a"] == ("dismissed", None, "too few valid members")
+            result = ends(await journal.ledger(consumer.run, consumer.name))
+            assert result["a"] == ("dismissed", None, "too few valid members")
 
     asyncio.run(body())
 

@@ -17,9 +17,9 @@ def made(step):
 def test_what_was_saved_comes_back_and_the_last_ones_are_kept(tmp_path):
     for step in (1, 2, 3):
         checkpoint.save(tmp_path, made(step), keep=2)
-    found, problems = checkpoint.newest(tmp_path)
-    assert (found.state, problems) == (made(3).state, [])
-    assert torch.equal(found.tensors["weights"]["w"], torch.full((3,), 3.0))
+    result, problems = checkpoint.newest(tmp_path)
+    assert (result.state, problems) == (made(3).state, [])
+    assert torch.equal(result.tensors["weights"]["w"], torch.full((3,), 3.0))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
@@ -39,8 +39,8 @@ def test_damage_is_named_and_the_one_before_is_taken(tmp_path, name, harm):
         file.unlink()
     else:
         file.write_bytes(body[:-1] if harm == "shorter" else bytes([body[0] ^ 255]) + body[1:])
-    found, (problem,) = checkpoint.newest(tmp_path)
-    assert found.state.step == 1
+    result, (problem,) = checkpoint.newest(tmp_path)
+    assert result.state.step == 1
     assert name in problem
 
 

@@ -42,15 +42,15 @@ def model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ("{not json", "config.json is no JSON"),
         (json.dumps({"architectures": ["BertModel"]}), "holds a BertModel, which is no causal LM"),
     ],
 )
-def test_a_folder_of_something_else_is_named(model, config, said):
+def test_a_folder_of_something_else_is_named(model, config, message):
     (model / "config.json").write_text(config)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         check_model(model)
 
 
@@ -99,11 +99,11 @@ def test_the_memory_that_is_needed_is_that_of_weights_gradients_and_optimizer():
     assert count_parameters(TINY) == sum(p.numel() for p in tied.parameters())
     bfloat = structs.replace(SMALL, dtype="bfloat16")
     lora = structs.replace(SMALL, lora=Lora())
-    found = [
+    numbers = [
         memory_needed(100, settings, has_engine=False) // 100
         for settings in (SMALL, bfloat, lora, WITH_KL, structs.replace(WITH_KL, lora=Lora()))
     ]
-    assert found == [4 + 4 + 8, 2 + 2 + 8 + 4, 4, 16 + 4, 4]
+    assert numbers == [4 + 4 + 8, 2 + 2 + 8 + 4, 4, 16 + 4, 4]
     assert memory_needed(100, SMALL, has_engine=True) == 2000
 
 
@@ -127,8 +127,8 @@ def task(name, text):
 def test_held_out_tasks_that_are_trained_on_are_named():
     trained = [task("a", "1 + 1?"), task("b", "2 + 2?")]
     assert describe_shared(trained, [task("c", "3 + 3?")]) == ""
-    said = describe_shared(trained, [task("c", "3 + 3?"), task("other", "2 + 2?")])
-    assert said.startswith("1 of 2 held-out tasks are trained on, too (for instance 'other')")
+    text = describe_shared(trained, [task("c", "3 + 3?"), task("other", "2 + 2?")])
+    assert text.startswith("1 of 2 held-out tasks are trained on, too (for instance 'other')")
 
 
 # --- a loss of one's own

@@ -56,59 +56,61 @@ async def connected(engine):
 
 @pytest.fixture(scope="module")
 def engine():
-    with FakeEngine(mean_length=3) as found:
-        yield found
+    with FakeEngine(mean_length=3) as result:
+        yield result
 
 
-def evaluated(engine, journal, plan, *, said, tasks=HELD_OUT, version="step-3"):
+def evaluated(engine, journal, plan, *, message, tasks=HELD_OUT, version="step-3"):
     async def body():
         async with connected(engine) as connection:
             held_out = HeldOut(plan, tasks, TrainingSettings(eval_samples=2), journal)
-            return await held_out.evaluate(3, version, connection, report=said.append)
+            return await held_out.evaluate(3, version, connection, report=message.append)
 
     return asyncio.run(body())
 
 
 def test_it_is_a_run_of_its_own_and_repeating_it_samples_nothing(engine):
-    journal, said = MemoryJournal(), []
-    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    journal, messages = MemoryJournal(), []
+    assert evaluated(engine, journal, planned(), message=messages) == 0.75
     (run,) = asyncio.run(journal.runs())
     assert (run.name, run.tasks, run.samples) == ("first.held-out.step-3", 4, 2)
     engine.reset()
-    assert evaluated(engine, journal, planned(), said=said) == 0.75
+    assert evaluated(engine, journal, planned(), message=messages) == 0.75
     assert len(asyncio.run(journal.runs())) == 1
-    assert evaluated(engine, journal, planned(), said=said, version="step-3.2") == 0.75
+    assert evaluated(engine, journal, planned(), message=messages, version="step-3.2") == 0.75
     assert len(asyncio.run(journal.runs())) == 2, "other weights are another evaluation"
-    assert said == []
+    assert messages == []
 
 
 def test_one_that_fails_is_reported_and_none(engine):
-    journal, said = MemoryJournal(), []
-    evaluated(engine, journal, planned(), said=said)
-    assert evaluated(engine, journal, planned(), said=said, tasks=HELD_OUT[:2]) is None
-    assert len(said) == 1
-    assert "the evaluation after step 3 failed, and training goes on" in said[0]
+    journal, messages = MemoryJournal(), []
+    evaluated(engine, journal, planned(), message=messages)
+    assert evaluated(engine, journal, planned(), message=messages, tasks=HELD_OUT[:2]) is None
+    assert len(messages) == 1
+    assert "the evaluation after step 3 failed, and training goes on" in messages[0]
 
 
 def test_one_without_rewards_is_reported_and_none(engine):
-    said = []
-    assert evaluated(engine, MemoryJournal(), planned(None), said=said) is None
-    assert said == ["the evaluation after step 3 has no rewards, and training goes on"]
+    messages = []
+    assert evaluated(engine, MemoryJournal(), planned(None), message=messages) is None
+    assert messages == ["the evaluation after step 3 has no rewards, and training goes on"]
 
 
 def test_a_limit_on_tokens_is_of_the_training_s_own_rollouts(engine):
     plan = planned()
     plan = structs.replace(plan, settings=structs.replace(plan.settings, max_tokens_total=1))
-    assert evaluated(engine, MemoryJournal(), plan, said=[]) == 0.75
+    assert evaluated(engine, MemoryJournal(), plan, message=[]) == 0.75
 
 
 def test_one_that_stopped_early_gives_no_number(engine):
     """A mean over what happened to be done would be a point of the curve that is wrong."""
-    said = []
+    messages = []
     plan = planned()
     settings = structs.replace(plan.settings, run_deadline=1e-9)
     assert (
-        evaluated(engine, MemoryJournal(), structs.replace(plan, settings=settings), said=said)
+        evaluated(
+            engine, MemoryJournal(), structs.replace(plan, settings=settings), message=messages
+        )
         is None
     )
-    assert "deadline" in said[0]
+    assert "deadline" in messages[0]

@@ -58,10 +58,10 @@ def pid_of(ranks, rank):
 
 def test_a_loss_of_your_own_is_that_of_all_ranks(tmp_path, own):
     with joined(2, tmp_path) as ranks:
-        found = with_loss(own.loss, ranks).step(groups_of(3))
+        result = with_loss(own.loss, ranks).step(groups_of(3))
         plain = Trainer(TINY, SETTINGS, ranks=ranks).step(groups_of(3))
-    assert found.loss == pytest.approx(plain.loss / 2, rel=1e-4, abs=1e-6)
-    assert found.numbers["gradient_norm"] == pytest.approx(
+    assert result.loss == pytest.approx(plain.loss / 2, rel=1e-4, abs=1e-6)
+    assert result.numbers["gradient_norm"] == pytest.approx(
         plain.numbers["gradient_norm"] / 2, rel=1e-3
     )
     assert not torch.distributed.is_initialized()

@@ -135,9 +135,9 @@ def test_a_token_that_a_correction_leaves_out_gets_no_gradient_from_its_sequence
 def test_the_gradient_of_a_token_is_by_its_own_advantage():
     """With a discount, the turns of a sequence have advantages of their own."""
     gains = torch.tensor([2.0, 0.0, -1.0, 0.0, 3.0, 1.0], dtype=torch.float64)
-    found = gradient_of(Objective(ratio=Level.SEQUENCE, clip=Unclipped()), advantages=gains)
-    assert [round(v, 9) == 0 for v in found.tolist()] == [False, True, False, True, False, False]
-    assert torch.equal(found.sign(), -gains.sign())
+    gradient = gradient_of(Objective(ratio=Level.SEQUENCE, clip=Unclipped()), advantages=gains)
+    assert [round(v, 9) == 0 for v in gradient.tolist()] == [False, True, False, True, False, False]
+    assert torch.equal(gradient.sign(), -gains.sign())
 
 
 def test_stale_is_measured_against_the_engine():

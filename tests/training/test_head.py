@@ -61,8 +61,8 @@ def test_values_and_gradients_are_those_of_whole_logits(
         weights = torch.linspace(-1, 2, tokens)
         total = (logprobs * weights).sum() + (entropies * weights.flip(0)).sum()
         numbers.append([logprobs, entropies, *torch.autograd.grad(total, inputs)])
-    for found, expected in zip(*numbers, strict=True):
-        torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-4)
+    for number, expected in zip(*numbers, strict=True):
+        torch.testing.assert_close(number.double(), expected.double(), atol=1e-5, rtol=1e-4)
 
 
 def test_gradients_that_are_one_number_for_all_tokens(implementation):
@@ -70,11 +70,11 @@ def test_gradients_that_are_one_number_for_all_tokens(implementation):
     torch.manual_seed(1)
     hidden, weight = torch.randn(6, 4, requires_grad=True), torch.randn(40, 4)
     targets, ones = torch.arange(6), torch.ones(6)
-    found, expected = (
+    result, expected = (
         torch.autograd.grad(function(hidden, weight, targets, temperature=ones)[0].mean(), hidden)
         for function in (token_logprobs, whole)
     )
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-4)
 
 
 def test_a_frozen_weight_gets_no_gradient(implementation):
@@ -146,9 +146,9 @@ def test_chunks_on_a_gpu_are_a_part_of_its_memory(monkeypatch, memory, logits):
     [([], torch.float32), ([1, 2**40], torch.int64), ([0.1, 1.0], torch.float32)],
 )
 def test_lists_become_the_tensors_that_torch_makes_of_them(values, dtype):
-    found = to_tensor(values, torch.device("cpu"))
-    assert found.dtype == dtype
-    assert torch.equal(found, torch.tensor(values))
+    tensor = to_tensor(values, torch.device("cpu"))
+    assert tensor.dtype == dtype
+    assert torch.equal(tensor, torch.tensor(values))
 
 
 @pytest.mark.skipif(IS_INTERPRETED, reason="this is the process that interprets Triton")
@@ -156,7 +156,7 @@ def test_lists_become_the_tensors_that_torch_makes_of_them(values, dtype):
 def test_the_kernels_by_tritons_interpreter():
     command = [sys.executable, "-m", "pytest", __file__, "-k", "kernels", "-q"]
     command += ["-p", "no:cacheprovider"]
-    found = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
     )
-    assert found.returncode == 0, found.stdout[-3000:]
+    assert process.returncode == 0, process.stdout[-3000:]

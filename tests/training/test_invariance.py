@@ -91,9 +91,9 @@ def padded(trainer, groups, objective):
     return loss.item(), _gradients(trainer)
 
 
-def assert_same(found, expected):
-    assert found[0] == pytest.approx(expected[0], abs=2e-4, rel=2e-4)
-    difference = (found[1] - expected[1]).norm()
+def assert_same(results, expected):
+    assert results[0] == pytest.approx(expected[0], abs=2e-4, rel=2e-4)
+    difference = (results[1] - expected[1]).norm()
     assert difference <= 2e-3 * expected[1].norm() + 1e-6
 
 

@@ -95,8 +95,8 @@ def test_ranks_are_no_part_of_a_trainings_identity():
 
 
 def test_the_memory_of_a_gpu_is_that_of_its_part():
-    one, four = (TrainingSettings(device="cuda", ranks=ranks) for ranks in (1, 4))
-    needed = memory_needed(10**9, one, has_engine=False)
+    first, four = (TrainingSettings(device="cuda", ranks=ranks) for ranks in (1, 4))
+    needed = memory_needed(10**9, first, has_engine=False)
     assert memory_needed(10**9, four, has_engine=False) == needed // 4
 
 

@@ -82,7 +82,7 @@ def test_rollouts_that_cannot_be_trained_are_said_to_stay_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("by", "done", "said"),
+    ("by", "done", "message"),
     [
         (Cause.CODE, 0, "failed; once the reason is gone, add --retry-failed$"),
         (Cause.INFRASTRUCTURE, 1, "failed; once the reason is gone, add --retry-failed$"),
@@ -90,8 +90,8 @@ def test_rollouts_that_cannot_be_trained_are_said_to_stay_so(tmp_path):
         (Cause.CODE, 1, f"does not go on with other code: correct it, and {TRAIN_ON}"),
     ],
 )
-def test_to_try_again_is_advised_where_it_can_help(tmp_path, by, done, said):
-    ended(tmp_path, NothingValid("failed", by=by), done=done).match(said)
+def test_to_try_again_is_advised_where_it_can_help(tmp_path, by, done, message):
+    ended(tmp_path, NothingValid("failed", by=by), done=done).match(message)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_the_same_loss_however_a_batch_is_cut_and_ordered(name):
     advantages = [gains[s] for s in sequences]
 
     def total(parts):
-        found = 0.0
+        result = 0.0
         for part in parts:
             tokens = batch(
                 [ratios[i] for i in part],
@@ -210,8 +210,8 @@ def test_the_same_loss_however_a_batch_is_cut_and_ordered(name):
                 weights=[weights[i] for i in part],
                 sequences=_renumbered([sequences[i] for i in part]),
             )
-            found += policy_loss(tokens, goal)[0].item()
-        return found
+            result += policy_loss(tokens, goal)[0].item()
+        return result
 
     whole = total([list(range(10))])
     assert total([list(range(5)), list(range(5, 10))]) == pytest.approx(whole)
@@ -252,6 +252,7 @@ def test_diagnostics_are_of_the_whole_step():
         (lambda: Clip(high=math.inf), "clip high"),
         (lambda: Clip(dual=0.5), "dual"),
         (lambda: Gate(positive=0), "positive"),
+        (lambda: Gate(negative="wide"), "gate negative"),
         (lambda: Kl(-1), "kl coefficient"),
         (lambda: Kl(1, "k4"), "k4"),
         (lambda: Correction(high=0.0), "high"),

@@ -74,13 +74,13 @@ def test_a_tracker_that_fails_is_reported_and_left_out(tmp_path):
         def log(self, numbers, step):
             raise ConnectionError("no network")
 
-    said, seen = [], Seen()
-    metrics = TrainingMetrics(tmp_path, report=said.append)
+    message, seen = [], Seen()
+    metrics = TrainingMetrics(tmp_path, report=message.append)
     metrics.follow([Broken(), seen])
     metrics.write(1, {"reward": 0.5})
     metrics.write(2, {"reward": 0.6})
     metrics.close()
-    (line,) = said
+    (line,) = message
     assert "the tracker Broken failed, and training goes on without it" in line
     assert "no network" in line
     assert [step for step, _ in seen.logged] == [1, 2]

@@ -21,13 +21,13 @@ def sequence(ids, *, family=0, weight=1.0):
 
 def sequences_of(seed, count=12, longest=60):
     chance = random.Random(seed)
-    found = []
+    results = []
     for number in range(count):
         family = number // 3
         shared = [family * 7 + place for place in range(chance.randint(1, 8))]
         own = [chance.randrange(3, 900) for _ in range(chance.randint(2, longest - 8))]
-        found.append(sequence(shared + own, family=family, weight=float(number)))
-    return found
+        results.append(sequence(shared + own, family=family, weight=float(number)))
+    return results
 
 
 def dealt(sequences, ranks, *, budget=64, **options):

@@ -24,19 +24,21 @@ def network():
 def group_of(members, seed=1):
     chance = random.Random(seed)
     prompt = [chance.randrange(3, 1000) for _ in range(30)]
-    found = []
+    token_sequences = []
     for _ in range(members):
         ids = prompt + [chance.randrange(3, 1000) for _ in range(chance.randrange(5, 30))]
-        found.append(TokenSequence(ids, list(range(30, len(ids)))))
+        token_sequences.append(TokenSequence(ids, list(range(30, len(ids)))))
     # One that leaves the others in the middle of what they sampled, and one that shares nothing.
-    found.append(TokenSequence([*found[0].ids[:33], 7, 8, 9], [30, 31, 32, 33, 34, 35]))
-    return [*found, TokenSequence([5, 6, 7, 8], [1, 3], family=1)]
+    token_sequences.append(
+        TokenSequence([*token_sequences[0].ids[:33], 7, 8, 9], [30, 31, 32, 33, 34, 35])
+    )
+    return [*token_sequences, TokenSequence([5, 6, 7, 8], [1, 3], family=1)]
 
 
 def numbers_of(network, rows, sequences):
     """The logprob of each trained token, and the gradient of a weighted sum."""
     network.module.zero_grad()
-    found = [[0.0] * len(sequence.trained) for sequence in sequences]
+    counts = [[0.0] * len(sequence.trained) for sequence in sequences]
     for row in rows:
         warmth = torch.tensor([0.5 + s % 3 / 2 for s in row.sequences])
         logprobs, entropies = network.logprobs(row, warmth)
@@ -45,9 +47,9 @@ def numbers_of(network, rows, sequences):
         )
         ((logprobs + 0.1 * entropies) * weights).sum().backward()
         for s, i, value in zip(row.sequences, row.indices, logprobs.tolist(), strict=True):
-            found[s][i] = value
+            counts[s][i] = value
     gradient = torch.cat([p.grad.flatten() for p in network.parameters.values()])
-    return torch.tensor([value for values in found for value in values]), gradient
+    return torch.tensor([value for values in counts for value in values]), gradient
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -71,12 +73,12 @@ def test_packed_is_what_the_model_itself_says(network):
     ids = group_of(1)[0].ids
     (row,) = pack([TokenSequence(ids, list(range(1, len(ids))))], budget=100)
     with torch.no_grad():
-        found, _ = network.logprobs(row, torch.ones(len(row.targets)))
+        result, _ = network.logprobs(row, torch.ones(len(row.targets)))
         network.module.set_attn_implementation("eager")
         logits = network.module(torch.tensor([ids])).logits[0, :-1]
         network.module.set_attn_implementation("holdfast_packed")
     expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
-    torch.testing.assert_close(found, expected, atol=3e-5, rtol=1e-5)
+    torch.testing.assert_close(result, expected, atol=3e-5, rtol=1e-5)
 
 
 def test_the_head_in_chunks_has_the_gradients_of_the_whole(monkeypatch):
@@ -97,8 +99,8 @@ def test_the_head_in_chunks_has_the_gradients_of_the_whole(monkeypatch):
     ):
         total = (logprobs * torch.arange(7)).sum() + (entropies * torch.arange(7).flip(0)).sum()
         gradients.append([total, *torch.autograd.grad(total, (hidden, weight, bias))])
-    for found, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(found, expected)
+    for gradient, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
 class Elements(TorchDispatchMode):
@@ -121,13 +123,13 @@ def test_all_logits_of_a_row_never_exist_at_once(network, monkeypatch):
     monkeypatch.setattr("holdfast.training.packing.head.CHUNK_LOGITS", 16 * network.vocabulary)
     ids = [n % 900 + 3 for n in range(400)]
     (row,) = pack([TokenSequence(ids, list(range(1, len(ids))))], budget=400)
-    with Elements() as found:
+    with Elements() as elements:
         logprobs, entropies = network.logprobs(row, torch.ones(len(row.targets)))
         (logprobs + entropies).sum().backward()
     network.module.zero_grad()
     largest_weight = max(weight.numel() for weight in network.parameters.values())
-    assert found.most <= max(largest_weight, len(ids) * 384)
-    assert found.most < len(row.targets) * network.vocabulary / 2
+    assert elements.most <= max(largest_weight, len(ids) * 384)
+    assert elements.most < len(row.targets) * network.vocabulary / 2
 
 
 def test_what_a_segment_costs_does_not_grow_with_its_row():
@@ -138,9 +140,9 @@ def test_what_a_segment_costs_does_not_grow_with_its_row():
         (row,) = pack([TokenSequence(each, [19]) for each in ids], budget=10_000)
         states = [torch.randn(1, 2, len(row.ids), 4, requires_grad=True) for _ in range(3)]
         layout = PackedLayout(row, torch.device("cpu"))
-        with Elements() as found:
+        with Elements() as elements:
             attend(None, *states, None, packed_layout=layout)[0].sum().backward()
-        return found.total / segments
+        return elements.total / segments
 
     assert elements(64) < 1.2 * elements(8)
 

@@ -49,22 +49,22 @@ def test_steps_dismissals_versions_staleness_and_both_curves():
             await evaluate(journal, f"run{HELD_OUT}v2", settled=False)
             collector = await open_collector(journal, consumer.run)
             report = await build(journal, consumer.run, also=collector.take)
-            (found,) = collector.reports()
-        assert (found.consumer, found.sealed, found.steps) == ("trainer", False, 2)
-        assert found.dismissed == {Dismissal.TOO_FEW_VALID: 1, Dismissal.UNINFORMATIVE: 2}
-        assert found.groups["dismissed"] == 3
-        assert found.groups["trained"] + found.groups["open"] + 3 == report.groups
-        assert (found.versions, found.newest) == (2, "v2")
-        assert found.staleness == {0: 4, 1: 4}, "all were sampled by v1"
-        assert found.rewards[0] == (1, 5 / 7), "of a, b, d and e; dismissed ones count"
-        assert found.held_out == [(0, 1.0)], "an evaluation that is not over says nothing"
-        assert as_lines(found) == [
+            (result,) = collector.reports()
+        assert (result.consumer, result.sealed, result.steps) == ("trainer", False, 2)
+        assert result.dismissed == {Dismissal.TOO_FEW_VALID: 1, Dismissal.UNINFORMATIVE: 2}
+        assert result.groups["dismissed"] == 3
+        assert result.groups["trained"] + result.groups["open"] + 3 == report.groups
+        assert (result.versions, result.newest) == (2, "v2")
+        assert result.staleness == {0: 4, 1: 4}, "all were sampled by v1"
+        assert result.rewards[0] == (1, 5 / 7), "of a, b, d and e; dismissed ones count"
+        assert result.held_out == [(0, 1.0)], "an evaluation that is not over says nothing"
+        assert as_lines(result) == [
             (
                 "  trainer: 2 steps trained on 4 groups, 3 dismissed (1 too few valid members, "
                 "2 uninformative), 0 open; the run is open for more tasks"
             ),
             "  2 weight versions, the newest v2; staleness 0.50 on average, at most 1",
-            f"  reward by step: 1: {found.rewards[0][1]:.3f}, 2: {found.rewards[1][1]:.3f}",
+            f"  reward by step: 1: {result.rewards[0][1]:.3f}, 2: {result.rewards[1][1]:.3f}",
             "  held out: 0: 1.000",
         ]
 
@@ -151,21 +151,21 @@ def test_runs_says_what_is_trained_and_puts_evaluations_under_their_training(tra
 
 def test_runs_as_json_lists_every_run(trained, capfdbinary):
     assert main(["runs", "--json"]) == 0
-    found = json.loads(capfdbinary.readouterr().out)
-    assert [row["sealed"] for row in found] == [False, True, True, True, True]
+    data = json.loads(capfdbinary.readouterr().out)
+    assert [row["sealed"] for row in data] == [False, True, True, True, True]
     ends = {"trained": 1, "dismissed": 1, "open": 1, "steps": 1}
-    assert found[0]["consumers"] == {"trainer": ends}
-    assert found[1]["consumers"] == {}
+    assert data[0]["consumers"] == {"trainer": ends}
+    assert data[1]["consumers"] == {}
 
 
 def test_report_and_show_say_what_became_of_the_groups(trained, capsys):
     assert main(["report", "run"]) == 0
-    told = capsys.readouterr().out
-    assert "mean reward: clean 1.0000 (n=4)" in told
-    assert "trainer: 1 step trained on 1 group, 1 dismissed (1 uninformative), 1 open" in told
-    assert "held out: 0: 1.000" in told
+    out = capsys.readouterr().out
+    assert "mean reward: clean 1.0000 (n=4)" in out
+    assert "trainer: 1 step trained on 1 group, 1 dismissed (1 uninformative), 1 open" in out
+    assert "held out: 0: 1.000" in out
     assert main(["show", "run"]) == 0
-    assert capsys.readouterr().out.startswith(told.partition("\n\n")[0])
+    assert capsys.readouterr().out.startswith(out.partition("\n\n")[0])
 
 
 def test_the_page_has_the_numbers_and_the_curves(trained, capsys):

@@ -19,7 +19,7 @@ SEQUENCES = st.lists(
 
 def unpacked(rows):
     """(sequence, index) → (the tokens on the path up to the predictor, the target)."""
-    found = {}
+    result = {}
     for row in rows:
         for segment in row.segments:
             assert row.positions[segment.start] == segment.position
@@ -38,9 +38,9 @@ def unpacked(rows):
                 for place in range(row.segments[part].start, row.segments[part].end)
                 if part != path[-1] or place <= predictor
             ]
-            assert (sequence, index) not in found
-            found[sequence, index] = (seen, target)
-    return found
+            assert (sequence, index) not in result
+            result[sequence, index] = (seen, target)
+    return result
 
 
 @settings(max_examples=200)

@@ -28,16 +28,16 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def versions(parent: Path) -> tuple[WeightFolder, WeightFolder]:
     network = Network(TINY)
-    found = []
+    results = []
     for number in range(2):
         path = weights.write_folder(parent, f"step-{number}", network)
         scores = weights.score(network)
         digest = weights.digest_of(dict(network.parameters))
-        found.append(WeightFolder(path.name, path, digest, scores=scores))
+        results.append(WeightFolder(path.name, path, digest, scores=scores))
         with torch.no_grad():
             for parameter in network.parameters.values():
                 parameter.add_(torch.randn_like(parameter) * 0.02)
-    return found[0], found[1]
+    return results[0], results[1]
 
 
 @pytest.mark.timeout(180)

@@ -32,7 +32,7 @@ def test_settings_by_the_name_of_a_loss():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "arguments"),
     [
         ({"learning_rate": "1e-4"}, "learning_rate must be a number, not '1e-4'"),
         ({"learning_rate": None}, "learning_rate must be a number, not None"),
@@ -72,10 +72,10 @@ def test_settings_by_the_name_of_a_loss():
         ({"trainer": {}, "loss": "dapo"}, "has its objective: loss 'dapo' is too much"),
     ],
 )
-def test_what_is_no_setting_is_named(options, words):
+def test_what_is_no_setting_is_named(options, arguments):
     with pytest.raises(UsageError) as caught:
         TrainingSettings.of(**options)
-    assert words in str(caught.value)
+    assert arguments in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

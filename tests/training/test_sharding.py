@@ -49,31 +49,31 @@ def settings_for(objective, **changes):
     return TrainerSettings(objective, RATE, row_tokens=40, **changes)
 
 
-def assert_same_step(found, expected):
-    assert found.loss == pytest.approx(expected.loss, abs=2e-5, rel=2e-4)
-    assert found.numbers.keys() == expected.numbers.keys()
+def assert_same_step(result, expected):
+    assert result.loss == pytest.approx(expected.loss, abs=2e-5, rel=2e-4)
+    assert result.numbers.keys() == expected.numbers.keys()
     for name, number in expected.numbers.items():
-        assert found.numbers[name] == pytest.approx(number, abs=1e-4, rel=2e-3), name
-    assert (found.tokens, found.skipped_updates) == (expected.tokens, expected.skipped_updates)
+        assert result.numbers[name] == pytest.approx(number, abs=1e-4, rel=2e-3), name
+    assert (result.tokens, result.skipped_updates) == (expected.tokens, expected.skipped_updates)
 
 
-def assert_same_tensors(found, expected, *, within=2e-3):
+def assert_same_tensors(result, expected, *, within=2e-3):
     """AdamW makes steps of a whole learning rate out of gradients that are almost nothing."""
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert found[name].shape == tensor.shape
-        assert float((found[name] - tensor).abs().mean()) <= within, name
+        assert result[name].shape == tensor.shape
+        assert float((result[name] - tensor).abs().mean()) <= within, name
 
 
 def compare(ranks, settings, *, model=TINY, seeds=(3, 4), **options):
     """One rank and three, step by step; both trainers."""
-    one, three = (Trainer(model, settings, ranks=r, **options) for r in (None, ranks))
+    first, three = (Trainer(model, settings, ranks=r, **options) for r in (None, ranks))
     for seed in seeds:
         groups = groups_of(seed)
-        assert_same_step(three.step(groups), one.step(groups))
-    assert_same_tensors(three.weights(), one.weights(), within=1e-4)
-    assert_same_tensors(three.optimizer_state(), one.optimizer_state())
-    return one, three
+        assert_same_step(three.step(groups), first.step(groups))
+    assert_same_tensors(three.weights(), first.weights(), within=1e-4)
+    assert_same_tensors(three.optimizer_state(), first.optimizer_state())
+    return first, three
 
 
 def published(trainer, folder):
@@ -94,28 +94,28 @@ def test_an_objective_comes_to_the_same(ranks, name):
 
 @pytest.mark.parametrize("way", some(WAYS, "full", "lora, checkpointed"))
 def test_each_way_to_train_comes_to_the_same(ranks, way, tmp_path):
-    one, three = compare(ranks, settings_for(ALL), **WAYS[way])
+    first, three = compare(ranks, settings_for(ALL), **WAYS[way])
     paths = [
-        weights.write_folder(tmp_path / n, "w", t.network) for n, t in (("1", one), ("3", three))
+        weights.write_folder(tmp_path / n, "w", t.network) for n, t in (("1", first), ("3", three))
     ]
     names = [sorted(p.relative_to(path) for p in path.rglob("*")) for path in paths]
     assert names[0] == names[1]
     assert three.best_logprobs([5, 6, 7, 8], [2, 4]) == pytest.approx(
-        one.best_logprobs([5, 6, 7, 8], [2, 4]), abs=1e-3
+        first.best_logprobs([5, 6, 7, 8], [2, 4]), abs=1e-3
     )
 
 
 @pytest.mark.parametrize("make", [tiny_models.llama, tiny_models.gemma2])
 def test_tied_weights_packed_or_one_sequence_at_a_time(ranks, make, tmp_path):
     model = make(tmp_path / "model")
-    one, three = (Trainer(model, settings_for(PRESETS["grpo"]), ranks=r) for r in (None, ranks))
+    first, three = (Trainer(model, settings_for(PRESETS["grpo"]), ranks=r) for r in (None, ranks))
     assert bool(three.network.why_sequential) == (make is tiny_models.gemma2)
     groups = [_folded(group) for group in groups_of(3)]
-    assert_same_step(three.step(groups), one.step(groups))
-    assert_same_tensors(three.weights(), one.weights(), within=1e-4)
+    assert_same_step(three.step(groups), first.step(groups))
+    assert_same_tensors(three.weights(), first.weights(), within=1e-4)
     assert "lm_head.weight" not in three.weights()
     paths = [
-        weights.write_folder(tmp_path / n, "w", t.network) for n, t in (("1", one), ("3", three))
+        weights.write_folder(tmp_path / n, "w", t.network) for n, t in (("1", first), ("3", three))
     ]
     assert len({tuple(sorted(p.name for p in path.iterdir())) for path in paths}) == 1
 
@@ -141,8 +141,8 @@ def test_gradients_that_are_not_finite_are_skipped_by_all_ranks_alike(ranks):
     # So cold that its logits are infinite: of the row that it is in alone, on one of the ranks.
     frozen = [structs.replace(turn, temperature=1e-44) for turn in sample.turns]
     spoiled = structs.replace(first, samples=(structs.replace(sample, turns=frozen),))
-    found = trainer.step([structs.replace(group, trajectories=(spoiled, *others))])
-    assert found.skipped_updates == 1
+    result = trainer.step([structs.replace(group, trajectories=(spoiled, *others))])
+    assert result.skipped_updates == 1
     assert all(torch.equal(t, before[name]) for name, t in trainer.weights().items())
     assert trainer.step(groups_of(4)).skipped_updates == 0
 
@@ -162,11 +162,11 @@ def test_any_number_of_ranks_goes_on_from_a_checkpoint(ranks, lora, tmp_path):
         trainer = Trainer(TINY, settings.trainer, lora=lora, ranks=group)
         return TrainingState(trainer, settings, folder=tmp_path, run="first")
 
-    def save(found):
-        digest = weights.digest_of(found.trainer.weights())
-        found.version = weights.WeightFolder("w", tmp_path, digest)
-        found.save()
-        return published(found.trainer, tmp_path / "weights")
+    def save(result):
+        digest = weights.digest_of(result.trainer.weights())
+        result.version = weights.WeightFolder("w", tmp_path, digest)
+        result.save()
+        return published(result.trainer, tmp_path / "weights")
 
     three = state(ranks)
     three.trainer.step(groups_of(3))
@@ -179,12 +179,12 @@ def test_any_number_of_ranks_goes_on_from_a_checkpoint(ranks, lora, tmp_path):
     assert again.trainer.step(groups_of(4)).loss == expected.loss
     assert all(torch.equal(t, after[name]) for name, t in again.trainer.weights().items())
 
-    one = state(None)
-    assert one.restore().step == 1
-    assert weights.digest_of(one.trainer.weights()) == three.version.digest
-    assert save(one) == files
-    assert_same_step(one.trainer.step(groups_of(4)), expected)
-    assert_same_tensors(one.trainer.weights(), after, within=1e-4)
+    item = state(None)
+    assert item.restore().step == 1
+    assert weights.digest_of(item.trainer.weights()) == three.version.digest
+    assert save(item) == files
+    assert_same_step(item.trainer.step(groups_of(4)), expected)
+    assert_same_tensors(item.trainer.weights(), after, within=1e-4)
 
 
 def test_weights_that_do_not_fit_are_refused_before_any_rank_has_changed(ranks):

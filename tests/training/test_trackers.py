@@ -99,10 +99,10 @@ def test_tensorboard_has_every_step_once(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     kill_and_resume("tensorboard", tmp_path)
-    found = EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
+    event_accumulator = EventAccumulator(str(tmp_path / "tensorboard"))
+    event_accumulator.Reload()
     read = {
-        name: [(event.step, round(event.value, 6)) for event in found.Scalars(name)]
+        name: [(event.step, round(event.value, 6)) for event in event_accumulator.Scalars(name)]
         for name in ("eval_reward", "reward")
     }
     assert read == {"eval_reward": list(SEEN[0].items()), "reward": list(SEEN[1].items())}

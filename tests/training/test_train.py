@@ -92,7 +92,7 @@ def with_kl(reference):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "arguments"),
     [
         ({"sampling": Sampling(top_p=0.9)}, "leave out top_p"),
         ({"sampling": Sampling(top_k=5)}, "leave out top_k"),
@@ -138,10 +138,10 @@ def with_kl(reference):
         ({"policy": ["http://127.0.0.1:9"]}, "127.0.0.1:9"),
     ],
 )
-def test_bad_input_is_said_before_anything_is_written(tmp_path, changes, words):
+def test_bad_input_is_said_before_anything_is_written(tmp_path, changes, arguments):
     journal = MemoryJournal()
     caught = attempt(tmp_path / "out", **({"journal": journal} | changes))
-    assert words in str(caught.value)
+    assert arguments in str(caught.value)
     assert asyncio.run(journal.runs()) == []
     assert not (tmp_path / "out").exists()
 
@@ -152,7 +152,7 @@ def test_out_is_a_path(out):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "arguments"),
     [
         (lambda: TrainingSettings(samples=1), "samples=1 with a baseline of the group"),
         (lambda: TrainingSettings(groups=0), "groups must be 1 or more"),
@@ -171,8 +171,8 @@ def test_out_is_a_path(out):
         (lambda: Cap(high=float("inf")), "cap high"),
     ],
 )
-def test_settings_that_make_no_sense_cannot_be_made(make, words):
-    with pytest.raises(UsageError, match=words):
+def test_settings_that_make_no_sense_cannot_be_made(make, arguments):
+    with pytest.raises(UsageError, match=arguments):
         make()
 
 
@@ -282,8 +282,8 @@ def test_another_folder_trains_a_run_again_only_with_its_own_settings(begun, tmp
     attempt(tmp_path / "a", journal=begun, settings=other).match("no engine")
     attempt(tmp_path / "b", journal=begun).match("no engine")
     asyncio.run(train_a_group(begun))
-    said = str(attempt(tmp_path / "c", journal=begun, settings=other).value)
-    assert "was trained with other settings: learning_rate was 1e-06, now 0.01; go on" in said
+    text = str(attempt(tmp_path / "c", journal=begun, settings=other).value)
+    assert "was trained with other settings: learning_rate was 1e-06, now 0.01; go on" in text
     more = structs.replace(SMALL, trainer=structs.replace(SMALL.trainer, steps=9))
     attempt(tmp_path / "d", journal=begun, settings=more).match("no engine")
 
@@ -525,23 +525,23 @@ def other_model(tmp_path):
 def test_a_checkpoint_of_something_else_is_named(saved, tmp_path):
     assert "is of run 'first', not of 'second'" in str(attempt(saved, name="second").value)
     settings = structs.replace(SMALL, groups=2, seed=5)
-    said = str(attempt(saved, settings=settings).value)
-    assert "other settings: groups was 1, now 2, seed was 0, now 5; go on with the same" in said
+    text = str(attempt(saved, settings=settings).value)
+    assert "other settings: groups was 1, now 2, seed was 0, now 5; go on with the same" in text
     slower = OptimizerSettings(learning_rate=1e-5)
     settings = structs.replace(SMALL, trainer=TrainerSettings(optimizer=slower, steps=2))
     assert "learning_rate was 1e-06, now 1e-05" in str(attempt(saved, settings=settings).value)
     model = other_model(tmp_path)
     assert "began from another model" in str(attempt(saved, model=model).value)
     assert "which this journal does not know" in str(attempt(saved).value)
-    said = str(attempt(saved, journal=tmp_path / "nothing.db").value)
-    assert f"there is no journal at {tmp_path / 'nothing.db'}" in said
+    message = str(attempt(saved, journal=tmp_path / "nothing.db").value)
+    assert f"there is no journal at {tmp_path / 'nothing.db'}" in message
     assert not (tmp_path / "nothing.db").exists()
 
 
 def test_an_adapter_is_no_other_model(saved):
     settings = structs.replace(SMALL, lora=Lora(4))
-    said = str(attempt(saved, settings=settings).value)
-    assert "other settings: lora was none, now rank=4 alpha=32 targets=none; go on" in said
+    text = str(attempt(saved, settings=settings).value)
+    assert "other settings: lora was none, now rank=4 alpha=32 targets=none; go on" in text
 
 
 def resumed(folder, *, steps, schedule="constant"):
@@ -680,8 +680,8 @@ def test_a_disk_that_is_full_is_named(tmp_path):
 def test_another_model_is_named_before_the_learning_rate_that_it_has(saved, tmp_path):
     optimizer = OptimizerSettings(learning_rate=1e-5)
     settings = structs.replace(SMALL, trainer=TrainerSettings(optimizer=optimizer, steps=2))
-    said = str(attempt(saved, model=other_model(tmp_path), settings=settings).value)
-    assert "began from another model" in said
+    text = str(attempt(saved, model=other_model(tmp_path), settings=settings).value)
+    assert "began from another model" in text
 
 
 def test_columns_and_a_limit_are_as_in_a_run(tmp_path):

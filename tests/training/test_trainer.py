@@ -53,25 +53,25 @@ def test_a_discount_gives_each_turn_its_own_advantage():
 
 def test_long_and_truncated_trajectories_are_treated_as_the_settings_say():
     members = member(0, 1.0, 0.0), member(1, 0.0, 0.0, status=Status.TRUNCATED)
-    found = advantages(TrainerSettings(PLAIN, truncation="mask"), *members)
-    assert found == [[0.5] * 5]
+    values = advantages(TrainerSettings(PLAIN, truncation="mask"), *members)
+    assert values == [[0.5] * 5]
     # Both have five sampled tokens: the penalty is the same, and the difference stays.
     penalty = OverlongPenalty(length=6, margin=2)
-    found = advantages(TrainerSettings(PLAIN, overlong=penalty), *members)
-    assert found == [[0.5] * 5, [-0.5] * 5]
+    results = advantages(TrainerSettings(PLAIN, overlong=penalty), *members)
+    assert results == [[0.5] * 5, [-0.5] * 5]
     alone = Objective(ESTIMATORS["reinforce++"])
-    found = advantages(TrainerSettings(alone, overlong=penalty), *members)
-    assert found[0] == pytest.approx([0.7071] * 5, abs=1e-3)
+    items = advantages(TrainerSettings(alone, overlong=penalty), *members)
+    assert items[0] == pytest.approx([0.7071] * 5, abs=1e-3)
 
 
 def test_the_divergence_is_taken_off_the_reward_before_it_is_compared():
     members = member(0, 1.0, 0.0), member(1, 0.0, 1.0)
     goal = Objective(ESTIMATORS["dr_grpo"], kl=Kl(0.1, "k1", "reward"))
     trainer = Trainer(TINY, TrainerSettings(goal))
-    found = [s.advantages for s in trainer._sequences([TrainingGroup("a", members)])]
+    results = [s.advantages for s in trainer._sequences([TrainingGroup("a", members)])]
     costs = []
-    for one in members:
-        (sample,) = one.samples
+    for item in members:
+        (sample,) = item.samples
         trained = [place for place, trains in enumerate(sample.loss_mask) if trains]
         (row,) = pack([TokenSequence(sample.token_ids, trained)], budget=100)
         with torch.no_grad():
@@ -79,6 +79,6 @@ def test_the_divergence_is_taken_off_the_reward_before_it_is_compared():
         recorded = torch.tensor([sample.logprobs[place] for place in trained])
         costs.append(0.1 * float((recorded - reference).sum()))
     half = (costs[1] - costs[0]) / 2
-    assert found[0] == pytest.approx([half] * 5, abs=1e-4)
-    assert found[1] == pytest.approx([-half] * 5, abs=1e-4)
+    assert results[0] == pytest.approx([half] * 5, abs=1e-4)
+    assert results[1] == pytest.approx([-half] * 5, abs=1e-4)
     assert abs(half) > 1e-3

@@ -12,10 +12,10 @@ from holdfast.training.run.batches import command_for, train_on
 def test_a_command_names_the_journal_that_it_needs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def named(path, *words):
+    def named(path, *arguments):
         async def ask():
             async with SqliteJournal(Path(path)) as journal:
-                return command_for(*words, journal)
+                return command_for(*arguments, journal)
 
         return asyncio.run(ask())
 
@@ -29,9 +29,9 @@ def test_a_server_is_named_without_its_password():
     from holdfast.journal.postgres.journal import PostgresJournal
 
     journal = PostgresJournal("postgresql://me:secret@db/holdfast")
-    said = command_for("report", "first", journal)
-    assert said.startswith("`holdfast report first --journal postgresql://me@db/holdfast")
-    assert "secret" not in said
+    command = command_for("report", "first", journal)
+    assert command.startswith("`holdfast report first --journal postgresql://me@db/holdfast")
+    assert "secret" not in command
 
 
 def test_to_train_on_keeps_the_learning_rate():
@@ -43,6 +43,6 @@ def test_to_train_on_keeps_the_learning_rate():
 
 
 def test_a_refused_learning_rate_is_named_with_the_one_before():
-    said = train_on(Path("w"), 3e-4, asked=1e-3)
-    assert "--learning-rate 0.001, or 0.0003 as before, another --run" in said
+    text = train_on(Path("w"), 3e-4, asked=1e-3)
+    assert "--learning-rate 0.001, or 0.0003 as before, another --run" in text
     assert train_on(Path("w"), 3e-4, asked=3e-4) == train_on(Path("w"), 3e-4)

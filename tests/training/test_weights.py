@@ -40,7 +40,7 @@ def test_a_name_never_stands_for_other_bytes():
 
 
 def test_a_digest_is_of_names_shapes_types_and_bytes():
-    one = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
+    item = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
     same = {"b": torch.ones(1), "a": torch.zeros(3, 2).T.contiguous().reshape(2, 3)}
     others = [
         {"a": torch.zeros(3, 2), "b": torch.ones(1)},
@@ -48,8 +48,8 @@ def test_a_digest_is_of_names_shapes_types_and_bytes():
         {"a": torch.zeros(2, 3), "c": torch.ones(1)},
         {"a": torch.zeros(2, 3), "b": torch.ones(1) + 1e-7},
     ]
-    assert weights.digest_of(one) == weights.digest_of(same)
-    assert len({weights.digest_of(found) for found in [one, *others]}) == 5
+    assert weights.digest_of(item) == weights.digest_of(same)
+    assert len({weights.digest_of(result) for result in [item, *others]}) == 5
 
 
 PUBLISH = """
@@ -78,8 +78,8 @@ def test_what_is_published_and_saved_has_the_same_bytes_in_every_process(tmp_pat
 
     def publish(seed):
         env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
-        words = (sys.executable, "-c", PUBLISH, str(tmp_path / seed))
-        return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+        command = (sys.executable, "-c", PUBLISH, str(tmp_path / seed))
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
     first, second = [process.communicate()[0] for process in [publish("0"), publish("5")]]
     names = {line.split()[0] for line in first.splitlines()}
@@ -143,8 +143,8 @@ def test_scores_are_those_of_the_weights(tmp_path):
     network = Network(TINY)
     scores = weights.score(network)
     expected = logits_of(network, scores.ids)[0].log_softmax(-1).max(-1).values
-    found = [float(expected[length - 1]) for length in PREFIXES]
-    assert max(abs(a - b) for a, b in zip(found, scores.logprobs, strict=True)) < 1e-4
+    results = [float(expected[length - 1]) for length in PREFIXES]
+    assert max(abs(a - b) for a, b in zip(results, scores.logprobs, strict=True)) < 1e-4
     with torch.no_grad():
         next(iter(network.parameters.values())).add_(0.5)
     network.module.set_attn_implementation(attention.NAME)

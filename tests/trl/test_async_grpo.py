@@ -107,8 +107,8 @@ def test_a_checkpoint_commits_the_groups_that_it_has_trained_and_no_others(made,
 def test_a_resumed_training_gets_the_rest_of_a_group_that_was_trained_in_part(made, tmp_path):
     trainer = made()
     trainer.begin()
-    one, other = trainer.take()
-    trainer.train([one])
+    first, other = trainer.take()
+    trainer.train([first])
     saved = trainer.save()
     trainer.end()
     resumed = made(saved=saved)

@@ -233,12 +233,15 @@ def test_what_verl_samples_greedily_beside_training_is_a_run_of_its_own(tmp_path
     assert asyncio.run(main())
 
 
-def test_a_training_that_is_sampled_from_a_part_of_the_tokens_is_refused_at_once(tmp_path):
+@pytest.mark.parametrize(("name", "value"), [("top_p", 0.9), ("temperature", 0.0)])
+def test_a_training_that_is_sampled_from_a_part_of_the_tokens_is_refused_at_once(
+    tmp_path, name, value
+):
     servers, config = Servers(), Config()
-    config.rollout.top_p = 0.9
+    setattr(config.rollout, name, value)
     loop = loop_of(servers, tmp_path / "holdfast.db", config=config)
-    with pytest.raises(UsageError, match=r"sampled with top_p 0\.9, from a distribution"):
-        asyncio.run(issued(loop, prompt(), params=PARAMS | {"top_p": 0.9}))
+    with pytest.raises(UsageError, match=f"sampled with {name} {value:g}, from a distribution"):
+        asyncio.run(issued(loop, prompt(), params=PARAMS | {name: value}))
     assert not servers.requests
 
 

@@ -18,5 +18,5 @@ from holdfast.weights.collective import TensorMeta, cut
 )
 def test_messages(framing: Framing, expected: list[list[int]]) -> None:
     metas = [TensorMeta(str(size), "uint8", (size,)) for size in (3, 4, 2, 9, 1)]
-    found = [[meta.size for meta in message] for message in cut(metas, framing, limit=6)]
-    assert found == expected
+    result = [[meta.size for meta in message] for message in cut(metas, framing, limit=6)]
+    assert result == expected

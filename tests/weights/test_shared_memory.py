@@ -28,8 +28,8 @@ def test_another_process_reads_it() -> None:
 
     shared = of(b"weights")
     command = [sys.executable, "-c", OTHER, json.dumps(shared.handle)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert found.stdout.strip() == "weights", found.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.stdout.strip() == "weights", process.stderr
 
 
 def test_what_was_read_is_a_copy_and_what_is_closed_is_gone() -> None:

@@ -50,9 +50,9 @@ def test_requests_in_flight_go_on_under_the_new_weights_and_say_so(
             calls = it.running(6, stream=stream)
             await it.under_way(6)
             await it.sync.publish(versions[1])
-            found = await asyncio.gather(*calls)
+            results = await asyncio.gather(*calls)
             assert it.weights == ["step-2", "step-2"]
-            for number, completion in enumerate(found):
+            for number, completion in enumerate(results):
                 assert span_names(completion) == ["step-1", "step-2"]
                 assert completion.tries == 1, "no request was sent again"
                 assert {s.source for s in completion.versions} == {VersionSource.ENGINE}
@@ -228,11 +228,11 @@ def test_a_reply_that_ends_before_the_check_waits_for_it(
     async def body(engines: Any) -> None:
         liar = engines[0]
 
-        async def check_late(replica: Any, *words: Any, **named: Any) -> Any:
+        async def check_late(replica: Any, *arguments: Any, **named: Any) -> Any:
             while replica.endpoint.url == liar.url:
                 if not (await asyncio.to_thread(liar.stats)).in_flight:
                     break
-            return await check_scores(replica, *words, **named)
+            return await check_scores(replica, *arguments, **named)
 
         monkeypatch.setattr(sync_module, "check_scores", check_late)
         versions = [version_at(tmp_path, step) for step in (1, 2)]

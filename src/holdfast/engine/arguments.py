@@ -15,7 +15,7 @@ from holdfast.engine.settings import Settings
 from holdfast.journal import check_address
 from holdfast.policy.policy import Policy
 from holdfast.policy.providers import PROVIDERS, key_of, meant_provider, names_of, provider_of
-from holdfast.records.encoding.declared import as_declared, check_names
+from holdfast.records.encoding.declared import as_declared, check_names, function_name
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.validate import sampling_of
@@ -157,16 +157,12 @@ def name_from(name: str | None, rollout: object, tasks: object) -> str:
     its tasks come from: the same call has the same name, and goes on with the same run."""
     if name is not None:
         return name
-    parts = [_called(rollout)]
+    parts = [function_name(rollout)]
     if isinstance(tasks, str | PurePath):
         parts.append(_stem(str(tasks)))
     elif callable(tasks):
-        parts.append(_called(tasks))
+        parts.append(function_name(tasks))
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")[:200] or "run"
-
-
-def _called(value: object) -> str:
-    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _stem(source: str) -> str:

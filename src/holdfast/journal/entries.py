@@ -1,6 +1,9 @@
-"""Entries of a log on their way into a database: encoded, and with the places that they take."""
+"""Entries of a log on their way into a database: encoded, and with the places that they take.
 
-from collections.abc import Sequence
+Of a batch, each append is written whole or not at all, and only where its log ends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -13,6 +16,8 @@ from holdfast.records.trajectory import Status
 
 Row = tuple[int, int, int, int, bytes]
 """Trajectory, seq, epoch, checksum, body."""
+Refuse = Callable[[int, JournalError], None]
+"""Is told the number of an append that is not written, and why."""
 
 
 class AppendEntry(Struct):
@@ -94,3 +99,53 @@ def lost(lease: Lease, epoch: int | None) -> LeaseLost:
         f"another worker has claimed {lease.key} (its epoch is {epoch}, ours {lease.epoch}); "
         "nothing was written"
     )
+
+
+# --- which appends of a batch are written
+
+
+class Head(Struct, array_like=True, gc=False):
+    """Where a trajectory's log stands while a batch is written."""
+
+    trajectory: int
+    epoch: int
+    length: int
+    position: int = 0
+    """Of its last record, where records have one; 0 before the first."""
+
+
+def place(
+    appends: Sequence[Sequence[AppendEntry]], heads: Mapping[int, Head], refuse: Refuse
+) -> tuple[list[Row], dict[int, Status | None]]:
+    """Moves the heads on past all that is not refused. Returns its rows, and each trajectory that
+    it touches, with its new status if it has one."""
+    rows: list[Row] = []
+    touched: dict[int, Status | None] = {}
+    for number, entries in enumerate(appends):
+        error = _take_places(entries, heads)
+        if error is not None:
+            refuse(number, error)
+            continue
+        for entry in entries:
+            rows += entry.rows
+            if entry.status is not None or entry.lease.id not in touched:
+                touched[entry.lease.id] = entry.status
+    return rows, touched
+
+
+def _take_places(entries: Sequence[AppendEntry], heads: Mapping[int, Head]) -> JournalError | None:
+    """Moves the heads on past `entries`, or says why they are refused and moves none."""
+    if len(entries) == 1:
+        entry = entries[0]
+        head = heads.get(entry.lease.id)
+        if head is None or head.epoch != entry.lease.epoch or head.length != entry.first:
+            return refusal(entry.lease, None if head is None else head.epoch)
+        head.length += len(entry.rows)
+        return None
+    for number, entry in enumerate(entries):
+        error = _take_places([entry], heads)
+        if error is not None:
+            for taken in reversed(entries[:number]):
+                heads[taken.lease.id].length = taken.first
+            return error
+    return None

@@ -76,10 +76,6 @@ class JournalNewer(JournalError):
     """A newer Holdfast wrote this journal. It was not touched."""
 
 
-class JournalEmpty(JournalError):
-    """Nothing has been recorded in it yet, so there is nothing to read."""
-
-
 class JournalUnreachable(JournalError):
     """Its server did not answer for as long as a command waits: the same command goes on later."""
 

@@ -10,6 +10,7 @@ retries, and never decides what a failure means.
 - `tool_step`: one tool call, durable before and after it runs.
 - `tools`: functions with a schema, a contract and a deadline.
 - `episodes`: environments, and how one comes back after a kill.
+- `processes`: user code in processes of its own.
 - `threads`: user code in threads.
 - `code`: fingerprints of user code.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -17,21 +17,21 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def needs(shell: str) -> str:
-    found = shutil.which(shell)
-    if found is None:
+    result = shutil.which(shell)
+    if result is None:
         pytest.skip(f"no {shell} here")
-    return found
+    return result
 
 
-def in_bash(text: str, folder: Path, *words: str) -> list[str]:
+def in_bash(text: str, folder: Path, *arguments: str) -> list[str]:
     """What bash offers for the last of these words."""
-    listed = " ".join(f"'{word}'" for word in words)
-    asked = (
-        f"COMP_WORDS=(holdfast {listed}); COMP_CWORD={len(words)}; _holdfast; "
+    listed = " ".join(f"'{word}'" for word in arguments)
+    request = (
+        f"COMP_WORDS=(holdfast {listed}); COMP_CWORD={len(arguments)}; _holdfast; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
-        [needs("bash"), "--norc", "-c", f"{text}\n{asked}"],
+        [needs("bash"), "--norc", "-c", f"{text}\n{request}"],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -45,8 +45,8 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path: Path
     text = script("bash", capsys)
     (tmp_path / "tasks.jsonl").touch()
 
-    def offered(*words: str) -> list[str]:
-        return in_bash(text, tmp_path, *words)
+    def offered(*arguments: str) -> list[str]:
+        return in_bash(text, tmp_path, *arguments)
 
     assert offered("pr") == ["prune"]
     assert {"run", "resume", "rm", "--version"} <= set(offered(""))
@@ -59,17 +59,17 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path: Path
     assert "--as-worker" not in offered("gateway", "--")
 
 
-def test_bash_completes_names_of_runs(capsys, lab: Lab) -> None:
-    lab.finished_run(run="first")
-    lab.finished_run(run="second")
-    bin_folder = lab.place / "bin"
+def test_bash_completes_names_of_runs(capsys, command_line: CommandLine) -> None:
+    command_line.finished_run(run="first")
+    command_line.finished_run(run="second")
+    bin_folder = command_line.place / "bin"
     bin_folder.mkdir()
     program = bin_folder / "holdfast"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     program.chmod(0o755)
     text = f"PATH={bin_folder}:$PATH\n{script('bash', capsys)}"
-    assert in_bash(text, lab.place, "resume", "fi") == ["first"]
-    assert {"first", "second"} <= set(in_bash(text, lab.place, "rm", ""))
+    assert in_bash(text, command_line.place, "resume", "fi") == ["first"]
+    assert {"first", "second"} <= set(in_bash(text, command_line.place, "rm", ""))
 
 
 def test_zsh_takes_the_script(capsys, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_fish_completes_commands_options_and_values(capsys, tmp_path: Path) -> N
             env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
         )
         assert done.stderr == ""
-        return [found.split("\t")[0] for found in done.stdout.splitlines()]
+        return [line.split("\t")[0] for line in done.stdout.splitlines()]
 
     assert offered("holdfast pr") == ["prune"]
     assert offered("holdfast run --max-r") == ["--max-retry"]

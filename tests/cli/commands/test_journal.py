@@ -13,7 +13,7 @@ from holdfast.journal.files.witness import Witness
 from holdfast.journal.sqlite.schema import identity_of
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import Fault, FaultKind
-from support.cli.shell import Lab, start
+from support.cli.shell import CommandLine, start
 
 FLIP = """UPDATE records SET body = CAST(substr(body, 1, 3) || x'ff' || substr(body, 5) AS BLOB)
     WHERE position = {position}"""
@@ -21,15 +21,15 @@ FLIP = """UPDATE records SET body = CAST(substr(body, 1, 3) || x'ff' || substr(b
 
 @pytest.fixture(scope="module")
 def template(module_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("template"), module_engine)
-    lab.finished_run()
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("template"), module_engine)
+    shell.finished_run()
+    return shell
 
 
 @pytest.fixture
-def ran(lab, template):
-    shutil.copy(template.journal, lab.journal)
-    return lab
+def ran(shell, template):
+    shutil.copy(template.journal, shell.journal)
+    return shell
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,14 @@ def undisturbed(template):
     return template.export()
 
 
-def position(lab, seq: int) -> int:
+def position(shell, seq: int) -> int:
     """Where record `seq` of the first trajectory is."""
-    rows = [row for row in lab.recorded()["records"] if row[1] == 1 and row[2] == seq]
+    rows = [row for row in shell.recorded()["records"] if row[1] == 1 and row[2] == seq]
     return rows[0][0]
 
 
-def check(lab, *words) -> tuple[int, dict]:
-    done = lab.holdfast("journal", "check", lab.journal, "--json", *words)
+def check(shell, *arguments) -> tuple[int, dict]:
+    done = shell.holdfast("journal", "check", shell.journal, "--json", *arguments)
     assert done.err == ""
     return done.code, json.loads(done.out)
 
@@ -78,52 +78,52 @@ def test_a_flipped_bit_is_found_and_a_repaired_run_ends_like_an_undisturbed_one(
 def test_a_settled_trajectory_that_is_corrupt_is_told_by_every_command_that_reads_its_log(ran):
     place = position(ran, 2)
     ran.damage(FLIP.format(position=place))
-    for words in (
+    for arguments in (
         ("export", "r", "--what", "samples", "--out", "o"),
         ("export", "r", "--what", "trajectories", "--out", "o"),
         ("show", "r", "sum/0"),
     ):
-        done = ran.holdfast(*words)
-        assert done.code == Exit.CORRUPT, words
+        done = ran.holdfast(*arguments)
+        assert done.code == Exit.CORRUPT, arguments
         assert "r/sum/0 is corrupt: record 2" in done.line
         assert f"(position {place})" in done.line
         assert "`holdfast journal check holdfast.db`" in done.line
         assert "--repair" in done.line
     assert not (ran.place / "o").exists()
     assert ran.holdfast("show", "r", "long-one/0").code == 0
-    for words in (("show", "r"), ("runs",)):
-        assert ran.holdfast(*words).code == 0, "it reads what the journal keeps beside the logs"
+    for command in (("show", "r"), ("runs",)):
+        assert ran.holdfast(*command).code == 0, "it reads what the journal keeps beside the logs"
 
 
 @pytest.mark.parametrize("damage", [FLIP, "UPDATE records SET body = substr(body, 1, 9) {0}"])
-def test_a_torn_record_of_an_open_trajectory_is_cut_by_the_run_itself(lab, undisturbed, damage):
+def test_a_torn_record_of_an_open_trajectory_is_cut_by_the_run_itself(shell, undisturbed, damage):
     """The trajectory was killed on its way; then its last record was torn."""
-    lab.write("agent.py", (lab.place / "agent.py").read_text())
-    done = lab.run("--quiet", env={"HOLDFAST_CRASH": "engine.finished:1"}, concurrency=1)
+    shell.write("agent.py", (shell.place / "agent.py").read_text())
+    done = shell.run("--quiet", env={"HOLDFAST_CRASH": "engine.finished:1"}, concurrency=1)
     assert done.code == -signal.SIGKILL
-    lab.damage("DELETE FROM records WHERE trajectory = 1 AND seq >= 4")
+    shell.damage("DELETE FROM records WHERE trajectory = 1 AND seq >= 4")
     last = "(SELECT max(position) FROM records WHERE trajectory = 1)"
-    lab.damage(f"UPDATE heads SET length = 4, position = {last} WHERE trajectory = 1")
-    lab.damage("UPDATE trajectories SET status = 1, settled = NULL WHERE id = 1")
-    place = position(lab, 3)
+    shell.damage(f"UPDATE trajectories SET length = 4, last = {last} WHERE id = 1")
+    shell.damage("UPDATE trajectories SET status = 1, settled = NULL WHERE id = 1")
+    place = position(shell, 3)
     where = f"WHERE position = {place}"
-    lab.damage(damage.format(where, position=place))
-    requests = lab.engine.stats().requests
-    done = lab.finished_run("--quiet")
+    shell.damage(damage.format(where, position=place))
+    requests = shell.engine.stats().requests
+    done = shell.finished_run("--quiet")
     assert f"r/sum/0: record 3 at position {place} fails its checksum" in done.line
     assert "went on from the last good one" in done.line
-    assert lab.export() == undisturbed
-    assert lab.engine.stats().requests - requests <= 3
-    assert check(lab)[1]["cuts"] == 1
+    assert shell.export() == undisturbed
+    assert shell.engine.stats().requests - requests <= 3
+    assert check(shell)[1]["cuts"] == 1
 
 
-def killed_run(lab) -> None:
-    done = lab.run("--quiet", env={"HOLDFAST_CRASH": "engine.finished:1"}, concurrency=1)
+def killed_run(shell) -> None:
+    done = shell.run("--quiet", env={"HOLDFAST_CRASH": "engine.finished:1"}, concurrency=1)
     assert done.code == -signal.SIGKILL
 
 
-def lose_log(lab, kind: str) -> None:
-    log = lab.place / "holdfast.db-wal"
+def lose_log(shell, kind: str) -> None:
+    log = shell.place / "holdfast.db-wal"
     content = bytearray(log.read_bytes())
     if kind == "removed":
         log.unlink()
@@ -145,80 +145,80 @@ READERS = (
 
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "removed"])
-def test_commits_that_are_lost_stop_every_command_until_that_is_accepted(lab, undisturbed, kind):
-    killed_run(lab)
-    lose_log(lab, kind)
-    left = {file.name: file.read_bytes() for file in lab.place.glob("holdfast.db*")}
-    asked = lab.engine.stats().requests
-    for words in (lab.words("--quiet"), *READERS):
-        done = lab.holdfast(*words)
-        assert done.code == Exit.CORRUPT, (words, done)
+def test_commits_that_are_lost_stop_every_command_until_that_is_accepted(shell, undisturbed, kind):
+    killed_run(shell)
+    lose_log(shell, kind)
+    left = {file.name: file.read_bytes() for file in shell.place.glob("holdfast.db*")}
+    requests = shell.engine.stats().requests
+    for arguments in (shell.arguments("--quiet"), *READERS):
+        done = shell.holdfast(*arguments)
+        assert done.code == Exit.CORRUPT, (arguments, done)
         assert "holdfast.db has lost " in done.line
         assert "holdfast journal check" in done.line
         assert "--repair" in done.line
-    assert lab.engine.stats().requests == asked, "nothing was done again unseen"
-    assert not (lab.place / "o").exists()
-    done = lab.holdfast("journal", "check", lab.journal)
+    assert shell.engine.stats().requests == requests, "nothing was done again unseen"
+    assert not (shell.place / "o").exists()
+    done = shell.holdfast("journal", "check", shell.journal)
     assert done.code == Exit.CORRUPT
     assert "log: has lost " in done.out
     assert "commits, the last one of 20" in done.out
     for name in ("holdfast.db", "holdfast.db-wal"):
-        assert left.get(name) == (lab.place / name).read_bytes() or kind == "removed"
-    done = lab.holdfast("journal", "check", lab.journal, "--repair")
+        assert left.get(name) == (shell.place / name).read_bytes() or kind == "removed"
+    done = shell.holdfast("journal", "check", shell.journal, "--repair")
     assert done.code == Exit.OK, done
     assert "gave up: the journal has lost " in done.out
-    code, report = check(lab)
+    code, report = check(shell)
     assert (code, report["findings"]) == (0, [])
-    kept = [file for file in lab.place.glob("*.kept-*") if file.stat().st_size]
+    kept = [file for file in shell.place.glob("*.kept-*") if file.stat().st_size]
     assert len(kept) == (0 if kind == "removed" else 2), "the log and the file"
-    lab.finished_run("--quiet")
-    assert lab.export() == undisturbed
-    assert check(lab)[0] == 0
+    shell.finished_run("--quiet")
+    assert shell.export() == undisturbed
+    assert check(shell)[0] == 0
 
 
-def test_a_run_that_was_killed_between_its_commit_and_the_witness_of_it_goes_on(lab, undisturbed):
-    done = lab.run("--quiet", env={"HOLDFAST_CRASH": "after:9"}, concurrency=1)
+def test_a_run_that_was_killed_between_its_commit_and_the_witness_of_it_goes_on(shell, undisturbed):
+    done = shell.run("--quiet", env={"HOLDFAST_CRASH": "after:9"}, concurrency=1)
     assert done.code == -signal.SIGKILL
-    assert check(lab)[0] == 0
-    lab.finished_run("--quiet")
-    assert lab.export() == undisturbed
+    assert check(shell)[0] == 0
+    shell.finished_run("--quiet")
+    assert shell.export() == undisturbed
 
 
-def test_a_log_of_another_journal_is_not_exported_as_ours(lab, template, undisturbed):
-    killed_run(lab)
-    other = lab.place / "other"
+def test_a_log_of_another_journal_is_not_exported_as_ours(shell, template, undisturbed):
+    killed_run(shell)
+    other = shell.place / "other"
     other.mkdir()
-    foreign = Lab(other, lab.engine)
+    foreign = CommandLine(other, shell.engine)
     foreign.tasks("foreign", "tasks")
     killed_run(foreign)
-    mine = (lab.place / "holdfast.db-wal").read_bytes()
-    (lab.place / "holdfast.db-wal").write_bytes((other / "holdfast.db-wal").read_bytes())
-    for words in (lab.words("--quiet"), ("runs",), READERS[0]):
-        done = lab.holdfast(*words)
+    mine = (shell.place / "holdfast.db-wal").read_bytes()
+    (shell.place / "holdfast.db-wal").write_bytes((other / "holdfast.db-wal").read_bytes())
+    for arguments in (shell.arguments("--quiet"), ("runs",), READERS[0]):
+        done = shell.holdfast(*arguments)
         assert done.code == Exit.CORRUPT
         assert "the log (-wal) of another journal" in done.line
-    code, report = check(lab)
+    code, report = check(shell)
     assert code == Exit.CORRUPT
     assert report["findings"][0]["where"] == "log"
-    (lab.place / "holdfast.db-wal").write_bytes(mine)
-    lab.finished_run("--quiet")
-    assert lab.export() == undisturbed
+    (shell.place / "holdfast.db-wal").write_bytes(mine)
+    shell.finished_run("--quiet")
+    assert shell.export() == undisturbed
 
 
-def test_no_loss_is_accepted_while_someone_works(lab):
+def test_no_loss_is_accepted_while_someone_works(shell):
     """Its log is not taken away from under it."""
-    lab.engine.set_faults(Fault(FaultKind.HOLD, matching="long"))
-    with start(*lab.words("--quiet"), cwd=lab.place) as live:
-        while lab.engine.stats().requests < 3:
+    shell.engine.set_faults(Fault(FaultKind.HOLD, matching="long"))
+    with start(*shell.arguments("--quiet"), cwd=shell.place) as live:
+        while shell.engine.stats().requests < 3:
             time.sleep(0.01)
-        with closing(sqlite3.connect(f"file:{lab.journal}?mode=ro", uri=True)) as connection:
-            ahead = Witness(lab.journal, identity_of(connection))
+        with closing(sqlite3.connect(f"file:{shell.journal}?mode=ro", uri=True)) as connection:
+            ahead = Witness(shell.journal, identity_of(connection))
         ahead.note(10**6)
         ahead.close()
-        log = (lab.place / "holdfast.db-wal").read_bytes()
-        done = lab.holdfast("journal", "check", lab.journal, "--repair")
+        log = (shell.place / "holdfast.db-wal").read_bytes()
+        done = shell.holdfast("journal", "check", shell.journal, "--repair")
         assert done.code == Exit.HELD, done
         assert f"process {live.pid}" in done.line
-        assert (lab.place / "holdfast.db-wal").read_bytes().startswith(log)
+        assert (shell.place / "holdfast.db-wal").read_bytes().startswith(log)
         live.kill()
         live.communicate()

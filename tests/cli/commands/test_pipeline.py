@@ -80,8 +80,8 @@ def test_what_may_pass_is_left_to_the_supervisor():
 def test_the_command_ends_as_its_part_did(code, expected, says_how_to_go_on, capsys):
     stop = Stop()
     ending = PipelineEnding("the trainer ended", code, {})
-    found = _exit_code(ending, stop, Signals(stop, resume="r"), resume="holdfast train")
-    assert found == expected
+    number = _exit_code(ending, stop, Signals(stop, resume="r"), resume="holdfast train")
+    assert number == expected
     assert ("to go on: holdfast train" in capsys.readouterr().err) == says_how_to_go_on
 
 

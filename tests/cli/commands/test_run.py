@@ -7,25 +7,25 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from support.cli.shell import AGENT, Lab
+from support.cli.shell import AGENT, CommandLine
 
 
 @pytest.fixture(scope="module")
 def template(module_engine, tmp_path_factory):
     """A finished run of two tasks, made once."""
-    lab = Lab(tmp_path_factory.mktemp("template"), module_engine)
-    lab.finished_run("--samples", 2)
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("template"), module_engine)
+    shell.finished_run("--samples", 2)
+    return shell
 
 
 @pytest.fixture
-def ran(lab, template):
-    shutil.copy(template.journal, lab.journal)
-    return lab
+def ran(shell, template):
+    shutil.copy(template.journal, shell.journal)
+    return shell
 
 
-def shown(lab, run="r") -> dict:
-    done = lab.holdfast("show", run, "--json")
+def shown(shell, run="r") -> dict:
+    done = shell.holdfast("show", run, "--json")
     assert done.code == 0, done.err
     return json.loads(done.out)
 
@@ -101,25 +101,25 @@ def test_a_comment_is_no_other_code(ran):
     assert ran.engine.stats().requests == 0
 
 
-def test_a_changed_prompt_in_a_helper_is_refused_by_its_name(lab):
+def test_a_changed_prompt_in_a_helper_is_refused_by_its_name(shell):
     text = AGENT.replace("t.add(*t.task.messages)", "t.add(texts.PROMPT, *t.task.messages)")
-    lab.write("texts.py", "PROMPT = 'be brief'\n")
-    lab.write("agent.py", "import texts\n" + text)
-    lab.finished_run()
-    lab.write("texts.py", "# Shorter.\nPROMPT = 'be brief'\n")
-    lab.finished_run()
-    lab.write("texts.py", "PROMPT = 'be verbose'\n")
-    done = lab.run()
+    shell.write("texts.py", "PROMPT = 'be brief'\n")
+    shell.write("agent.py", "import texts\n" + text)
+    shell.finished_run()
+    shell.write("texts.py", "# Shorter.\nPROMPT = 'be brief'\n")
+    shell.finished_run()
+    shell.write("texts.py", "PROMPT = 'be verbose'\n")
+    done = shell.run()
     assert done.code == Exit.CHANGED
     (rollout,) = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'solve@")
     assert rollout.endswith("(changed: texts.PROMPT)")
-    lab.finished_run("--accept-changes")
-    assert shown(lab)["changes"]
-    lab.finished_run()
+    shell.finished_run("--accept-changes")
+    assert shown(shell)["changes"]
+    shell.finished_run()
 
 
-def test_what_an_object_was_made_with_is_refused_by_its_name(lab):
+def test_what_an_object_was_made_with_is_refused_by_its_name(shell):
     library = (
         "from agent import solve as inner\n"
         "from holdfast.rollout.processors.processor import RolloutProcessor, as_processor\n"
@@ -134,13 +134,13 @@ def test_what_an_object_was_made_with_is_refused_by_its_name(lab):
     text = (
         "from library import Solver, Judge\nsolve = Solver('Be terse.')\nscore = Judge('Good?')\n"
     )
-    lab.write("library.py", library)
-    lab.write("made.py", text)
-    lab.finished_run(rollout="made.py:solve")
-    lab.write("made.py", f"# The same.\n{text}")
-    lab.finished_run(rollout="made.py:solve")
-    lab.write("made.py", text.replace("terse", "verbose").replace("Good", "Bad"))
-    done = lab.run(rollout="made.py:solve")
+    shell.write("library.py", library)
+    shell.write("made.py", text)
+    shell.finished_run(rollout="made.py:solve")
+    shell.write("made.py", f"# The same.\n{text}")
+    shell.finished_run(rollout="made.py:solve")
+    shell.write("made.py", text.replace("terse", "verbose").replace("Good", "Bad"))
+    done = shell.run(rollout="made.py:solve")
     assert done.code == Exit.CHANGED
     rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'Solver@")
@@ -149,23 +149,23 @@ def test_what_an_object_was_made_with_is_refused_by_its_name(lab):
     assert scorer.endswith("(changed: words)")
 
 
-def test_a_scorer_where_there_was_none_is_told_so_and_is_no_version_of_another(lab):
-    scored = (lab.place / "agent.py").read_text()
-    lab.write("points.py", "def count(trajectory):\n    return 1\n")
-    lab.write("agent.py", scored[: scored.index("def score")])
-    lab.finished_run()
-    done = lab.run(scorer="points.py:count")
+def test_a_scorer_where_there_was_none_is_told_so_and_is_no_version_of_another(shell):
+    scored = (shell.place / "agent.py").read_text()
+    shell.write("points.py", "def count(trajectory):\n    return 1\n")
+    shell.write("agent.py", scored[: scored.index("def score")])
+    shell.finished_run()
+    done = shell.run(scorer="points.py:count")
     assert done.code == Exit.CHANGED
     (line,) = done.err.splitlines()[1:-1]
     assert line.strip().startswith("scorer: recorded none, now 'count@")
     assert "another version" not in line
 
 
-def test_another_scorer_in_a_file_of_its_own_changes_the_scorer_alone(lab):
-    lab.write("points.py", "def count(trajectory):\n    return 1\n")
-    lab.finished_run(scorer="points.py:count")
-    lab.write("points.py", "def count(trajectory):\n    return 2\n")
-    done = lab.run(scorer="points.py:count")
+def test_another_scorer_in_a_file_of_its_own_changes_the_scorer_alone(shell):
+    shell.write("points.py", "def count(trajectory):\n    return 1\n")
+    shell.finished_run(scorer="points.py:count")
+    shell.write("points.py", "def count(trajectory):\n    return 2\n")
+    done = shell.run(scorer="points.py:count")
     assert done.code == Exit.CHANGED
     (line,) = done.err.splitlines()[1:-1]
     assert line.strip().startswith("scorer: recorded 'count@")
@@ -191,18 +191,18 @@ def test_another_model_is_refused(ran):
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "message"),
     [
         (("sum", "long-one", "extra"), "tasks: 1 added (extra)"),
         (("long-one", "sum"), "tasks: in another order"),
         (("a", "b", "c\nd", "e", "sum"), r"tasks: 4 added (a, b, c\nd, …), 1 removed (long-one)"),
     ],
 )
-def test_another_task_file_is_refused_with_the_tasks_that_differ(ran, ids, said):
+def test_another_task_file_is_refused_with_the_tasks_that_differ(ran, ids, message):
     ran.tasks(*ids)
     done = ran.run(samples=2)
     assert done.code == Exit.CHANGED
-    assert [line.strip() for line in done.err.splitlines()[1:-1]] == [said]
+    assert [line.strip() for line in done.err.splitlines()[1:-1]] == [message]
 
 
 def test_a_task_with_another_prompt_is_named(ran):
@@ -220,15 +220,15 @@ def test_new_starts_another_run_and_says_its_name(ran):
     ]
 
 
-def test_new_with_a_free_name_takes_it(lab):
-    done = lab.finished_run("--new", "--quiet")
+def test_new_with_a_free_name_takes_it(shell):
+    done = shell.finished_run("--new", "--quiet")
     assert done.err == ""
     assert "run r: " in done.out
 
 
-def test_the_name_of_another_run_is_told_as_a_shell_takes_it(lab):
-    lab.finished_run(run="a b")
-    done = lab.finished_run("--new", "--quiet", run="a b")
+def test_the_name_of_another_run_is_told_as_a_shell_takes_it(shell):
+    shell.finished_run(run="a b")
+    done = shell.finished_run("--new", "--quiet", run="a b")
     assert "this one is 'a b-2': go on with it by --run 'a b-2', without --new" in done.line
 
 
@@ -253,15 +253,15 @@ def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
     rows = [json.loads(line) for line in ran.tasks("sum", "long-one").read_text().splitlines()]
     rows = [{**row, "ground_truth": "corrected"} for row in rows]
     ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    said = "another ground_truth of sum, long-one: what is finished is scored anew"
-    asked = ran.run(samples=2)
-    assert asked.code == Exit.CHANGED
-    assert f"tasks: 2 changed (sum, long-one) ({said})" in asked.err
-    assert "or --accept-changes to go on with this one" in asked.err
+    text = "another ground_truth of sum, long-one: what is finished is scored anew"
+    request = ran.run(samples=2)
+    assert request.code == Exit.CHANGED
+    assert f"tasks: 2 changed (sum, long-one) ({text})" in request.err
+    assert "or --accept-changes to go on with this one" in request.err
     before = ran.engine.stats().requests
     done = ran.run("--accept-changes", samples=2)
     assert done.code == Exit.OK, done.err
-    assert f"run 'r': {said}" in done.err.splitlines()
+    assert f"run 'r': {text}" in done.err.splitlines()
     assert ran.engine.stats().requests == before, "nothing is sampled for it"
     rows[0]["note"] = "by hand"
     ran.write("tasks.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
@@ -274,9 +274,11 @@ def test_a_corrected_answer_is_no_other_question_and_is_scored_anew(ran):
 def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
     # Every call of this run waits for longer than the run may take.
     ran.engine.set_faults(Fault(FaultKind.SLOW, seconds=600, times=0))
-    words = ran.words("--new", "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet")
-    at = words.index("--run")
-    done = ran.holdfast(*words[:at], *form, *words[at + 2 :])
+    arguments = ran.arguments(
+        "--new", "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet"
+    )
+    at = arguments.index("--run")
+    done = ran.holdfast(*arguments[:at], *form, *arguments[at + 2 :])
     assert done.code == Exit.STOPPED, done.err
     (line,) = [line for line in done.err.splitlines() if line.startswith("to go on: holdfast ")]
     assert "--new" not in line
@@ -318,13 +320,13 @@ def test_added_tasks_are_run_and_removed_ones_keep_what_they_have(ran):
     assert ran.engine.stats().requests == 4, "what came back is still there"
 
 
-def test_failed_ones_are_tried_again_when_asked(lab):
-    lab.tasks("bug-1", "sum")
-    done = lab.run("--samples", 2, "--fail-on-permanent-failure")
+def test_failed_ones_are_tried_again_when_asked(shell):
+    shell.tasks("bug-1", "sum")
+    done = shell.run("--samples", 2, "--fail-on-permanent-failure")
     assert done.code == Exit.FAILURES
     assert "KeyError" in done.out
-    assert lab.finished_run("--samples", 2).code == Exit.OK
-    requests = lab.engine.stats().requests
-    done = lab.finished_run("--samples", 2, "--retry-failed", env={"MENDED": "1"})
+    assert shell.finished_run("--samples", 2).code == Exit.OK
+    requests = shell.engine.stats().requests
+    done = shell.finished_run("--samples", 2, "--retry-failed", env={"MENDED": "1"})
     assert "FAILED" not in done.out
-    assert lab.engine.stats().requests == requests, "what was generated is replayed"
+    assert shell.engine.stats().requests == requests, "what was generated is replayed"

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 END = "VU5JUVVF"
 PICTURE = "data:image/jpeg;base64," + "QUJD" * 4_000 + END
@@ -60,55 +60,55 @@ solve = BlackBoxRolloutProcessor([sys.executable, {agent!r}, {marker!r}])
 
 
 @pytest.fixture
-def lab(tmp_path):
+def shell(tmp_path):
     with FakeEngine(dialect="chat", images=True) as engine:
-        lab = Lab(tmp_path, engine)
+        shell = CommandLine(tmp_path, engine)
         row = {"id": "a", "messages": [{"role": "user", "content": PARTS}]}
-        lab.write("tasks.jsonl", json.dumps(row) + "\n")
-        yield lab
+        shell.write("tasks.jsonl", json.dumps(row) + "\n")
+        yield shell
 
 
-def test_a_rollout_with_images_is_resumed_without_sampling_again(lab) -> None:
-    lab.write("agent.py", ROLLOUT.replace("OTHER", repr(OTHER)))
-    assert lab.run().code == -9
-    assert [call.images for call in lab.engine.calls()] == [(PICTURE,)]
-    done = lab.run()
+def test_a_rollout_with_images_is_resumed_without_sampling_again(shell) -> None:
+    shell.write("agent.py", ROLLOUT.replace("OTHER", repr(OTHER)))
+    assert shell.run().code == -9
+    assert [call.images for call in shell.engine.calls()] == [(PICTURE,)]
+    done = shell.run()
     assert done.code == Exit.OK, done.err
     other = OTHER["image_url"]["url"]
-    assert [call.images for call in lab.engine.calls()] == [(PICTURE,), (PICTURE, other)]
-    (row,) = map(json.loads, lab.export("rows").splitlines())
+    assert [call.images for call in shell.engine.calls()] == [(PICTURE,), (PICTURE, other)]
+    (row,) = map(json.loads, shell.export("rows").splitlines())
     assert row["messages"][0] == {"role": "user", "content": PARTS}
     assert row["messages"][2]["content"] == [{"type": "text", "text": "and this? "}, OTHER]
-    shown = lab.holdfast("show", "r", "a/0").out
+    shown = shell.holdfast("show", "r", "a/0").out
     assert "user: what is it?[image jpeg 12 kB]" in shown
     assert "and this? [image from pictures.example]" in shown
     # Of the image, the journal has the task, and no more.
-    assert lab.journal.read_bytes().count(END.encode()) == 1
+    assert shell.journal.read_bytes().count(END.encode()) == 1
 
 
-def test_an_agent_whose_driver_is_killed_is_given_its_answer_again(lab) -> None:
-    agent, marker = str(lab.write("program.py", AGENT)), str(lab.place / "killed")
-    lab.write("agent.py", PROCESSOR.format(agent=agent, marker=marker))
-    assert lab.run().code == -9
-    done = lab.run()
+def test_an_agent_whose_driver_is_killed_is_given_its_answer_again(shell) -> None:
+    agent, marker = str(shell.write("program.py", AGENT)), str(shell.place / "killed")
+    shell.write("agent.py", PROCESSOR.format(agent=agent, marker=marker))
+    assert shell.run().code == -9
+    done = shell.run()
     assert done.code == Exit.OK, done.err
-    assert [call.images for call in lab.engine.calls()] == [(PICTURE,)] * 2
-    (row,) = map(json.loads, lab.export("rows").splitlines())
+    assert [call.images for call in shell.engine.calls()] == [(PICTURE,)] * 2
+    (row,) = map(json.loads, shell.export("rows").splitlines())
     assert [message["role"] for message in row["messages"]] == ["user", "assistant"] * 2
     assert row["messages"][0]["content"] == PARTS
-    assert lab.journal.read_bytes().count(END.encode()) == 1
+    assert shell.journal.read_bytes().count(END.encode()) == 1
 
 
 def test_an_engine_that_is_sent_tokens_fails_the_task_by_the_name_of_the_remedy(tmp_path) -> None:
     with FakeEngine() as engine:
-        lab = Lab(tmp_path, engine)
-        lab.write(
+        shell = CommandLine(tmp_path, engine)
+        shell.write(
             "agent.py", "async def solve(t):\n    t.add(*t.task.messages)\n    await t.generate()\n"
         )
         row = {"id": "a", "messages": [{"role": "user", "content": PARTS}]}
-        lab.write("tasks.jsonl", json.dumps(row) + "\n")
-        lab.run()
-        shown = lab.holdfast("show", "r", "a/0").out
+        shell.write("tasks.jsonl", json.dumps(row) + "\n")
+        shell.run()
+        shown = shell.holdfast("show", "r", "a/0").out
         assert "the dialect chat" in shown
         assert PICTURE[-100:] not in shown
         assert not [call for call in engine.calls() if call.id.startswith("r/")]

@@ -4,7 +4,7 @@ import json
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 JUDGED = """
 import holdfast
@@ -20,15 +20,15 @@ compared = holdfast.Judge("Which is kinder?", policy="{url}", compare=True)
 """
 
 
-def test_a_judge_is_a_scorer_of_the_command_line(lab: Lab) -> None:
+def test_a_judge_is_a_scorer_of_the_command_line(shell: CommandLine) -> None:
     with FakeEngine(replies=['{"reason": "very kind", "score": 9}']) as engine:
-        lab.write("judged.py", JUDGED.format(url=engine.url))
-        done = lab.run("--scorer", "judge", rollout="judged.py")
+        shell.write("judged.py", JUDGED.format(url=engine.url))
+        done = shell.run("--scorer", "judge", rollout="judged.py")
         assert done.code == 0, done.err
         assert "mean reward: clean 0.9000 (n=2)" in done.out
-        again = lab.run("--scorer", "judge", rollout="judged.py")
+        again = shell.run("--scorer", "judge", rollout="judged.py")
         assert again.code == 0, again.err
-    shown = lab.holdfast("show", "r", "sum/0").out
+    shown = shell.holdfast("show", "r", "sum/0").out
     assert "score: 9" in shown
     assert "very kind" in shown
 
@@ -46,41 +46,41 @@ async def solve_then_kill(t):
 
 
 def test_a_judge_that_stays_down_stops_the_command_and_the_same_command_only_judges(
-    lab: Lab,
+    shell: CommandLine,
 ) -> None:
     with FakeEngine(replies=['{"reason": "very kind", "score": 9}']) as engine:
-        lab.tasks("sum")
-        lab.write("judged.py", JUDGED.format(url=engine.url) + GONE)
-        words = ("--scorer", "judge", "--patience", "0", "--scorer-timeout", "0.5")
+        shell.tasks("sum")
+        shell.write("judged.py", JUDGED.format(url=engine.url) + GONE)
+        arguments = ("--scorer", "judge", "--patience", "0", "--scorer-timeout", "0.5")
         rollout = "judged.py:solve_then_kill"
-        stopped = lab.run(*words, rollout=rollout, env={"VICTIM": str(engine.pid)})
+        stopped = shell.run(*arguments, rollout=rollout, env={"VICTIM": str(engine.pid)})
         assert stopped.code == Exit.STOPPED, stopped.err
         assert f"stopped: the judge: {engine.url} has been down" in stopped.err
         assert "to go on: holdfast run" in stopped.err
         engine.kill()
         engine.start()
-        sampled = lab.engine.stats().tokens
-        done = lab.run(*words, rollout=rollout)
+        sampled = shell.engine.stats().tokens
+        done = shell.run(*arguments, rollout=rollout)
         assert done.code == 0, done.err
         assert "mean reward: clean 0.9000 (n=1)" in done.out
-        assert lab.engine.stats().tokens == sampled
+        assert shell.engine.stats().tokens == sampled
 
 
-def test_a_judge_compares_groups_there(lab: Lab) -> None:
+def test_a_judge_compares_groups_there(shell: CommandLine) -> None:
     answer = '{"A": {"reason": "x", "score": 10}, "B": {"reason": "y", "score": 0}}'
     with FakeEngine(replies=[answer]) as engine:
-        lab.write("judged.py", JUDGED.format(url=engine.url))
-        done = lab.run("--scorer", "compared", "--samples", 2, rollout="judged.py")
+        shell.write("judged.py", JUDGED.format(url=engine.url))
+        done = shell.run("--scorer", "compared", "--samples", 2, rollout="judged.py")
         assert done.code == 0, done.err
-    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+    rows = [json.loads(line) for line in shell.export("trajectories").splitlines()]
     assert sorted(row["reward"] for row in rows) == [0, 0, 1, 1]
 
 
-def test_a_system_message_is_part_of_the_tasks(lab: Lab) -> None:
-    lab.finished_run("--system", "Be kind.")
-    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+def test_a_system_message_is_part_of_the_tasks(shell: CommandLine) -> None:
+    shell.finished_run("--system", "Be kind.")
+    rows = [json.loads(line) for line in shell.export("trajectories").splitlines()]
     assert all(row["messages"][0] == {"role": "system", "content": "Be kind."} for row in rows)
-    assert lab.run("--system", "Be rude.").code == Exit.CHANGED
+    assert shell.run("--system", "Be rude.").code == Exit.CHANGED
 
 
 ASKED = """
@@ -105,30 +105,32 @@ async def ask(trajectory):
 """
 
 
-def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(lab: Lab) -> None:
-    lab.write("rubric.txt", "Is it kind?")
+def test_a_judge_that_a_function_asks_is_what_it_is_when_it_is_asked(shell: CommandLine) -> None:
+    shell.write("rubric.txt", "Is it kind?")
     with FakeEngine(replies=['{"score": 9}']) as engine:
-        lab.write("asked.py", ASKED.format(url=engine.url))
-        done = lab.run(rollout="asked.py:solve")
+        shell.write("asked.py", ASKED.format(url=engine.url))
+        done = shell.run(rollout="asked.py:solve")
         assert done.code == 0, done.err
-        sampled = lab.engine.stats().tokens
+        sampled = shell.engine.stats().tokens
     with FakeEngine(replies=['{"score": 2}']) as engine:
-        lab.write("asked.py", ASKED.format(url=engine.url))
-        lab.write("rubric.txt", "Is it brief?")
-        refused = lab.run(rollout="asked.py:solve")
+        shell.write("asked.py", ASKED.format(url=engine.url))
+        shell.write("rubric.txt", "Is it brief?")
+        refused = shell.run(rollout="asked.py:solve")
         assert refused.code == Exit.CHANGED, refused.err
         assert "scorer: recorded 'score@" in refused.err
-        done = lab.run("--accept-changes", rollout="asked.py:solve")
+        done = shell.run("--accept-changes", rollout="asked.py:solve")
         assert done.code == 0, done.err
     assert "mean reward: clean 0.2000 (n=2)" in done.out
-    assert lab.engine.stats().tokens == sampled
+    assert shell.engine.stats().tokens == sampled
 
 
-def test_a_judge_that_a_function_asks_is_checked_before_anything_is_sampled(lab: Lab) -> None:
-    lab.write("rubric.txt", "Is it kind?")
+def test_a_judge_that_a_function_asks_is_checked_before_anything_is_sampled(
+    shell: CommandLine,
+) -> None:
+    shell.write("rubric.txt", "Is it kind?")
     with FakeEngine() as gone:
-        lab.write("asked.py", ASKED.format(url=gone.url))
-    refused = lab.run(rollout="asked.py:solve")
+        shell.write("asked.py", ASKED.format(url=gone.url))
+    refused = shell.run(rollout="asked.py:solve")
     assert refused.code == Exit.STOPPED, refused.err
     assert f"the judge: the policy at {gone.url} does not answer" in refused.err
-    assert lab.engine.stats().tokens == 0
+    assert shell.engine.stats().tokens == 0

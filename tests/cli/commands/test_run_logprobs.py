@@ -10,7 +10,7 @@ import holdfast
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 FLAG = "--logprobs-mode processed_logprobs"
 WARM = ("--temperature", 0.8)
@@ -25,17 +25,17 @@ def raw_engine():
 
 @pytest.fixture(scope="module")
 def raw(raw_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("raw"), raw_engine)
-    lab.told = lab.finished_run(*WARM).err
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("raw"), raw_engine)
+    shell.warnings = shell.finished_run(*WARM).err
+    return shell
 
 
-def samples(lab, *extra):
-    return [json.loads(line) for line in lab.export("samples", *extra).splitlines()]
+def samples(shell, *extra):
+    return [json.loads(line) for line in shell.export("samples", *extra).splitlines()]
 
 
 def test_a_run_says_it_before_anything_is_sampled(raw):
-    first = raw.told.splitlines()[0]
+    first = raw.warnings.splitlines()[0]
     assert "are raw: at temperature 0.8" in first
     assert FLAG in first
 
@@ -50,7 +50,7 @@ def test_samples_are_refused_with_the_flag_that_mends_it(raw):
 
 
 def test_asked_for_by_name_they_are_exported_as_what_they_are(raw):
-    assert {one["logprobs_mode"] for one in samples(raw, "--logprobs", "raw")} == {"raw"}
+    assert {item["logprobs_mode"] for item in samples(raw, "--logprobs", "raw")} == {"raw"}
     done = raw.holdfast(
         "export", "r", "--what", "samples", "--logprobs", "raw", "--out", "s.parquet"
     )
@@ -72,11 +72,11 @@ def test_rows_and_trajectories_are_exported_and_marked(raw):
 
 def test_from_python_it_is_the_same(raw):
     async def given(**more):
-        return [one async for one in holdfast.samples(raw.journal, "r", **more)]
+        return [item async for item in holdfast.samples(raw.journal, "r", **more)]
 
     with pytest.raises(NotTrainable, match=FLAG):
         asyncio.run(given())
-    assert {one.logprobs_mode for one in asyncio.run(given(logprobs="raw"))} == {"raw"}
+    assert {argument.logprobs_mode for argument in asyncio.run(given(logprobs="raw"))} == {"raw"}
     with pytest.raises(UsageError, match="'cooked'"):
         asyncio.run(given(logprobs="cooked"))
 
@@ -84,31 +84,31 @@ def test_from_python_it_is_the_same(raw):
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 def test_at_temperature_1_uncut_there_is_no_difference(mode, tmp_path):
     with FakeEngine(mean_length=10, logprobs_mode=mode) as engine:
-        lab = Lab(tmp_path, engine)
-        assert "logprobs" not in lab.finished_run().err
-        assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
+        shell = CommandLine(tmp_path, engine)
+        assert "logprobs" not in shell.finished_run().err
+        assert {item["logprobs_mode"] for item in samples(shell)} == {"processed"}
 
 
 @pytest.mark.parametrize("how", [WARM, ("--top-p", 0.9)])
-def test_an_engine_that_processes_its_logprobs_is_fit_for_any_sampling(lab, how):
-    assert "logprobs" not in lab.finished_run(*how).err
-    assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
+def test_an_engine_that_processes_its_logprobs_is_fit_for_any_sampling(shell, how):
+    assert "logprobs" not in shell.finished_run(*how).err
+    assert {item["logprobs_mode"] for item in samples(shell)} == {"processed"}
 
 
 def test_a_cut_distribution_needs_them_too(tmp_path):
     with FakeEngine(mean_length=10, logprobs_mode="tempered", dialect="sglang") as engine:
-        lab = Lab(tmp_path, engine)
-        lab.finished_run(*WARM)
-        assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
-        lab.finished_run("--new", "--top-p", 0.9)
-        done = lab.holdfast("export", "r-2", "--what", "samples", "--out", "refused.jsonl")
+        shell = CommandLine(tmp_path, engine)
+        shell.finished_run(*WARM)
+        assert {item["logprobs_mode"] for item in samples(shell)} == {"processed"}
+        shell.finished_run("--new", "--top-p", 0.9)
+        done = shell.holdfast("export", "r-2", "--what", "samples", "--out", "refused.jsonl")
         assert done.code == Exit.USAGE
         assert "sample uncut" in done.line
 
 
-def test_greedy_replies_have_none_of_their_own(lab):
-    assert "logprobs" not in lab.finished_run("--temperature", 0).err
-    done = lab.holdfast("export", "r", "--what", "samples", "--out", "refused.jsonl")
+def test_greedy_replies_have_none_of_their_own(shell):
+    assert "logprobs" not in shell.finished_run("--temperature", 0).err
+    done = shell.holdfast("export", "r", "--what", "samples", "--out", "refused.jsonl")
     assert done.code == Exit.USAGE
     assert "sample at temperature 1" in done.line
 

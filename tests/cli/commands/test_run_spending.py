@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 ONE_REPLY = """
 async def solve(t):
@@ -16,20 +16,20 @@ async def solve(t):
 PRICES = '[models."{model}"]\nprompt = 1000\ncompletion = 2000\ncached = 500\n'
 
 
-def spent(lab: Lab, run: str = "r") -> dict[str, int]:
+def spent(shell: CommandLine, run: str = "r") -> dict[str, int]:
     """By the report alone, which is a sum over records."""
-    done = lab.holdfast("report", run, "--json")
+    done = shell.holdfast("report", run, "--json")
     (used,) = json.loads(done.out)["usage"].values()
     return used
 
 
 @pytest.fixture
-def many(lab: Lab) -> Lab:
-    lab.tasks(*(f"t{number}" for number in range(12)))
-    return lab
+def many(shell: CommandLine) -> CommandLine:
+    shell.tasks(*(f"t{number}" for number in range(12)))
+    return shell
 
 
-def test_a_limit_stops_admission_and_a_higher_one_goes_on(many: Lab) -> None:
+def test_a_limit_stops_admission_and_a_higher_one_goes_on(many: CommandLine) -> None:
     done = many.run("--max-tokens-total", 150, "--concurrency", 2)
     assert done.code == Exit.SPENT, done.err
     used = spent(many)
@@ -53,7 +53,7 @@ def test_a_limit_stops_admission_and_a_higher_one_goes_on(many: Lab) -> None:
     assert "12 trajectories: 12 COMPLETED" in higher.out
 
 
-def test_what_is_in_flight_at_the_limit_becomes_durable(many: Lab) -> None:
+def test_what_is_in_flight_at_the_limit_becomes_durable(many: CommandLine) -> None:
     with FakeEngine(mean_length=10, delay=0.3) as slow:
         many.engine = slow
         done = many.run("--max-tokens-total", 1, "--concurrency", 4, "--grace", 0)
@@ -64,16 +64,16 @@ def test_what_is_in_flight_at_the_limit_becomes_durable(many: Lab) -> None:
         assert turns == slow.stats().completions
 
 
-def test_a_limit_that_the_last_replies_reach_is_no_stop(lab: Lab) -> None:
-    lab.write(
+def test_a_limit_that_the_last_replies_reach_is_no_stop(shell: CommandLine) -> None:
+    shell.write(
         "one.py", "async def solve(t):\n    t.add(*t.task.messages)\n    await t.generate()\n"
     )
-    done = lab.run("--max-tokens-total", 1, rollout="one.py")
+    done = shell.run("--max-tokens-total", 1, rollout="one.py")
     assert done.code == Exit.OK, done.err
     assert "2 COMPLETED" in done.out
 
 
-def test_money_stops_a_run_too(many: Lab) -> None:
+def test_money_stops_a_run_too(many: CommandLine) -> None:
     many.write("prices.toml", PRICES.format(model=many.engine.model))
     done = many.run("--max-cost", 0.1, "--price", "prices.toml", "--concurrency", 1)
     assert done.code == Exit.SPENT, done.err
@@ -83,9 +83,9 @@ def test_money_stops_a_run_too(many: Lab) -> None:
     assert 0.1 <= json.loads(shown.out)["cost"]["amount"] < 0.4
 
 
-def test_mistakes_are_found_before_anything_is_sampled(lab: Lab) -> None:
-    lab.write("prices.toml", PRICES.format(model="another"))
-    lab.write("bad.toml", "prompt = 1")
+def test_mistakes_are_found_before_anything_is_sampled(shell: CommandLine) -> None:
+    shell.write("prices.toml", PRICES.format(model="another"))
+    shell.write("bad.toml", "prompt = 1")
     for options, complaint in (
         (("--max-cost", 1), "max_cost needs the prices of the model: name their table with"),
         (("--max-cost", 1, "--price", "prices.toml"), "model 'fake' has no price"),
@@ -95,31 +95,31 @@ def test_mistakes_are_found_before_anything_is_sampled(lab: Lab) -> None:
         (("--max-tokens-total", 0), "must be 1 or more"),
         (("--max-tokens-total", "many"), "wants a whole number"),
     ):
-        done = lab.run(*options)
+        done = shell.run(*options)
         assert done.code == Exit.USAGE
         assert complaint in done.err
         assert done.err.count("\n") == 1, done.err
-    assert lab.engine.stats().requests == 0
+    assert shell.engine.stats().requests == 0
 
 
-def test_an_environment_variable_names_the_table(lab: Lab) -> None:
-    table = lab.write("prices.toml", PRICES.format(model="fake"))
-    done = lab.run(env={"HOLDFAST_PRICES": str(table)})
+def test_an_environment_variable_names_the_table(shell: CommandLine) -> None:
+    table = shell.write("prices.toml", PRICES.format(model="fake"))
+    done = shell.run(env={"HOLDFAST_PRICES": str(table)})
     assert "  cost: " in done.out
-    assert "  cost: " not in lab.holdfast("report", "r").out
+    assert "  cost: " not in shell.holdfast("report", "r").out
 
 
 # --- engines without tokens
 
 
 @pytest.fixture
-def chat(lab: Lab):
+def chat(shell: CommandLine):
     with FakeEngine(mean_length=10, dialect="chat", counts="details") as engine:
-        lab.engine = engine
-        yield lab
+        shell.engine = engine
+        yield shell
 
 
-def test_what_a_chat_says_is_recorded_shown_and_exported(chat: Lab) -> None:
+def test_what_a_chat_says_is_recorded_shown_and_exported(chat: CommandLine) -> None:
     done = chat.run("--dialect", "chat")
     assert done.code == 0, done.err
     assert " 0 sampled tokens" not in done.out
@@ -145,14 +145,16 @@ def test_what_a_chat_says_is_recorded_shown_and_exported(chat: Lab) -> None:
     )
 
 
-def test_an_engine_that_counts_nothing_is_not_said_to_have_sampled_nothing(lab: Lab) -> None:
+def test_an_engine_that_counts_nothing_is_not_said_to_have_sampled_nothing(
+    shell: CommandLine,
+) -> None:
     with FakeEngine(mean_length=10, dialect="chat", counts="nothing") as engine:
-        lab.engine = engine
-        done = lab.run("--dialect", "chat")
+        shell.engine = engine
+        done = shell.run("--dialect", "chat")
         assert done.code == 0, done.err
         assert "4 turns, the tokens of 4 turns not counted by the engine;" in done.out
-        assert "tokens not counted by the engine" in lab.holdfast("show", "r", "sum").out
-        limited = lab.run("--dialect", "chat", "--max-tokens-total", 9, run="s")
+        assert "tokens not counted by the engine" in shell.holdfast("show", "r", "sum").out
+        limited = shell.run("--dialect", "chat", "--max-tokens-total", 9, run="s")
         assert limited.code == Exit.STOPPED
         assert "does not say how many tokens it sampled" in limited.err
         (advice,) = [line for line in limited.err.splitlines() if line.startswith("to go on")]
@@ -160,10 +162,12 @@ def test_an_engine_that_counts_nothing_is_not_said_to_have_sampled_nothing(lab: 
         assert "--max-tokens-total" not in advice
 
 
-def test_costs_are_exported(lab: Lab) -> None:
-    lab.write("prices.toml", PRICES.format(model="fake"))
-    lab.finished_run()
-    rows = [json.loads(line) for line in lab.export("rows", "--price", "prices.toml").splitlines()]
+def test_costs_are_exported(shell: CommandLine) -> None:
+    shell.write("prices.toml", PRICES.format(model="fake"))
+    shell.finished_run()
+    rows = [
+        json.loads(line) for line in shell.export("rows", "--price", "prices.toml").splitlines()
+    ]
     for row in rows:
         metrics = row["execution_metadata"]["cost_metrics"]
         usage = row["execution_metadata"]["usage"]
@@ -171,9 +175,9 @@ def test_costs_are_exported(lab: Lab) -> None:
         assert metrics["total_cost_dollar"] == pytest.approx(
             metrics["input_cost"] + metrics["output_cost"]
         )
-    exported = lab.export("trajectories", "--price", "prices.toml").splitlines()
+    exported = shell.export("trajectories", "--price", "prices.toml").splitlines()
     assert all(json.loads(line)["cost"] > 0 for line in exported)
-    for sample in lab.export("samples").splitlines():
+    for sample in shell.export("samples").splitlines():
         fields = json.loads(sample)
         assert fields["completion_tokens"] == sum(fields["loss_mask"])
         assert fields["prompt_tokens"] > 0
@@ -192,27 +196,29 @@ judge = holdfast.Judge("Is it kind?", policy="{url}", cache=None)
 """
 
 
-def test_verdicts_in_flight_at_a_limit_go_by_concurrency_and_are_in_the_last_line(lab: Lab) -> None:
-    lab.tasks(*(f"t{number}" for number in range(40)))
+def test_verdicts_in_flight_at_a_limit_go_by_concurrency_and_are_in_the_last_line(
+    shell: CommandLine,
+) -> None:
+    shell.tasks(*(f"t{number}" for number in range(40)))
     with FakeEngine(replies=['{"reason": "kind", "score": 9}'], delay=0.3) as judging:
-        lab.write("judged.py", JUDGED.format(url=judging.url))
+        shell.write("judged.py", JUDGED.format(url=judging.url))
         limits = ("--max-tokens-total", 300, "--concurrency", 2, "--scorer", "judge")
-        done = lab.run(*limits, rollout="judged.py")
+        done = shell.run(*limits, rollout="judged.py")
         assert done.code == Exit.SPENT, done.err
         assert judging.stats().completions <= 4, "two at a time, until their costs are known"
-    used = json.loads(lab.holdfast("report", "r", "--json").out)["usage"].values()
+    used = json.loads(shell.holdfast("report", "r", "--json").out)["usage"].values()
     total = sum(each["prompt_tokens"] + each["completion_tokens"] for each in used)
     assert f"stopped: {total:,} tokens are used: max-tokens-total (300) is reached" in done.err
 
 
-def test_what_was_sampled_for_removed_tasks_is_in_usage_and_cost(lab: Lab) -> None:
-    lab.write("prices.toml", PRICES.format(model="fake"))
-    lab.finished_run()
-    before = spent(lab)
-    lab.tasks("sum")
-    done = lab.run("--accept-changes", "--price", "prices.toml")
+def test_what_was_sampled_for_removed_tasks_is_in_usage_and_cost(shell: CommandLine) -> None:
+    shell.write("prices.toml", PRICES.format(model="fake"))
+    shell.finished_run()
+    before = spent(shell)
+    shell.tasks("sum")
+    done = shell.run("--accept-changes", "--price", "prices.toml")
     assert done.code == 0, done.err
     assert "run r: 1 trajectory: 1 COMPLETED" in done.out
-    assert spent(lab) == before
+    assert spent(shell) == before
     cost = before["prompt_tokens"] / 1000 + before["completion_tokens"] / 500
     assert f"  cost: {cost:.3f} USD (with 1 trajectory of tasks that were removed)" in done.out

@@ -30,13 +30,13 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def words(*more):
+def train_arguments(*more):
     fixed = ("--tasks", "train.jsonl", "--run", "first", "--out", "out", "--groups", "1")
     return ["train", CALCULATOR, *fixed, *more]
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--samples", "1"], "samples=1 with a baseline of the group"),
         (["--loss", "best"], "no loss is called 'best'; there are grpo"),
@@ -71,12 +71,12 @@ def words(*more):
         (["--out", "train.jsonl/x"], "cannot be written"),
     ],
 )
-def test_bad_input_is_one_line(place, capsys, more, said):
+def test_bad_input_is_one_line(place, capsys, more, message):
     pytest.importorskip("torch")
     before = sorted(place.iterdir())
-    assert main(words(*more)) == 2
+    assert main(train_arguments(*more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert message in line
     assert [path for path in sorted(place.iterdir()) if path not in before] in (
         [],
         [place / "__pycache__"],
@@ -103,7 +103,7 @@ def test_bad_input_is_one_line(place, capsys, more, said):
 )
 def test_options_that_make_no_sense_are_refused_by_the_parser(place, capsys, more):
     with pytest.raises(SystemExit) as caught:
-        main(words(*more))
+        main(train_arguments(*more))
     assert caught.value.code == 2
     assert more[0] in capsys.readouterr().err
 
@@ -112,13 +112,13 @@ def test_without_the_extra_the_line_says_how_to_install_it(place, capsys, monkey
     monkeypatch.undo()
     monkeypatch.chdir(place)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(words()) == 2
+    assert main(train_arguments()) == 2
     assert "'.[train]'" in capsys.readouterr().err
 
 
 def test_options_become_settings():
     args = _parser().parse_args(
-        words("--loss", "dapo", "--kl", "0.1", "--kl-in-reward", "--clip-high", "0.3",
+        train_arguments("--loss", "dapo", "--kl", "0.1", "--kl-in-reward", "--clip-high", "0.3",
               "--lora-rank", "4", "--lora-targets", "q_proj,v_proj", "--schedule", "cosine")
     )  # fmt: skip
     settings = settings_from(args)
@@ -133,14 +133,14 @@ def test_options_become_settings():
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [(["--device", "cuda:99"], "device 'cuda:99'"), (["--model", "nowhere"], "nowhere")],
 )
-def test_beside_rollouts_bad_input_starts_no_engine(place, capsys, monkeypatch, more, said):
+def test_beside_rollouts_bad_input_starts_no_engine(place, capsys, monkeypatch, more, message):
     pytest.importorskip("torch")
     monkeypatch.setattr("holdfast.cli.commands.pipeline.supervise", None)
-    assert main(words("--async", *more)) == 2
-    assert said in capsys.readouterr().err
+    assert main(train_arguments("--async", *more)) == 2
+    assert message in capsys.readouterr().err
     assert not (place / "out").exists()
 
 
@@ -155,14 +155,14 @@ def trained(**changes):
 
 
 def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
-    args = _parser().parse_args(words("--journal", "other.db"))
+    args = _parser().parse_args(train_arguments("--journal", "other.db"))
     assert _last_lines(args, trained()) == [
         "trained 3 steps: reward 0.250 to 0.750, held out 0.500 to 0.875",
         "the model:   out/weights/step-3",
         "serve it:    holdfast serve --model out/weights/step-3",
         "look at it:  holdfast report first --journal other.db [--out FILE.html]",
     ]
-    args = _parser().parse_args(words())
+    args = _parser().parse_args(train_arguments())
     nothing = trained(steps=0, rewards=[], held_out={}, stopped="received SIGINT")
     assert _last_lines(args, nothing) == [
         "trained 0 steps of 40",
@@ -170,16 +170,16 @@ def test_the_last_lines_say_what_was_learned_and_what_to_do_with_it():
     ]
 
 
-@pytest.mark.parametrize(("skipped", "said", "code"), [(0, "", 0), (2, "2", 0), (3, "all", 7)])
+@pytest.mark.parametrize(("skipped", "message", "code"), [(0, "", 0), (2, "2", 0), (3, "all", 7)])
 def test_a_training_that_trained_nothing_is_no_success(
-    place, capsys, monkeypatch, skipped, said, code
+    place, capsys, monkeypatch, skipped, message, code
 ):
     async def end(*arguments, **options):
         return trained(skipped_steps=skipped)
 
     monkeypatch.setattr("holdfast.training.run.train.train_plan", end)
-    assert main(words()) == code
-    line = f"{said} of them trained nothing: no gradient was finite"
+    assert main(train_arguments()) == code
+    line = f"{message} of them trained nothing: no gradient was finite"
     assert (line in capsys.readouterr().out) == bool(skipped)
 
 
@@ -189,7 +189,7 @@ def test_a_training_without_a_gradient_is_no_success(place, capsys, monkeypatch,
         return trained(flat_steps=flat)
 
     monkeypatch.setattr("holdfast.training.run.train.train_plan", end)
-    assert main(words()) == code
+    assert main(train_arguments()) == code
     line = "all of them trained nothing: all rewards of every group are equal; look at the scorer"
     assert (line in capsys.readouterr().out) == (code == 7)
 
@@ -206,14 +206,14 @@ def test_bad_input_that_is_found_in_a_step_has_changed_something(
         raise UsageError("token 7 is beyond the model's vocabulary of 5")
 
     monkeypatch.setattr("holdfast.training.run.train.train_plan", fail)
-    assert main(words()) == code
+    assert main(train_arguments()) == code
     assert "token 7" in capsys.readouterr().err
 
 
 def test_rewards_are_shaped_by_options():
-    trainer = settings_from(_parser().parse_args(words())).trainer
+    trainer = settings_from(_parser().parse_args(train_arguments())).trainer
     assert (trainer.truncation, trainer.overlong, trainer.discount) == ("keep", None, None)
-    more = words("--truncation", "mask", "--overlong-length", "200", "--discount", "0.9")
+    more = train_arguments("--truncation", "mask", "--overlong-length", "200", "--discount", "0.9")
     trainer = settings_from(_parser().parse_args(more)).trainer
     assert trainer.truncation is TruncationPolicy.MASK, "and not its name, which would be no policy"
     assert trainer.overlong == OverlongPenalty(200, 40)

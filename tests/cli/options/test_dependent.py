@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.cli.options.dependent import check_dependent
 from holdfast.records.errors import UsageError
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("--workers", 4), "--workers belongs to --cluster, which is not given"),
         (("--worker-gpus", 1), "--worker-gpus belongs to --cluster"),
@@ -19,16 +19,17 @@ from support.cli.shell import Lab
         (("--score-concurrency=2",), "--score-concurrency belongs to --score-workers"),
     ],
 )
-def test_of_a_run(lab: Lab, words, said):
-    done = lab.run(*words)
+def test_of_a_run(shell: CommandLine, arguments, message):
+    done = shell.run(*arguments)
     assert done.code == 2
-    assert said in done.line
-    assert not lab.journal.exists()
+    assert message in done.line
+    assert not shell.journal.exists()
 
 
-def test_of_a_report(lab: Lab):
+def test_of_a_report(shell: CommandLine):
     assert (
-        "--max-megabytes belongs to --out" in lab.holdfast("report", "r", "--max-megabytes", 4).line
+        "--max-megabytes belongs to --out"
+        in shell.holdfast("report", "r", "--max-megabytes", 4).line
     )
 
 
@@ -40,6 +41,6 @@ def test_beside_the_other_one_it_is_taken():
         check_dependent(Namespace(command="train", dynamic=False, loss="grpo"), {"max_draws"})
 
 
-def test_a_configuration_file_may_have_it_for_others(lab: Lab):
-    lab.write("holdfast.toml", "[run]\nscore-concurrency = 2\n")
-    assert lab.finished_run().code == 0
+def test_a_configuration_file_may_have_it_for_others(shell: CommandLine):
+    shell.write("holdfast.toml", "[run]\nscore-concurrency = 2\n")
+    assert shell.finished_run().code == 0

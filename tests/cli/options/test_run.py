@@ -16,13 +16,13 @@ def files(place) -> list:
     return sorted(file for file in place.iterdir() if file.name != "__pycache__")
 
 
-def refused(lab, *extra, **options) -> str:
-    before = files(lab.place)
-    done = lab.run(*extra, **options)
+def refused(shell, *extra, **options) -> str:
+    before = files(shell.place)
+    done = shell.run(*extra, **options)
     assert (done.code, done.out) == (Exit.USAGE, ""), done.err
     assert done.line.startswith("holdfast: ")
-    assert files(lab.place) == before
-    assert lab.engine.stats().requests == 0
+    assert files(shell.place) == before
+    assert shell.engine.stats().requests == 0
     return done.line
 
 
@@ -31,7 +31,7 @@ MOST = "9223372036854775807"
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--samples", HUGE, f"must be 1 to 1000000, not {HUGE}"),
         ("--samples", "1000000000", "must be 1 to 1000000, not 1000000000"),
@@ -49,44 +49,44 @@ MOST = "9223372036854775807"
         ("--top-p", "most", "wants a number, not 'most'"),
     ],
 )
-def test_the_bound_that_is_broken_is_the_one_that_is_told(lab, option, value, said):
-    assert f"argument {option}: {said}; see" in refused(lab, f"{option}={value}")
+def test_the_bound_that_is_broken_is_the_one_that_is_told(shell, option, value, message):
+    assert f"argument {option}: {message}; see" in refused(shell, f"{option}={value}")
 
 
-def test_a_port_that_is_none_is_told_its_bounds(lab):
-    words = lab.words("--port", "70000")[2:]
-    done = lab.holdfast("gateway", *words)
+def test_a_port_that_is_none_is_told_its_bounds(shell):
+    arguments = shell.arguments("--port", "70000")[2:]
+    done = shell.holdfast("gateway", *arguments)
     assert done.code == Exit.USAGE
     assert "argument --port: must be 0 to 65535, not 70000" in done.line
 
 
-def test_more_trajectories_than_a_run_has_are_refused_at_once(lab):
-    lab.tasks(*(f"t{n}" for n in range(11)))
-    line = refused(lab, "--samples", 1_000_000)
+def test_more_trajectories_than_a_run_has_are_refused_at_once(shell):
+    shell.tasks(*(f"t{n}" for n in range(11)))
+    line = refused(shell, "--samples", 1_000_000)
     assert "11 tasks with 1,000,000 samples each are 11,000,000 trajectories" in line
     assert "a run has at most 10,000,000; lower the samples, or make more runs" in line
 
 
-def test_more_valid_members_than_members_are_refused(lab):
-    line = refused(lab, "--group-at-least", 5, "--samples", 1)
+def test_more_valid_members_than_members_are_refused(shell):
+    line = refused(shell, "--group-at-least", 5, "--samples", 1)
     assert "a group cannot have at least 5 valid members (--group-at-least" in line
 
 
 @pytest.mark.parametrize("url", ["mysql://me:secret@db/x", "https://db/x"])
-def test_a_journal_on_another_server_is_refused_and_no_folder_is_made(lab, url):
-    line = refused(lab, journal=url)
+def test_a_journal_on_another_server_is_refused_and_no_folder_is_made(shell, url):
+    line = refused(shell, journal=url)
     assert "a journal is a file, like holdfast.db, or memory:, or postgresql://" in line
     assert "secret" not in line
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a\tb"])
-def test_a_run_name_with_control_characters_is_refused(lab, name):
-    line = refused(lab, run=name)
+def test_a_run_name_with_control_characters_is_refused(shell, name):
+    line = refused(shell, run=name)
     assert f"a run's name has no control characters or line breaks: {name!a}" in line
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (
             {"ground_truth": 123456789012345678901234567890},
@@ -96,17 +96,17 @@ def test_a_run_name_with_control_characters_is_refused(lab, name):
         ({"tools": [{"type": "function"}]}, "tasks.jsonl:1: tools[0] names no function"),
     ],
 )
-def test_a_task_that_cannot_be_recorded_is_refused_with_its_line_and_field(lab, row, said):
-    lab.write("tasks.jsonl", json.dumps({"prompt": "a", **row}) + "\n")
-    assert said in refused(lab)
+def test_a_task_that_cannot_be_recorded_is_refused_with_its_line_and_field(shell, row, message):
+    shell.write("tasks.jsonl", json.dumps({"prompt": "a", **row}) + "\n")
+    assert message in refused(shell)
 
 
-def test_both_meanings_of_exit_code_1_are_told(lab):
-    for words in ((), ("policy", "check"), ("run",)):
-        told = lab.holdfast(*words, "--help").out
+def test_both_meanings_of_exit_code_1_are_told(shell):
+    for arguments in ((), ("policy", "check"), ("run",)):
+        out = shell.holdfast(*arguments, "--help").out
         assert re.search(
             r"^ +1  trajectories failed .*\n +or, of `policy check`: .* not fit for training$",
-            told,
+            out,
             re.MULTILINE,
         )
 
@@ -124,9 +124,9 @@ def test_the_quickstart_says_which_commands_have_no_json_and_what_exit_code_1_me
 
 
 def commands_with_json(parser, name) -> dict[str, bool]:
-    inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not inner:
-        return {name: any("--json" in one.option_strings for one in parser._actions)}
+        return {name: any("--json" in action.option_strings for action in parser._actions)}
     return {
         key: has
         for word, child in inner[0].choices.items()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 ASKING = """
 async def solve(t):
@@ -20,10 +20,10 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def test_all_of_them_reach_the_engine_and_make_another_run(lab) -> None:
-    lab.write("agent.py", ASKING)
-    lab.finished_run(*OPTIONS)
-    sent = lab.engine.calls()[-1].parameters
+def test_all_of_them_reach_the_engine_and_make_another_run(shell) -> None:
+    shell.write("agent.py", ASKING)
+    shell.finished_run(*OPTIONS)
+    sent = shell.engine.calls()[-1].parameters
     assert sent == sent | {
         "top_k": 5,
         "min_p": 0.25,
@@ -33,26 +33,26 @@ def test_all_of_them_reach_the_engine_and_make_another_run(lab) -> None:
         "cache_salt": "x",
     }
     assert sent["stop_token_ids"][-2:] == [3, 4]
-    lab.finished_run(*OPTIONS)  # The same command goes on.
-    done = lab.run(*OPTIONS, "--min-p", 0.5)
+    shell.finished_run(*OPTIONS)  # The same command goes on.
+    done = shell.run(*OPTIONS, "--min-p", 0.5)
     assert done.code == Exit.CHANGED
     assert "sampling.min_p: recorded 0.25, now 0.5" in done.err
-    (first, *_) = [json.loads(line) for line in lab.export().splitlines()]
+    (first, *_) = [json.loads(line) for line in shell.export().splitlines()]
     assert [turn[5] for turn in first["turns"]] == [True], "samples say that it was altered"
 
 
 def test_arguments_of_a_template_go_to_an_engine_that_takes_messages(tmp_path) -> None:
     with FakeEngine(dialect="chat") as engine:
-        lab = Lab(tmp_path, engine)
-        lab.write("agent.py", ASKING)
-        lab.finished_run("--chat-template-kwargs", '{"enable_thinking": false}', "--ignore-eos")
+        shell = CommandLine(tmp_path, engine)
+        shell.write("agent.py", ASKING)
+        shell.finished_run("--chat-template-kwargs", '{"enable_thinking": false}', "--ignore-eos")
         sent = engine.calls()[-1].parameters
     assert sent["chat_template_kwargs"] == {"enable_thinking": False}
     assert sent["ignore_eos"] is True
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("--chat-template-kwargs", '{"a": 1}'), "the renderer 'bytes' has no chat template"),
         (("--extra-body", '{"temperature": 1}'), "give temperature itself, and not in extra_body"),
@@ -70,18 +70,18 @@ def test_arguments_of_a_template_go_to_an_engine_that_takes_messages(tmp_path) -
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_done(lab, words, said) -> None:
-    done = lab.run(*words)
+def test_what_makes_no_sense_is_refused_before_anything_is_done(shell, arguments, message) -> None:
+    done = shell.run(*arguments)
     assert done.code == Exit.USAGE
-    assert said in done.line
-    assert lab.engine.stats().requests == 0
-    assert not lab.journal.exists()
+    assert message in done.line
+    assert shell.engine.stats().requests == 0
+    assert not shell.journal.exists()
 
 
 def test_what_the_engine_lacks_is_refused_before_anything_is_recorded(tmp_path) -> None:
     with FakeEngine(dialect="fireworks") as engine:
-        lab = Lab(tmp_path, engine)
-        done = lab.run("--stop-token-ids", 3)
+        shell = CommandLine(tmp_path, engine)
+        done = shell.run("--stop-token-ids", 3)
         assert done.code == Exit.USAGE
         assert "ends no reply at token ids (stop_token_ids)" in done.line
-        assert not lab.journal.exists()
+        assert not shell.journal.exists()

@@ -16,7 +16,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
 from holdfast.training.run.folder import FolderInUse, OtherTraining
 from holdfast.weights.engine_lock import EngineInUse
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 
 GOOD = "async def solve(t):\n    pass\n"
 
@@ -24,36 +24,36 @@ GOOD = "async def solve(t):\n    pass\n"
 @pytest.fixture(scope="module")
 def template(module_engine, tmp_path_factory):
     """A finished run, made once."""
-    lab = Lab(tmp_path_factory.mktemp("template"), module_engine)
-    lab.finished_run()
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("template"), module_engine)
+    shell.finished_run()
+    return shell
 
 
 @pytest.fixture
-def recorded(lab, template):
-    """A lab in whose journal a run is recorded; it must look the same afterwards."""
-    shutil.copy(template.journal, lab.journal)
-    before = lab.recorded()
-    yield lab
-    assert lab.recorded() == before
-    lab.engine.reset()
+def recorded(shell, template):
+    """A folder in whose journal a run is recorded; it must look the same afterwards."""
+    shutil.copy(template.journal, shell.journal)
+    before = shell.recorded()
+    yield shell
+    assert shell.recorded() == before
+    shell.engine.reset()
 
 
-def refused(lab, *extra, code=Exit.USAGE, **options) -> str:
+def refused(shell, *extra, code=Exit.USAGE, **options) -> str:
     """What is said about a run that is not begun, with and without a journal of its own."""
-    done = lab.run(*extra, **options)
+    done = shell.run(*extra, **options)
     assert done.code == code, done.err
     assert done.out == ""
     assert done.line.startswith("holdfast: ")
     return done.line
 
 
-def refused_anew(lab, *extra, code=Exit.USAGE, **options) -> str:
+def refused_anew(shell, *extra, code=Exit.USAGE, **options) -> str:
     """The same, and no journal comes into being."""
     options.setdefault("journal", "fresh.db")
-    line = refused(lab, *extra, code=code, **options)
-    assert not (lab.place / "fresh.db").exists()
-    assert lab.engine.stats().requests == 0
+    line = refused(shell, *extra, code=code, **options)
+    assert not (shell.place / "fresh.db").exists()
+    assert shell.engine.stats().requests == 0
     return line
 
 
@@ -96,7 +96,7 @@ def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(rec
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"prompt": "a"}\n{"prompt": \n', "tasks.jsonl:2: not JSON"),
         ('{"prompt": "a"}\n\n[1]\n', "tasks.jsonl:3: wants a JSON object, found list"),
@@ -109,9 +109,9 @@ def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(rec
         ("\n \n", "has no tasks"),
     ],
 )
-def test_a_bad_task_file_is_refused_with_its_line_and_the_reason(recorded, content, said):
+def test_a_bad_task_file_is_refused_with_its_line_and_the_reason(recorded, content, message):
     recorded.write("tasks.jsonl", content)
-    assert said in refused_anew(recorded)
+    assert message in refused_anew(recorded)
 
 
 def test_a_task_file_that_is_not_there_or_an_empty_folder_is_refused(recorded, tmp_path):
@@ -125,7 +125,7 @@ def test_a_task_file_that_is_not_there_or_an_empty_folder_is_refused(recorded, t
 
 
 @pytest.mark.parametrize(
-    ("source", "frames", "said"),
+    ("source", "frames", "message"),
     [
         ("x = (\n", ["SyntaxError: '(' was never closed"], "SyntaxError"),
         ("def boom():\n    1 / 0\nboom()\n", ["in boom", "ZeroDivisionError"], "division by zero"),
@@ -139,14 +139,14 @@ def test_a_task_file_that_is_not_there_or_an_empty_folder_is_refused(recorded, t
     ],
 )
 def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
-    recorded, source, frames, said
+    recorded, source, frames, message
 ):
     recorded.write("broken.py", source)
     done = recorded.run(rollout="broken.py")
     assert done.code == Exit.USAGE
     *trace, line = done.err.splitlines()
     assert line.startswith("holdfast: broken.py does not import: ")
-    assert said in line
+    assert message in line
     for frame in (*frames, "broken.py"):
         assert frame in "\n".join(trace)
     assert "holdfast/" not in "\n".join(trace), "our frames are no business of the user's"
@@ -154,7 +154,7 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
 
 
 @pytest.mark.parametrize(
-    ("source", "rollout", "said"),
+    ("source", "rollout", "message"),
     [
         (GOOD, "none.py", "none.py does not exist"),
         (GOOD, ".", ". is no file"),
@@ -166,9 +166,9 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
         ("async def solve(t, u):\n    pass\n", "mine.py:solve", "function of one argument"),
     ],
 )
-def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source, rollout, said):
+def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source, rollout, message):
     recorded.write("mine.py", source)
-    assert said in refused_anew(recorded, rollout=rollout)
+    assert message in refused_anew(recorded, rollout=rollout)
 
 
 def test_a_text_file_is_no_rollout(recorded):
@@ -188,13 +188,13 @@ def test_a_processor_that_cannot_be_made_shows_the_users_traceback(recorded):
     assert "holdfast/" not in done.err
 
 
-def test_a_processor_whose_setup_fails_is_not_called_our_bug(lab):
-    lab.write(
+def test_a_processor_whose_setup_fails_is_not_called_our_bug(shell):
+    shell.write(
         "mine.py",
         "import holdfast\nclass Mine(holdfast.RolloutProcessor):\n"
         "    async def setup(self):\n        raise OSError('no browser')\n",
     )
-    done = lab.run("--quiet", rollout="mine.py")
+    done = shell.run("--quiet", rollout="mine.py")
     assert done.code == Exit.STOPPED
     assert done.err.splitlines()[-1] == (
         "holdfast: the rollout's own code failed: OSError: no browser"
@@ -203,7 +203,7 @@ def test_a_processor_whose_setup_fails_is_not_called_our_bug(lab):
 
 
 @pytest.mark.parametrize(
-    ("scorer", "said"),
+    ("scorer", "message"),
     [
         ("none", "agent.py has no scorer 'none'"),
         ("none.py:score", "none.py does not exist"),
@@ -212,15 +212,15 @@ def test_a_processor_whose_setup_fails_is_not_called_our_bug(lab):
         ("other.py:two", "other.py:two is no scorer"),
     ],
 )
-def test_a_scorer_that_is_none_is_refused(recorded, scorer, said):
+def test_a_scorer_that_is_none_is_refused(recorded, scorer, message):
     recorded.write("other.py", "number = 3\ndef two(a, b):\n    return 0\n")
-    assert said in refused_anew(recorded, scorer=scorer)
+    assert message in refused_anew(recorded, scorer=scorer)
 
 
-def test_a_rollout_file_may_have_the_name_of_a_module_of_the_library(lab):
-    (lab.place / "mine").mkdir()
-    lab.write("mine/json.py", GOOD)
-    lab.finished_run(rollout="mine/json.py")
+def test_a_rollout_file_may_have_the_name_of_a_module_of_the_library(shell):
+    (shell.place / "mine").mkdir()
+    shell.write("mine/json.py", GOOD)
+    shell.finished_run(rollout="mine/json.py")
 
 
 # --- the engine
@@ -269,7 +269,7 @@ def test_a_key_that_is_named_but_not_there_is_refused(recorded):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--samples", "0", "argument --samples: must be 1 or more, not 0"),
         ("--samples", "many", "argument --samples: wants a whole number, not 'many'"),
@@ -287,16 +287,16 @@ def test_a_key_that_is_named_but_not_there_is_refused(recorded):
         ("--sample", "2", "unrecognized arguments: --sample 2"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_by_its_name(recorded, option, value, said):
-    assert said in refused_anew(recorded, option, value)
+def test_an_option_that_makes_no_sense_is_refused_by_its_name(recorded, option, value, message):
+    assert message in refused_anew(recorded, option, value)
 
 
 def test_new_and_accept_changes_exclude_each_other(recorded):
     assert "not allowed with" in refused_anew(recorded, "--new", "--accept-changes")
 
 
-def test_a_command_without_what_it_needs_says_what(lab):
-    done = lab.holdfast("run", "agent.py")
+def test_a_command_without_what_it_needs_says_what(shell):
+    done = shell.holdfast("run", "agent.py")
     assert done.code == Exit.USAGE
     assert "required: --tasks, --run" in done.line
     assert "see `holdfast run --help`" in done.line
@@ -310,37 +310,37 @@ def test_a_run_name_that_cannot_be_one_is_refused(recorded, name):
 # --- the journal
 
 
-def test_a_journal_of_a_newer_version_is_refused_and_not_touched(lab, template):
-    shutil.copy(template.journal, lab.journal)
-    with closing(sqlite3.connect(lab.journal)) as connection:
+def test_a_journal_of_a_newer_version_is_refused_and_not_touched(shell, template):
+    shutil.copy(template.journal, shell.journal)
+    with closing(sqlite3.connect(shell.journal)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    before = lab.journal.read_bytes()
-    assert "version 99, written by a newer Holdfast" in refused(lab)
-    for words in (("runs",), ("show", "r"), ("journal", "check", lab.journal)):
-        done = lab.holdfast(*words)
+    before = shell.journal.read_bytes()
+    assert "version 99, written by a newer Holdfast" in refused(shell)
+    for arguments in (("runs",), ("show", "r"), ("journal", "check", shell.journal)):
+        done = shell.holdfast(*arguments)
         assert done.code == Exit.USAGE
         assert "newer Holdfast" in done.line
-    assert lab.journal.read_bytes() == before
+    assert shell.journal.read_bytes() == before
 
 
-def test_a_file_that_is_no_journal_is_refused_and_not_touched(lab):
-    text = lab.write("notes.txt", "these are notes, and no journal\n" * 40)
-    other = lab.place / "other.db"
+def test_a_file_that_is_no_journal_is_refused_and_not_touched(shell):
+    text = shell.write("notes.txt", "these are notes, and no journal\n" * 40)
+    other = shell.place / "other.db"
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE mine(x)")
     for path in (text, other):
         before, modified = path.read_bytes(), path.stat().st_mtime_ns
-        assert "no Holdfast journal" in refused(lab, journal=path).replace("not a", "no")
-        for words in (
+        assert "no Holdfast journal" in refused(shell, journal=path).replace("not a", "no")
+        for arguments in (
             ("show", "r", "--journal", path),
             ("export", "r", "--what", "samples", "--out", "out", "--journal", path),
             ("journal", "check", path, "--repair"),
         ):
-            done = lab.holdfast(*words)
-            assert done.code == Exit.USAGE, words
+            done = shell.holdfast(*arguments)
+            assert done.code == Exit.USAGE, arguments
             assert "was not touched" in done.line
         assert (path.read_bytes(), path.stat().st_mtime_ns) == (before, modified)
-    assert not (lab.place / "out").exists()
+    assert not (shell.place / "out").exists()
 
 
 @pytest.mark.parametrize("path", ["tasks.jsonl/j.db", "/proc/j.db", "/proc/none/j.db"])
@@ -352,32 +352,32 @@ def test_a_journal_that_is_a_folder_is_refused(recorded):
     assert "journal . is a folder; name a file" in refused(recorded, journal=".")
 
 
-def test_a_journal_that_is_not_there_is_not_made_by_reading(lab):
-    for words in (("runs",), ("show", "r"), ("export", "r", "--what", "samples", "--out", "o")):
-        done = lab.holdfast(*words, "--journal", "none.db")
+def test_a_journal_that_is_not_there_is_not_made_by_reading(shell):
+    for arguments in (("runs",), ("show", "r"), ("export", "r", "--what", "samples", "--out", "o")):
+        done = shell.holdfast(*arguments, "--journal", "none.db")
         assert done.code == Exit.USAGE
         assert "there is no journal at none.db" in done.line
-    assert lab.holdfast("journal", "check", "none.db").code == Exit.USAGE
-    assert not (lab.place / "none.db").exists()
+    assert shell.holdfast("journal", "check", "none.db").code == Exit.USAGE
+    assert not (shell.place / "none.db").exists()
 
 
 def test_a_run_that_a_live_process_holds_is_refused_whatever_is_asked_of_it(tmp_path):
     with FakeEngine(delay=600) as engine:
-        lab = Lab(tmp_path, engine)
-        first = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
+        shell = CommandLine(tmp_path, engine)
+        first = start(*shell.arguments("--quiet", "--grace", 0), cwd=shell.place)
         try:
             while not engine.stats().requests:
                 assert first.poll() is None
-            before = lab.recorded()
-            line = refused(lab, code=Exit.HELD)
+            before = shell.recorded()
+            line = refused(shell, code=Exit.HELD)
             assert f"process {first.pid}" in line
             assert "--join" in line
             assert f"process {first.pid}" in refused(
-                lab, "--accept-changes", "--samples", 5, code=Exit.HELD
+                shell, "--accept-changes", "--samples", 5, code=Exit.HELD
             )
-            done = lab.holdfast("journal", "check", lab.journal, "--repair")
+            done = shell.holdfast("journal", "check", shell.journal, "--repair")
             assert done.code == Exit.HELD
-            assert lab.recorded() == before, "a change was recorded under a live worker"
+            assert shell.recorded() == before, "a change was recorded under a live worker"
         finally:
             first.terminate()
         assert end(first).code == Exit.TERMINATED
@@ -387,8 +387,8 @@ def test_a_run_that_a_live_process_holds_is_refused_whatever_is_asked_of_it(tmp_
 
 
 def test_an_unknown_run_or_trajectory_is_told_with_those_there_are(recorded):
-    for words in (("show", "none"), ("export", "none", "--what", "samples", "--out", "out")):
-        done = recorded.holdfast(*words)
+    for arguments in (("show", "none"), ("export", "none", "--what", "samples", "--out", "out")):
+        done = recorded.holdfast(*arguments)
         assert done.code == Exit.USAGE
         assert "no run 'none' in the journal; it has: r" in done.line
     done = recorded.holdfast("show", "r", "none/0")
@@ -426,9 +426,9 @@ def test_parquet_without_pyarrow_says_how_to_get_it(recorded):
 
 
 def test_a_reader_that_goes_away_is_no_error(recorded):
-    words = [sys.executable, "-m", "holdfast", "show", "r", "sum/0", "--json"]
+    command = [sys.executable, "-m", "holdfast", "show", "r", "sum/0", "--json"]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=recorded.place
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=recorded.place
     )
     process.stdout.close()
     assert process.stderr.read() == ""

@@ -31,7 +31,7 @@ def made(name: str, source: str) -> ModuleType:
     return module
 
 
-def found(source: str, scorer: str = "") -> str:
+def rollout_name(source: str, scorer: str = "") -> str:
     """Its name in the file."""
     module = made("mine", source)
     rollout = rollout_in(module, PATH, None, scorer=getattr(module, scorer) if scorer else None)
@@ -40,7 +40,7 @@ def found(source: str, scorer: str = "") -> str:
 
 def refused(source: str, scorer: str = "") -> str:
     with pytest.raises(UsageError) as refusal:
-        found(source, scorer)
+        rollout_name(source, scorer)
     (line,) = str(refusal.value).splitlines()
     return line
 
@@ -62,18 +62,18 @@ def test_what_is_called_rollout_is_it_imported_or_not(source: str) -> None:
 
 def test_an_object_that_is_called_is_a_rollout_and_a_judge_is_none() -> None:
     judge = "import holdfast\nquality = holdfast.Judge('Right?', policy='http://127.0.0.1:1')\n"
-    assert found(AGENT + judge + "agent = Agent()\n") == "agent"
+    assert rollout_name(AGENT + judge + "agent = Agent()\n") == "agent"
     assert "has 2 rollouts (agent, solve)" in refused(AGENT + "agent = Agent()\n" + SOLVE)
     assert "has no rollout" in refused(AGENT)
     client = AGENT.replace("(self, t)", "(self, prompt)") + "client = Agent()\n"
     assert client.count("prompt") == 1
-    assert found(client + SOLVE) == "solve"
-    assert found(client) == "client"
+    assert rollout_name(client + SOLVE) == "solve"
+    assert rollout_name(client) == "client"
 
 
 def test_the_scorer_is_no_rollout() -> None:
-    assert found(SOLVE + GRADE, scorer="grade") == "solve"
-    assert found(SOLVE + GRADE.replace("grade", "score")) == "solve"
+    assert rollout_name(SOLVE + GRADE, scorer="grade") == "solve"
+    assert rollout_name(SOLVE + GRADE.replace("grade", "score")) == "solve"
     assert "2 rollouts (solve, grade); name one" in refused(SOLVE + GRADE)
     assert "name it as mine.py:solve" in refused(
         "from other_agent import solve\n" + GRADE, scorer="grade"
@@ -127,7 +127,7 @@ def test_where_another_may_be_meant_nothing_is_guessed(source: str, line: str) -
     ],
 )
 def test_helpers_beside_a_rollout_are_left_alone(source: str) -> None:
-    assert found(source) == "solve"
+    assert rollout_name(source) == "solve"
 
 
 def test_only_what_is_imported_is_said_to_be() -> None:

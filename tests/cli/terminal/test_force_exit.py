@@ -36,10 +36,10 @@ async def solve(t):
 
 
 @pytest.mark.parametrize("code", [SWALLOWS, HANGS_IN_A_THREAD])
-def test_a_run_whose_code_hangs_still_ends_with_its_report(lab, code):
-    lab.write("agent.py", code)
-    lab.tasks("sum")
-    done = lab.finished_run("--attempt-deadline", 1, "--max-retry", 0, "--group-refill", 0)
+def test_a_run_whose_code_hangs_still_ends_with_its_report(shell, code):
+    shell.write("agent.py", code)
+    shell.tasks("sum")
+    done = shell.finished_run("--attempt-deadline", 1, "--max-retry", 0, "--group-refill", 0)
     assert "1 trajectory:" in done.out
 
 
@@ -53,9 +53,9 @@ async def solve(t):
 """
 
 
-def test_a_second_signal_stops_at_once_even_what_has_stopped_the_loop(lab):
-    lab.write("agent.py", BLOCKS)
-    process = start(*lab.words(), cwd=lab.place)
+def test_a_second_signal_stops_at_once_even_what_has_stopped_the_loop(shell):
+    shell.write("agent.py", BLOCKS)
+    process = start(*shell.arguments(), cwd=shell.place)
     assert process.stdout.readline() == "blocks\n"
     signals = 0
     while process.poll() is None:
@@ -70,27 +70,27 @@ def test_a_second_signal_stops_at_once_even_what_has_stopped_the_loop(lab):
     assert "stopped at once\nto go on: holdfast run agent.py" in done.err
 
 
-def test_a_crash_in_native_code_shows_the_lines_that_it_was_in(lab):
-    lab.write("agent.py", "import ctypes\n\nasync def solve(t):\n    ctypes.string_at(0)\n")
-    done = lab.run()
+def test_a_crash_in_native_code_shows_the_lines_that_it_was_in(shell):
+    shell.write("agent.py", "import ctypes\n\nasync def solve(t):\n    ctypes.string_at(0)\n")
+    done = shell.run()
     assert done.code == -signal.SIGSEGV
     assert "Segmentation fault" in done.err
     assert 'agent.py", line 4 in solve' in done.err
 
 
-def test_a_line_that_stops_the_event_loop_is_named(lab):
-    lab.write("agent.py", "import time\n\nasync def solve(t):\n    time.sleep(6)\n")
-    lab.tasks("sum")
-    done = lab.finished_run("--json")
-    told = "agent.py:4 in solve (time.sleep(6)) stopped the event loop for"
-    assert sum(told in line for line in done.err.splitlines()) == 2, "at once, and at the end"
-    (found,) = json.loads(done.out)["loop_blocks"]
-    assert found["times"] == 1
+def test_a_line_that_stops_the_event_loop_is_named(shell):
+    shell.write("agent.py", "import time\n\nasync def solve(t):\n    time.sleep(6)\n")
+    shell.tasks("sum")
+    done = shell.finished_run("--json")
+    text = "agent.py:4 in solve (time.sleep(6)) stopped the event loop for"
+    assert sum(text in line for line in done.err.splitlines()) == 2, "at once, and at the end"
+    (result,) = json.loads(done.out)["loop_blocks"]
+    assert result["times"] == 1
 
 
-def test_in_a_process_of_ours_python_looks_for_cycles_less_often(lab):
-    lab.write("agent.py", "import gc\n\nasync def solve(t):\n    return gc.get_threshold()[0]\n")
-    lab.finished_run()
-    assert {json.loads(line)["reward"] for line in lab.export("trajectories").splitlines()} == {
+def test_in_a_process_of_ours_python_looks_for_cycles_less_often(shell):
+    shell.write("agent.py", "import gc\n\nasync def solve(t):\n    return gc.get_threshold()[0]\n")
+    shell.finished_run()
+    assert {json.loads(line)["reward"] for line in shell.export("trajectories").splitlines()} == {
         OBJECTS_BETWEEN_COLLECTIONS
     }

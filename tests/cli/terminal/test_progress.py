@@ -13,19 +13,19 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 
 COMMANDS = [(), ("run",), ("runs",), ("show",), ("export",), ("journal",), ("journal", "check")]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_explains_every_word_and_every_exit_code(lab, words):
-    word = "--help-all" if words == ("run",) else "--help"
-    done = lab.holdfast(*words, word, env={"COLUMNS": "100"})
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_help_explains_every_word_and_every_exit_code(shell, arguments):
+    word = "--help-all" if arguments == ("run",) else "--help"
+    done = shell.holdfast(*arguments, word, env={"COLUMNS": "100"})
     assert (done.code, done.err) == (0, "")
-    assert "usage: " + " ".join(("holdfast", *words)) in done.out
-    told = dict(re.findall(r"^ +(\d+)  (\S.*)$", done.out, re.MULTILINE))
-    assert told == {str(code.value): code.meaning for code in Exit}
+    assert "usage: " + " ".join(("holdfast", *arguments)) in done.out
+    mapping = dict(re.findall(r"^ +(\d+)  (\S.*)$", done.out, re.MULTILINE))
+    assert mapping == {str(code.value): code.meaning for code in Exit}
     # An option without a word about it ends its line.
     unexplained = re.findall(
         r"^ +(?:-\S+, )?--\S+(?: [A-Z.:\[\]]+| \{\S+\})?$\n(?! {20})", done.out, re.MULTILINE
@@ -35,9 +35,10 @@ def test_help_explains_every_word_and_every_exit_code(lab, words):
 
 
 @pytest.mark.parametrize("command", ["run", "train", "gateway"])
-def test_help_shows_common_options_and_help_all_shows_every_option(lab, command):
+def test_help_shows_common_options_and_help_all_shows_every_option(shell, command):
     common, everything = (
-        lab.holdfast(command, word, env={"COLUMNS": "100"}).out for word in ("--help", "--help-all")
+        shell.holdfast(command, word, env={"COLUMNS": "100"}).out
+        for word in ("--help", "--help-all")
     )
     shown, all_options = (
         re.findall(r"^  (?:-h, )?(--\S+)", text, re.MULTILINE) for text in (common, everything)
@@ -53,29 +54,29 @@ def test_help_shows_common_options_and_help_all_shows_every_option(lab, command)
     assert all(f"\n{title}:\n" in everything for title in titles)
 
 
-def test_a_command_that_is_none_is_refused_and_no_command_is_help(lab):
-    done = lab.holdfast("fly")
+def test_a_command_that_is_none_is_refused_and_no_command_is_help(shell):
+    done = shell.holdfast("fly")
     assert done.code == Exit.USAGE
     assert "there is no command 'fly'" in done.line
-    done = lab.holdfast()
+    done = shell.holdfast()
     assert done.code == Exit.USAGE
     assert "usage: holdfast" in done.err
-    assert lab.holdfast("--version").out.startswith("holdfast ")
+    assert shell.holdfast("--version").out.startswith("holdfast ")
 
 
-def test_progress_that_is_no_terminal_is_plain_lines(lab):
-    done = lab.finished_run()
+def test_progress_that_is_no_terminal_is_plain_lines(shell):
+    done = shell.finished_run()
     counted = r"2/2 done, 0 running, 0 retried, 0 failed, reward [\d.]+ ± [\d.]+, 4 turns, "
     assert re.fullmatch(rf"{counted}[\d,]+ tokens/s.*", done.line)
-    assert lab.finished_run("--quiet").err == ""
+    assert shell.finished_run("--quiet").err == ""
     assert "\x1b" not in done.err + done.out
 
 
-def test_the_report_as_json_is_all_that_is_on_standard_output(lab):
-    source = (lab.place / "agent.py").read_text()
+def test_the_report_as_json_is_all_that_is_on_standard_output(shell):
+    source = (shell.place / "agent.py").read_text()
     source = "print('imported')\n" + source.replace("t.add(*t", "print('rolled out'); t.add(*t")
-    lab.write("agent.py", source)
-    done = lab.finished_run("--json")
+    shell.write("agent.py", source)
+    done = shell.finished_run("--json")
     report = json.loads(done.out)
     assert report["by_status"] == {"COMPLETED": 1, "TRUNCATED": 1}
     assert report["stopped"] == ""
@@ -83,10 +84,10 @@ def test_the_report_as_json_is_all_that_is_on_standard_output(lab):
     assert "rolled out" in done.err
 
 
-def on_a_terminal(words, cwd) -> "tuple[subprocess.Popen[bytes], int]":
+def on_a_terminal(arguments, cwd) -> "tuple[subprocess.Popen[bytes], int]":
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        [sys.executable, "-m", "holdfast", *(str(word) for word in arguments)],
         stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd,
         env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
     )  # fmt: skip
@@ -95,28 +96,30 @@ def on_a_terminal(words, cwd) -> "tuple[subprocess.Popen[bytes], int]":
 
 
 def read_all(ours: int) -> str:
-    said = b""
+    data = b""
     try:
         while chunk := os.read(ours, 65536):
-            said += chunk
+            data += chunk
     except OSError:  # How Linux says that the other side is closed.
         pass
     finally:
         os.close(ours)
-    return said.decode()
+    return data.decode()
 
 
 def test_a_terminal_shows_a_live_line_that_ends_with_everything_done(tmp_path):
     with FakeEngine(mean_length=10, delay=0.15) as engine:
-        lab = Lab(tmp_path, engine)
-        process, ours = on_a_terminal(lab.words("--samples", 3, "--concurrency", 2), lab.place)
-        said = read_all(ours)
-        assert process.wait(60) == 0, said
-    assert "0/6 done" in said
-    assert "6/6 done, 0 running" in said
-    assert "━" in said
-    assert "run r: 6 trajectories" in said
-    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"
+        shell = CommandLine(tmp_path, engine)
+        process, ours = on_a_terminal(
+            shell.arguments("--samples", 3, "--concurrency", 2), shell.place
+        )
+        output = read_all(ours)
+        assert process.wait(60) == 0, output
+    assert "0/6 done" in output
+    assert "6/6 done, 0 running" in output
+    assert "━" in output
+    assert "run r: 6 trajectories" in output
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l"), "the cursor is back"
 
 
 NOISY = """
@@ -135,56 +138,56 @@ async def solve(t):
 
 def test_what_user_code_logs_and_prints_leaves_the_line_whole(tmp_path):
     with FakeEngine(mean_length=10, delay=0.5) as engine:
-        lab = Lab(tmp_path, engine)
-        lab.write("agent.py", NOISY)
-        process, ours = on_a_terminal(lab.words("--concurrency", 1), lab.place)
-        said = read_all(ours)
-        assert process.wait(60) == 0, said
-    assert "0/2 done" in said
+        shell = CommandLine(tmp_path, engine)
+        shell.write("agent.py", NOISY)
+        process, ours = on_a_terminal(shell.arguments("--concurrency", 1), shell.place)
+        output = read_all(ours)
+        assert process.wait(60) == 0, output
+    assert "0/2 done" in output
     for line in ("INFO:mine:logged in sum", "printed in sum"):
-        before, _, after = said.partition(line)
+        before, _, after = output.partition(line)
         assert before.endswith("\x1b[2K"), "the line is taken away before"
         assert "/2 done" in after.split("\n")[1], "and drawn anew behind"
 
 
-def test_a_run_that_is_refused_draws_nothing(tmp_path, lab):
-    lab.finished_run()
-    process, ours = on_a_terminal(lab.words("--samples", 3), lab.place)
-    said = read_all(ours)
+def test_a_run_that_is_refused_draws_nothing(tmp_path, shell):
+    shell.finished_run()
+    process, ours = on_a_terminal(shell.arguments("--samples", 3), shell.place)
+    output = read_all(ours)
     assert process.wait(60) == Exit.CHANGED
-    assert "done" not in said
+    assert "done" not in output
 
 
 def test_two_signals_leave_a_terminal_as_it_was(tmp_path):
     with FakeEngine(delay=600) as engine:
-        lab = Lab(tmp_path, engine)
-        process, ours = on_a_terminal(lab.words("--grace", 600), lab.place)
-        said = ""
-        while "0/2 done" not in said:
-            said += os.read(ours, 65536).decode()
+        shell = CommandLine(tmp_path, engine)
+        process, ours = on_a_terminal(shell.arguments("--grace", 600), shell.place)
+        text = ""
+        while "0/2 done" not in text:
+            text += os.read(ours, 65536).decode()
         process.send_signal(signal.SIGINT)
-        while "again to stop at once" not in said:
-            said += os.read(ours, 65536).decode()
+        while "again to stop at once" not in text:
+            text += os.read(ours, 65536).decode()
         process.send_signal(signal.SIGINT)
-        said += read_all(ours)
+        text += read_all(ours)
         assert process.wait(60) == Exit.INTERRUPTED
-    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is back"
 
 
-def test_an_interrupt_before_the_work_has_begun_is_one_line(lab):
-    lab.write("agent.py", "import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
-    process = start(*lab.words(), cwd=lab.place)
+def test_an_interrupt_before_the_work_has_begun_is_one_line(shell):
+    shell.write("agent.py", "import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    process = start(*shell.arguments(), cwd=shell.place)
     assert process.stdout.readline() == "importing\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     done = end(process)
     assert done.code == Exit.INTERRUPTED
     assert "interrupted" in done.line
-    assert not lab.journal.exists()
+    assert not shell.journal.exists()
 
 
-def test_a_reader_of_the_progress_that_goes_away_does_not_stop_the_run(lab):
-    process = start(*lab.words(), cwd=lab.place, forked=False)
+def test_a_reader_of_the_progress_that_goes_away_does_not_stop_the_run(shell):
+    process = start(*shell.arguments(), cwd=shell.place, forked=False)
     process.stderr.close()
     assert process.wait(60) == 0
     assert "2 trajectories" in process.stdout.read()

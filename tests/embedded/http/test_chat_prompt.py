@@ -27,13 +27,13 @@ TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {
 PATH = "/v1/chat/completions"
 
 
-def asked(**changes: Any) -> dict[str, Any]:
+def chat_request(**changes: Any) -> dict[str, Any]:
     return {"messages": HELLO, "max_tokens": 6, "seed": 7, "return_token_ids": True, **changes}
 
 
 def test_the_shape_is_that_of_vllm(engine: DecodeEngine) -> None:
     theirs = msgspec.json.decode((WIRE / "chat_logprobs_token_ids.json").read_bytes())["response"]
-    answer = through(engine, lambda c: c.chat(**asked(logprobs=True, top_logprobs=1)))
+    answer = through(engine, lambda c: c.chat(**chat_request(logprobs=True, top_logprobs=1)))
     spans = answer["choices"][0].pop("weight_versions")
     assert spans == [{"version": "v1", "start": 0, "end": 6}]
     assert keys(answer) == keys(theirs)
@@ -43,23 +43,25 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: DecodeEngine) -> None:
     text = msgspec.json.decode((WIRE / "chat_stream.json").read_bytes())["response"]
     lines = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
     theirs = [keys(msgspec.json.decode(line)) for line in lines[:-1]]
-    body = asked(model=NAME, max_tokens=4, logprobs=True, stream_options={"include_usage": True})
+    body = chat_request(
+        model=NAME, max_tokens=4, logprobs=True, stream_options={"include_usage": True}
+    )
 
     async def ask(client: Client) -> Any:
         for seed in range(1000):  # Until no token is only a part of a character.
             events = await client.stream(PATH, {**body, "seed": seed})
-            if all("content" in one["choices"][0]["delta"] for one in events[:-2]):
+            if all("content" in event["choices"][0]["delta"] for event in events[:-2]):
                 break
         return events
 
     ours = through(engine, ask)
     assert ours[-1] == "[DONE]"
     ours[-3]["choices"][0].pop("weight_versions")
-    assert [keys(one) for one in ours[:-1]] == theirs
+    assert [keys(item) for item in ours[:-1]] == theirs
 
 
 def test_a_stream_without_ids_and_usage_has_the_keys_of_vllm(engine: DecodeEngine) -> None:
-    body = {"model": NAME, **asked(max_tokens=2, return_token_ids=False)}
+    body = {"model": NAME, **chat_request(max_tokens=2, return_token_ids=False)}
     first, second, last, done = through(engine, lambda client: client.stream(PATH, body))
     assert (first["prompt_token_ids"], second["choices"][0]["token_ids"]) == (None, None)
     assert "system_fingerprint" not in second
@@ -73,9 +75,9 @@ def test_messages_are_rendered_by_the_template(engine: DecodeEngine) -> None:
 
     async def ask(client: Client) -> Any:
         return [
-            await client.chat(**asked()),
-            await client.chat(**asked(messages=parts, tool_choice="none", tools=TOOLS)),
-            await client.chat(**asked(tools=TOOLS)),
+            await client.chat(**chat_request()),
+            await client.chat(**chat_request(messages=parts, tool_choice="none", tools=TOOLS)),
+            await client.chat(**chat_request(tools=TOOLS)),
         ]
 
     plain, same, tools = through(engine, ask)
@@ -88,27 +90,27 @@ def test_messages_are_rendered_by_the_template(engine: DecodeEngine) -> None:
 def test_a_tool_calls_arguments_reach_the_template_as_an_object(engine: DecodeEngine) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": "2+2"}'}}
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    answer = through(engine, lambda client: client.chat(**asked(messages=messages)))
+    answer = through(engine, lambda client: client.chat(**chat_request(messages=messages)))
     prompt = engine.model.decode(answer["prompt_token_ids"], skip_special_tokens=False)
     assert "<tool_call>2+2</tool_call>" in prompt
 
 
 def test_chat_samples_what_completions_samples_from_the_same_ids(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
-        chat = await client.chat(**asked(logprobs=True))
+        chat = await client.chat(**chat_request(logprobs=True))
         return chat, await client.complete(prompt=chat["prompt_token_ids"], max_tokens=6)
 
     chat, plain = through(engine, ask)
     assert chat["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
     assert chat["choices"][0]["message"]["content"] == plain["choices"][0]["text"]
-    logprobs = [one["logprob"] for one in chat["choices"][0]["logprobs"]["content"]]
+    logprobs = [item["logprob"] for item in chat["choices"][0]["logprobs"]["content"]]
     assert logprobs == plain["choices"][0]["logprobs"]["token_logprobs"]
 
 
 def test_max_tokens_defaults_to_what_fits(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         messages = [{"role": "user", "content": "x" * (engine.model.max_length - 40)}]
-        body = {**asked(ignore_eos=True, messages=messages), "max_tokens": None}
+        body = {**chat_request(ignore_eos=True, messages=messages), "max_tokens": None}
         return await client.chat(**body)
 
     answer = through(engine, ask)
@@ -117,20 +119,20 @@ def test_max_tokens_defaults_to_what_fits(engine: DecodeEngine) -> None:
 
 
 def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine) -> None:
-    body = asked(model=NAME, max_tokens=20, n=2, tools=TOOLS)
+    body = chat_request(model=NAME, max_tokens=20, n=2, tools=TOOLS)
 
     async def ask(client: Client) -> Any:
         return await client.ok(PATH, body), await client.stream(PATH, body)
 
     whole, events = through(engine, ask)
-    chunks = [one["choices"][0] for one in events[:-1]]
-    assert [one["delta"].get("role") for one in chunks[:3]] == ["assistant", "assistant", None]
+    chunks = [event["choices"][0] for event in events[:-1]]
+    assert [chunk["delta"].get("role") for chunk in chunks[:3]] == ["assistant", "assistant", None]
     for choice in whole["choices"]:
-        parts = [one for one in chunks if one["index"] == choice["index"]]
-        ids = itertools.chain(*(one.get("token_ids", []) for one in parts))
+        parts = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        ids = itertools.chain(*(part.get("token_ids", []) for part in parts))
         assert list(ids) == choice["token_ids"]
-        said = "".join(one["delta"].get("content", "") for one in parts)
-        assert said == choice["message"]["content"]
+        message = "".join(part["delta"].get("content", "") for part in parts)
+        assert message == choice["message"]["content"]
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
 
 
@@ -202,6 +204,6 @@ def test_a_call_that_is_no_call_stays_text(engine: DecodeEngine) -> None:
 def test_a_bad_chat_request_is_refused_by_name(
     engine: DecodeEngine, changes: dict[str, Any], param: str
 ) -> None:
-    body = {"model": NAME, **asked(**changes)}
+    body = {"model": NAME, **chat_request(**changes)}
     status, answer = through(engine, lambda client: client.post(PATH, body))
     assert (status, answer["error"]["param"]) == (400, param)

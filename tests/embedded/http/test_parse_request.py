@@ -115,8 +115,8 @@ def test_a_number_beyond_all_bounds_is_refused(
 
 @pytest.mark.parametrize("calls", [3, True, {"a": 1}, "x", [3], [{"function": 3}]], ids=str)
 def test_tool_calls_that_are_none_are_refused(engine: DecodeEngine, calls: Any) -> None:
-    said = {"role": "assistant", "content": "", "tool_calls": calls}
-    body = {"model": NAME, "messages": [said]}
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    body = {"model": NAME, "messages": [message]}
     status, answer = through(engine, lambda c: c.post("/v1/chat/completions", body))
     assert (status, answer["error"]["param"]) == (400, "body.messages.tool_calls")
 

@@ -17,10 +17,10 @@ PATHS = ["/v1/completions", "/inference/v1/generate"]
 
 
 def logprobs_of(choice: dict[str, Any]) -> list[float]:
-    found = choice["logprobs"]
-    if "content" in found:
-        return [one["logprob"] for one in found["content"]]
-    return list(found["token_logprobs"])
+    logprobs = choice["logprobs"]
+    if "content" in logprobs:
+        return [item["logprob"] for item in logprobs["content"]]
+    return list(logprobs["token_logprobs"])
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: DecodeEngine) -> None:
     text = msgspec.json.decode((WIRE / "completions_stream.json").read_bytes())["response"]
     lines = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
     theirs = [keys(msgspec.json.decode(line)) for line in lines[:-1]]
-    asked = completion(max_tokens=4, logprobs=1, stream_options={"include_usage": True})
-    ours = through(engine, lambda client: client.stream(PATHS[0], asked))
+    request = completion(max_tokens=4, logprobs=1, stream_options={"include_usage": True})
+    ours = through(engine, lambda client: client.stream(PATHS[0], request))
     assert ours[-1] == "[DONE]"
     for number, chunk in enumerate(ours[:-2], 1):
         (choice,) = chunk["choices"]
         assert choice.pop("weight_versions") == [{"version": "v1", "start": 0, "end": number}]
-    assert [keys(one) for one in ours[:-1]] == theirs
+    assert [keys(item) for item in ours[:-1]] == theirs
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -57,8 +57,8 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(
         seeds = [7, 7, 8, None, None]
         return [await client.ok(path, body_for(path, seed=seed)) for seed in seeds]
 
-    choices = [one["choices"][0] for one in through(engine, ask)]
-    ids = [tuple(one["token_ids"]) for one in choices]
+    choices = [item["choices"][0] for item in through(engine, ask)]
+    ids = [tuple(choice["token_ids"]) for choice in choices]
     assert ids[0] == ids[1]
     assert logprobs_of(choices[0]) == logprobs_of(choices[1])
     assert len(set(ids)) == 4, "no seed means a new one each time"
@@ -69,9 +69,9 @@ def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: DecodeEngine, pat
     async def ask(client: Client) -> Any:
         return await client.ok(path, body_for(path)), await client.ok(path, body_for(path, n=4))
 
-    one, four = through(engine, ask)
+    first, four = through(engine, ask)
     assert [choice["index"] for choice in four["choices"]] == [0, 1, 2, 3]
-    assert four["choices"][0] == one["choices"][0]
+    assert four["choices"][0] == first["choices"][0]
     assert len({tuple(choice["token_ids"]) for choice in four["choices"]}) == 4
     assert four["usage"]["completion_tokens"] == 32
     assert four["usage"]["prompt_tokens"] == 3
@@ -80,11 +80,11 @@ def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: DecodeEngine, pat
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine, path: str, n: int) -> None:
-    asked = body_for(path, n=n, max_tokens=20, stop=["zzz"], return_token_ids=True)
+    body = body_for(path, n=n, max_tokens=20, stop=["zzz"], return_token_ids=True)
 
     async def ask(client: Client) -> Any:
-        options = {**asked, "stream_options": {"include_usage": True}}
-        return await client.ok(path, asked), await client.stream(path, options)
+        options = {**body, "stream_options": {"include_usage": True}}
+        return await client.ok(path, body), await client.stream(path, options)
 
     whole, events = through(engine, ask)
     *chunks, closing, done = events
@@ -93,16 +93,18 @@ def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine, path: st
     assert closing["usage"].items() <= whole["usage"].items()
     for choice in whole["choices"]:
         parts = [
-            one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice["index"]
+            chunk["choices"][0]
+            for chunk in chunks
+            if chunk["choices"][0]["index"] == choice["index"]
         ]
-        assert list(itertools.chain(*(one["token_ids"] for one in parts))) == choice["token_ids"]
+        assert list(itertools.chain(*(part["token_ids"] for part in parts))) == choice["token_ids"]
         assert list(itertools.chain(*map(logprobs_of, parts))) == logprobs_of(choice)
-        assert [one["finish_reason"] for one in parts[:-1]] == [None] * (len(parts) - 1)
+        assert [part["finish_reason"] for part in parts[:-1]] == [None] * (len(parts) - 1)
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
         assert parts[-1]["weight_versions"] == choice["weight_versions"]
         assert parts[0]["weight_versions"][0]["end"] == len(parts[0]["token_ids"])
         if path == PATHS[0]:
-            assert "".join(one["text"] for one in parts) == choice["text"]
+            assert "".join(part["text"] for part in parts) == choice["text"]
             assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"] == [5, 6, 7]
 
 
@@ -115,8 +117,10 @@ def test_prompts_are_ids_or_text_one_or_many(engine: DecodeEngine) -> None:
 
     text, given, texts, lists = through(engine, ask)
     assert text["choices"] == given["choices"] == texts["choices"][:2] == lists["choices"][:2]
-    assert [one["index"] for one in texts["choices"]] == [0, 1, 2, 3]
-    assert [one["prompt_token_ids"] for one in lists["choices"]] == [ids] * 2 + [[5, 6, 7]] * 2
+    assert [choice["index"] for choice in texts["choices"]] == [0, 1, 2, 3]
+    assert [choice["prompt_token_ids"] for choice in lists["choices"]] == [ids] * 2 + [
+        [5, 6, 7]
+    ] * 2
     assert lists["usage"]["prompt_tokens"] == len(ids) + 3
 
 
@@ -141,22 +145,22 @@ def border(choice: dict[str, Any]) -> int | None:
     text has once."""
     tokens, text = choice["logprobs"]["tokens"], choice["text"]
     pairs = [(i, tokens[i - 1][-1:] + tokens[i][:1]) for i in range(5, len(tokens))]
-    found = [i for i, pair in pairs if len(pair) == 2 and text.count(pair) == 1]
-    return found[0] if found else None
+    results = [i for i, pair in pairs if len(pair) == 2 and text.count(pair) == 1]
+    return results[0] if results else None
 
 
 def test_generation_ends_at_a_stop_string_across_tokens(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         for seed in range(50):
-            asked = {"max_tokens": 30, "seed": seed}
-            free = (await client.complete(**asked))["choices"][0]
+            request = {"max_tokens": 30, "seed": seed}
+            free = (await client.complete(**request))["choices"][0]
             if (at := border(free)) is not None:
                 break
         assert at is not None
         tokens = free["logprobs"]["tokens"]
         stop = tokens[at - 1][-1] + tokens[at][0]
-        cut = await client.complete(**asked, stop=stop)
-        kept = await client.complete(**asked, stop=[stop], include_stop_str_in_output=True)
+        cut = await client.complete(**request, stop=stop)
+        kept = await client.complete(**request, stop=[stop], include_stop_str_in_output=True)
         return free, at, stop, cut["choices"][0], kept["choices"][0]
 
     free, at, stop, cut, kept = through(engine, ask)
@@ -169,10 +173,10 @@ def test_generation_ends_at_a_stop_string_across_tokens(engine: DecodeEngine) ->
 def test_generation_ends_at_the_end_of_the_text_unless_told_to_go_on(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         for seed in range(400):
-            asked = {"max_tokens": 60, "seed": seed, "logprobs": ...}
-            answer = (await client.complete(**asked))["choices"][0]
+            request = {"max_tokens": 60, "seed": seed, "logprobs": ...}
+            answer = (await client.complete(**request))["choices"][0]
             if answer["finish_reason"] == "stop":
-                return answer, (await client.complete(**asked, ignore_eos=True))["choices"][0]
+                return answer, (await client.complete(**request, ignore_eos=True))["choices"][0]
         raise AssertionError("no seed of 400 came to an end")
 
     ended, went_on = through(engine, ask)
@@ -187,9 +191,9 @@ def test_logprobs_are_as_many_as_asked_for(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         return [await client.complete(logprobs=count) for count in (..., 0, 2)]
 
-    none, sampled, two = (one["choices"][0]["logprobs"] for one in through(engine, ask))
+    none, sampled, two = (item["choices"][0]["logprobs"] for item in through(engine, ask))
     assert none is None
-    assert all(len(one) == 1 for one in sampled["top_logprobs"])
+    assert all(len(items) == 1 for items in sampled["top_logprobs"])
     assert two["token_logprobs"] == sampled["token_logprobs"]
     for token, logprob, top in zip(
         two["tokens"], two["token_logprobs"], two["top_logprobs"], strict=True
@@ -266,9 +270,9 @@ def test_what_cuts_and_bends_is_kept_whatever_else_is_sampled(
         return alone, together
 
     alone, together = through(engine, both)
-    found = [answer["choices"][0]["token_ids"] for answer in alone]
-    assert found == [answer["choices"][0]["token_ids"] for answer in together]
-    likeliest, penalized, repeated, biased = found[2], found[3], found[4], found[5]
-    assert found[0] == found[1] == likeliest, "only the likeliest token is left"
+    results = [answer["choices"][0]["token_ids"] for answer in alone]
+    assert results == [answer["choices"][0]["token_ids"] for answer in together]
+    likeliest, penalized, repeated, biased = results[2], results[3], results[4], results[5]
+    assert results[0] == results[1] == likeliest, "only the likeliest token is left"
     assert len(set(penalized)) == len(set(repeated)) == 12, "nothing is said twice"
     assert not {5, 6, 7} & set(biased)

@@ -81,8 +81,8 @@ def test_joining_late_and_being_joined(tried: DecodeEngine) -> None:
     later = crowd(20, seed=2)
     tried.submit(*later)
     assert mine.result == alone
-    for one in (*first, *later, long):
-        one.wait()
+    for item in (*first, *later, long):
+        item.wait()
 
 
 @pytest.mark.usefixtures("cold")
@@ -100,8 +100,8 @@ def test_in_every_slot(tried: DecodeEngine) -> None:
     alone = ask(tried, prompt(70)).result
     same = [Asked(prompt(70), sampling()) for _ in range(32)]
     tried.submit(*same)
-    assert [one.result for one in same] == [alone] * 32
-    assert len({one.slot for one in same}) == 32
+    assert [item.result for item in same] == [alone] * 32
+    assert len({item.slot for item in same}) == 32
 
 
 def test_with_fewer_slots_and_without_other_widths(
@@ -113,7 +113,7 @@ def test_with_fewer_slots_and_without_other_widths(
         assert ask(small, prompt(90)).result == expected
     with DecodeEngine(model, max_batch=16) as narrow:
         narrow._passes.widths = [narrow._passes.narrow]
-        others = [ask(narrow, one.ids[: one.prompt_length]) for one in crowd(12, seed=5)]
+        others = [ask(narrow, item.ids[: item.prompt_length]) for item in crowd(12, seed=5)]
         assert ask(narrow, prompt(90)).result == expected
         for other in others:
             other.wait()
@@ -150,7 +150,7 @@ def test_a_prompt_is_read_once_for_all_who_ask_it_together(model: LoadedModel) -
     with DecodeEngine(model, max_batch=8) as engine:
         group = [Asked(prompt(200), sampling(seed=seed)) for seed in range(8)]
         engine.submit(*group)
-        assert [one.result for one in group] == expected
+        assert [item.result for item in group] == expected
         assert engine.statistics.row_sum == 200 + 7 + 8 * 23, "the last token is each one's own"
 
 
@@ -163,7 +163,7 @@ def test_a_leader_that_leaves_hands_over_what_it_has(model: LoadedModel) -> None
         followers = [ask(engine, prompt(900), max_tokens=5) for _ in range(3)]
         engine.resume()
         engine.cancel(leader)
-        assert [one.result for one in followers] == [expected] * 3
+        assert [follower.result for follower in followers] == [expected] * 3
 
 
 @pytest.mark.usefixtures("cold")
@@ -178,22 +178,22 @@ def test_random_interleavings(engine: DecodeEngine) -> None:
         alone = Asked(kind.ids, kind.sampling)
         engine.submit(alone)
         expected.append(alone.result)
-    asked: list[tuple[int, Asked]] = []
-    while len(asked) < 50:
+    requests: list[tuple[int, Asked]] = []
+    while len(requests) < 50:
         for which in chance.choices(range(len(kinds)), k=chance.randrange(1, 12)):
             kept = chance.randrange(kinds[which].sampling.max_tokens)
             ids = kinds[which].ids[:] + [token for token, _ in expected[which][:kept]]
             limits = sampling_with(kinds[which].sampling, kinds[which].sampling.max_tokens - kept)
-            one = Asked(ids, limits, stream=True)
-            engine.submit(one)
-            asked.append((kept, one))
-            one.which = which  # type: ignore[attr-defined]
-        chance.choice(asked)[1].wait()
-        gone = Asked(prompt(70, seed=len(asked)), sampling(max_tokens=100))
+            item = Asked(ids, limits, stream=True)
+            engine.submit(item)
+            requests.append((kept, item))
+            item.which = which  # type: ignore[attr-defined]
+        chance.choice(requests)[1].wait()
+        gone = Asked(prompt(70, seed=len(requests)), sampling(max_tokens=100))
         engine.submit(gone)
         engine.cancel(gone)
-    for kept, one in asked:
-        assert one.result == expected[one.which][kept:], f"seed {seed}"  # type: ignore[attr-defined]
+    for kept, item in requests:
+        assert item.result == expected[item.which][kept:], f"seed {seed}"  # type: ignore[attr-defined]
 
 
 def sampling_with(base: TokenSampling, max_tokens: int) -> TokenSampling:
@@ -204,15 +204,15 @@ def sampling_with(base: TokenSampling, max_tokens: int) -> TokenSampling:
 
 @pytest.mark.usefixtures("cold")
 def test_logprobs_are_those_of_transformers(tried: DecodeEngine) -> None:
-    asked = ask(tried, prompt(100), max_tokens=60)
-    asked.wait()
+    answer = ask(tried, prompt(100), max_tokens=60)
+    answer.wait()
     network = tried.model.network
     with torch.inference_mode():
         network.set_attn_implementation("eager")
         try:
-            logits = network(input_ids=torch.tensor([asked.ids])).logits[0]
+            logits = network(input_ids=torch.tensor([answer.ids])).logits[0]
         finally:
             network.set_attn_implementation(attention.NAME)
     theirs = logits.double().log_softmax(-1)
-    for place, (token, logprob) in enumerate(asked.result, start=99):
+    for place, (token, logprob) in enumerate(answer.result, start=99):
         assert float(theirs[place, token]) == pytest.approx(logprob, abs=1e-4)

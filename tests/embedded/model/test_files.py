@@ -45,8 +45,8 @@ class _Hub(BaseHTTPRequestHandler):
             self._answer(json.dumps(listed).encode(), with_body=with_body)
         elif path.startswith("/api/models/org/name"):
             siblings = [{"rfilename": file} for file in FILES]
-            found = {"id": "org/name", "sha": COMMIT, "siblings": siblings}
-            self._answer(json.dumps(found).encode(), with_body=with_body)
+            result = {"id": "org/name", "sha": COMMIT, "siblings": siblings}
+            self._answer(json.dumps(result).encode(), with_body=with_body)
         elif path.startswith("/org/name/resolve/") and name in FILES:
             self._answer(FILES[name], with_body=with_body)
         else:
@@ -76,11 +76,11 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the hub's library reads its variables when it is imported."""
     own = {"HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_XET": "1", **variables}
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, **own},
         capture_output=True,
@@ -109,8 +109,8 @@ def test_a_training_says_how_to_get_a_model_that_the_hub_does_not_give(tmp_path:
     )
     (tmp_path / "tasks.jsonl").write_text('{"prompt": "q"}\n')
     given = ("solve.py", "--tasks", "tasks.jsonl", "--model", "org/name")
-    words = ("train", *given, "--run", "r", "--out", "o")
-    done = run(tmp_path, "-m", "holdfast", *words, HF_HUB_OFFLINE="1")
+    arguments = ("train", *given, "--run", "r", "--out", "o")
+    done = run(tmp_path, "-m", "holdfast", *arguments, HF_HUB_OFFLINE="1")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("holdfast: org/name is no folder, and the hub did not give it (")

@@ -54,7 +54,7 @@ def lacking(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda path: (path / "config.json").unlink(), "it has no config.json"),
         (lambda path: (path / "config.json").write_text("{"), "config.json cannot be read"),
@@ -66,9 +66,9 @@ def lacking(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_served_says_why(
-    folder: Path, tmp_path: Path, change: Callable[[Path], object], said: str
+    folder: Path, tmp_path: Path, change: Callable[[Path], object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         load(changed(folder, tmp_path, change))
     assert "\n" not in str(caught.value)
 

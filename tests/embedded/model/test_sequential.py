@@ -51,7 +51,7 @@ def test_the_same_alone_and_in_company(odd: DecodeEngine) -> None:
     others = [Asked(prompt(n, seed=n), sampling(max_tokens=n)) for n in (1, 9, 20)]
     same = [Asked(prompt(36), sampling(**SHORT)) for _ in range(4)]
     odd.submit(*others[:2], *same, *others[2:])
-    assert [one.result for one in same] == [alone] * 4
+    assert [item.result for item in same] == [alone] * 4
     for other in others:
         other.wait()
     assert ask(odd, prompt(36), seed=8, **SHORT).result != alone, "seeds make a difference"
@@ -80,12 +80,12 @@ def test_after_a_restart_and_from_half_of_anothers_prompt(odd: DecodeEngine) -> 
 def test_logprobs_are_those_of_transformers(odd: DecodeEngine) -> None:
     from transformers import AutoModelForCausalLM
 
-    asked = ask(odd, prompt(36), **SHORT).wait()
+    request = ask(odd, prompt(36), **SHORT).wait()
     network = AutoModelForCausalLM.from_pretrained(odd.model.path, dtype=torch.float32)
     with torch.inference_mode():
-        logits = network.eval()(input_ids=torch.tensor([asked.ids]), use_cache=False).logits[0]
+        logits = network.eval()(input_ids=torch.tensor([request.ids]), use_cache=False).logits[0]
     theirs = logits.double().log_softmax(-1)
-    for place, (token, logprob) in enumerate(asked.result, start=35):
+    for place, (token, logprob) in enumerate(request.result, start=35):
         assert float(theirs[place, token]) == pytest.approx(logprob, abs=1e-4)
 
 
@@ -108,8 +108,8 @@ def test_a_group_reads_its_prompt_once_and_a_next_turn_only_what_is_new(odd: Dec
 
     def first() -> None:
         odd.submit(*group)
-        for one in group:
-            one.wait()
+        for item in group:
+            item.wait()
 
     computed = counted(odd, first)
     turn = group[2].ids + prompt(7, seed=5)
@@ -129,17 +129,17 @@ def test_random_interleavings(mixtral: DecodeEngine) -> None:
     chance = random.Random(seed)
     kinds = [prompt(60)[: 7 * n] + prompt(4 * n, seed=n) for n in range(1, 7)]
     expected = [ask(mixtral, ids, max_tokens=20).result for ids in kinds]
-    asked: list[tuple[int, int, Asked]] = []
+    requests: list[tuple[int, int, Asked]] = []
     for _ in range(30):
         which, kept = chance.randrange(len(kinds)), chance.randrange(20)
         ids = kinds[which] + [token for token, _ in expected[which][:kept]]
-        asked.append((which, kept, ask(mixtral, ids, max_tokens=20 - kept)))
+        requests.append((which, kept, ask(mixtral, ids, max_tokens=20 - kept)))
         if chance.random() < 0.3:
             mixtral.cancel(ask(mixtral, kinds[which], max_tokens=40))
         if chance.random() < 0.3:
-            asked[-1][2].wait()
-    for which, kept, one in asked:
-        assert one.result == expected[which][kept:], f"seed {seed}"
+            requests[-1][2].wait()
+    for which, kept, item in requests:
+        assert item.result == expected[which][kept:], f"seed {seed}"
 
 
 def test_new_weights_from_disk_though_files_name_them_otherwise(
@@ -172,7 +172,7 @@ def test_a_mixture_that_does_not_fit_changes_nothing(
 
     bad = odd_models.saved(odd_models.mixtral, tmp_path / "bad", seed=1)
     state = load_file(bad / "model.safetensors")
-    name = next(one for one in sorted(state) if "experts" in one)
+    name = next(item for item in sorted(state) if "experts" in item)
     tensor = state.pop(name) if how == "lacking" else state[name].clone()
     if how == "unknown":
         state["model.layers.7.strange.weight"] = tensor
@@ -187,15 +187,15 @@ def test_a_mixture_that_does_not_fit_changes_nothing(
 @pytest.mark.parametrize("reset", [False, True])
 def test_weights_are_switched_in_flight(mixtral: DecodeEngine, tmp_path: Path, reset: bool) -> None:
     other = load(odd_models.saved(odd_models.mixtral, tmp_path / "other", seed=1))
-    asked = Asked(prompt(30), sampling(max_tokens=40), stream=True)
-    mixtral.submit(asked)
+    request = Asked(prompt(30), sampling(max_tokens=40), stream=True)
+    mixtral.submit(request)
     for _ in range(5):
-        asked.next()
+        request.next()
     mixtral.update_weights(other.network.state_dict(), "v2", reset_cache=reset)
-    cut = asked.wait().spans[0].end
+    cut = request.wait().spans[0].end
     with DecodeEngine(other, max_batch=2) as fresh:
-        rest = ask(fresh, asked.ids[: 30 + cut], max_tokens=40 - cut).result
-        assert (asked.result[cut:] == rest) is reset, "what is remembered is kept, or made anew"
+        rest = ask(fresh, request.ids[: 30 + cut], max_tokens=40 - cut).result
+        assert (request.result[cut:] == rest) is reset, "what is remembered is kept, or made anew"
         assert ask(mixtral, prompt(30)).result == ask(fresh, prompt(30)).result
 
 
@@ -203,11 +203,11 @@ def test_numbers_that_are_not_finite_fail_their_request_and_are_forgotten(
     mixtral: DecodeEngine,
 ) -> None:
     expected = ask(mixtral, prompt(30), **SHORT).result
-    good = {name: one.clone() for name, one in mixtral.model.network.state_dict().items()}
+    good = {name: field.clone() for name, field in mixtral.model.network.state_dict().items()}
     head = {"lm_head.weight": 3e38, "model.norm.weight": 1e3}
     huge = {
-        name: torch.full_like(one, head[name]) if name in head else one
-        for name, one in good.items()
+        name: torch.full_like(item, head[name]) if name in head else item
+        for name, item in good.items()
     }
     mixtral.update_weights(huge, "huge")
     assert ask(mixtral, prompt(30), **SHORT).wait().finish_reason == "error"
@@ -220,12 +220,12 @@ def test_it_is_said_once_when_it_starts(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     reported: list[str] = []
     with EmbeddedEngine(folder, log=log, report=reported.append):
-        said = log.read_text()
-    (line,) = said.splitlines()
+        text = log.read_text()
+    (line,) = text.splitlines()
     assert line.startswith("holdfast: mixtral runs one sequence at a time, and slower for it: ")
     assert "mixture of experts" in line
-    told = line.replace("holdfast: ", "the embedded engine: ", 1)
-    assert [one for one in reported if "so far" not in one] == [told]
+    changed = line.replace("holdfast: ", "the embedded engine: ", 1)
+    assert [item for item in reported if "so far" not in item] == [changed]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -252,19 +252,19 @@ def test_a_model_that_names_no_length_may_be_given_any(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (odd_models.t5, "encoder-decoder"),
         (odd_models.vit, "is no causal LM"),
         (odd_models.bert, "later tokens show"),
         (odd_models.reformer, "do not give the same numbers twice"),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda item: getattr(item, "__name__", ""),
 )
 def test_what_is_no_causal_lm_is_refused_in_one_line(
-    made: Callable[[], Any], said: str, tmp_path: Path
+    made: Callable[[], Any], message: str, tmp_path: Path
 ) -> None:
     folder = odd_models.plainly_saved(made, tmp_path)
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         DecodeEngine(load(folder), max_batch=2).start()
     assert "\n" not in str(caught.value)

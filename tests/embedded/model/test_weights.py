@@ -29,36 +29,36 @@ def others(other_weights: Path) -> DecodeEngine:
 
 def switched(engine: DecodeEngine, folder: Path, **options: Any) -> Asked:
     """A generation of 60 tokens, in the middle of which the weights are replaced."""
-    asked = Asked(PROMPT, sampling(max_tokens=60), stream=True)
-    engine.submit(asked)
+    request = Asked(PROMPT, sampling(max_tokens=60), stream=True)
+    engine.submit(request)
     for _ in range(10):
-        asked.next()
+        request.next()
     engine.update_weights(weights.read(folder), "v2", **options)
-    return asked.wait()
+    return request.wait()
 
 
 def test_each_span_is_what_its_weights_sample(
     own_engine: DecodeEngine, others: DecodeEngine, other_weights: Path
 ) -> None:
     before = ask(own_engine, PROMPT, max_tokens=60).result
-    asked = switched(own_engine, other_weights, reset_cache=True)
-    first, second = asked.spans
+    request = switched(own_engine, other_weights, reset_cache=True)
+    first, second = request.spans
     assert (first.version, first.start, second.version, second.end) == ("v1", 0, "v2", 60)
     assert 10 <= first.end == second.start < 60
-    assert asked.result[: first.end] == before[: first.end]
-    rest = ask(others, PROMPT + asked.tokens[: first.end], max_tokens=60 - first.end)
-    assert asked.result[first.end :] == rest.result
+    assert request.result[: first.end] == before[: first.end]
+    rest = ask(others, PROMPT + request.tokens[: first.end], max_tokens=60 - first.end)
+    assert request.result[first.end :] == rest.result
     assert rest.result != before[first.end :], "the weights make a difference"
 
 
 def test_without_a_reset_what_is_in_the_cache_is_kept(
     own_engine: DecodeEngine, others: DecodeEngine, other_weights: Path
 ) -> None:
-    asked = switched(own_engine, other_weights)
-    cut = asked.spans[0].end
-    rest = ask(others, PROMPT + asked.tokens[:cut], max_tokens=60 - cut)
-    assert asked.result[cut:] != rest.result, "old keys and values are still looked at"
-    assert len(asked.drawn) == 60
+    request = switched(own_engine, other_weights)
+    cut = request.spans[0].end
+    rest = ask(others, PROMPT + request.tokens[:cut], max_tokens=60 - cut)
+    assert request.result[cut:] != rest.result, "old keys and values are still looked at"
+    assert len(request.drawn) == 60
     # But nobody else sees them: neither from this request's slot nor from earlier ones.
     expected = ask(others, PROMPT, max_tokens=60).result
     assert ask(own_engine, PROMPT, max_tokens=60).result == expected
@@ -72,9 +72,9 @@ def test_weights_from_a_trainer_in_the_same_process(
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.zero_()  # The trainer goes on; the engine has a copy.
-    asked = ask(own_engine, PROMPT)
-    assert asked.result == ask(others, PROMPT).result
-    assert asked.spans == [WeightSpan("step-1", 0, 24)]
+    answer = ask(own_engine, PROMPT)
+    assert answer.result == ask(others, PROMPT).result
+    assert answer.spans == [WeightSpan("step-1", 0, 24)]
 
 
 def test_tied_weights_may_have_either_name_or_both(llama_folder: Path) -> None:
@@ -177,10 +177,10 @@ def test_in_a_pause_the_weights_are_replaced_before_anything_goes_on(
     own_engine: DecodeEngine, other_weights: Path
 ) -> None:
     own_engine.pause(PauseMode.KEEP).result(60)
-    asked = ask(own_engine, PROMPT)
+    answer = ask(own_engine, PROMPT)
     own_engine.update_weights(weights.read(other_weights), "v2")
     own_engine.resume().result(60)
-    assert asked.wait().spans == [WeightSpan("v2", 0, 24)]
+    assert answer.wait().spans == [WeightSpan("v2", 0, 24)]
 
 
 def test_a_model_that_gives_no_numbers_fails_its_request_and_recovers(
@@ -201,4 +201,6 @@ def test_a_model_that_gives_no_numbers_fails_its_request_and_recovers(
     assert (status, answer["error"]["type"]) == (500, "InternalServerError")
     assert [events[0]["error"]["code"], events[1]] == [500, "[DONE]"]
     own_engine.update_weights(state, "good")
-    assert [one.result for one in (ask(own_engine, PROMPT) for _ in range(6))] == [expected] * 6
+    assert [answer.result for answer in (ask(own_engine, PROMPT) for _ in range(6))] == [
+        expected
+    ] * 6

@@ -24,10 +24,10 @@ def pushed(text: GenerationText, ids: list[int]) -> list[str]:
 
 
 def test_characters_made_of_several_tokens_come_whole(model: LoadedModel) -> None:
-    words = "naïve → 漢字 ✓ 🪸 end"
+    command = "naïve → 漢字 ✓ 🪸 end"
     text = GenerationText(model.decode)
-    pieces = pushed(text, ids_of(model, words))
-    assert "".join(pieces) == text.whole == words
+    pieces = pushed(text, ids_of(model, command))
+    assert "".join(pieces) == text.whole == command
     assert not any("\ufffd" in piece for piece in pieces)
 
 
@@ -57,29 +57,29 @@ def test_special_tokens_are_left_out_unless_wanted(model: LoadedModel) -> None:
 
 @pytest.mark.parametrize("stop", ["m of twe", " of", "calculator f", "s", "The sum"])
 def test_a_stop_string_is_found_across_tokens(model: LoadedModel, stop: str) -> None:
-    words = "The sum of twelve and thirty; ask the calculator for the rest."
+    command = "The sum of twelve and thirty; ask the calculator for the rest."
     text = GenerationText(model.decode, stop=["not there", stop])
-    pieces = pushed(text, ids_of(model, words))
+    pieces = pushed(text, ids_of(model, command))
     assert text.stopped_by == stop
-    assert "".join(pieces) == text.whole == words[: words.index(stop)]
+    assert "".join(pieces) == text.whole == command[: command.index(stop)]
 
 
 def test_the_first_of_several_stop_strings_wins_and_may_be_kept(model: LoadedModel) -> None:
-    words = "The sum of twelve and thirty"
+    command = "The sum of twelve and thirty"
     text = GenerationText(model.decode, stop=["thirty", "twelve"], include_stop=True)
-    pushed(text, ids_of(model, words))
+    pushed(text, ids_of(model, command))
     assert (text.stopped_by, text.whole) == ("twelve", "The sum of twelve")
 
 
 def test_what_may_become_a_stop_string_is_shown_when_it_does_not(model: LoadedModel) -> None:
     text = GenerationText(model.decode, stop=["sum of nothing"])
     shown = ""
-    words = "The sum of twelve"
-    for token in ids_of(model, words):
+    command = "The sum of twelve"
+    for token in ids_of(model, command):
         shown += text.push(token)
-        assert words.startswith(shown)
+        assert command.startswith(shown)
         assert len(shown) <= max(0, len(text.whole) - len("um of nothing"))
-    assert shown + text.flush() == words
+    assert shown + text.flush() == command
 
 
 def test_the_cost_of_a_token_does_not_grow_with_the_text(model: LoadedModel) -> None:
@@ -109,7 +109,7 @@ def divided(text: str, *, size: int) -> tuple[str, list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 @pytest.mark.parametrize(
-    ("text", "said", "count"),
+    ("text", "message", "count"),
     [
         ("Just words, 1 < 2 <tool", "Just words, 1 < 2 <tool", 0),
         (CALL, "", 1),
@@ -123,10 +123,10 @@ def divided(text: str, *, size: int) -> tuple[str, list[tuple[str, str]]]:
     ],
 )
 def test_tool_calls_are_found_however_the_text_arrives(
-    text: str, said: str, count: int, size: int
+    text: str, message: str, count: int, size: int
 ) -> None:
     calculator = ("calculator", '{"x": "1 + 2"}')
-    assert divided(text, size=size) == (said, [calculator] * count)
+    assert divided(text, size=size) == (message, [calculator] * count)
 
 
 def test_calls_have_ids_of_their_own() -> None:

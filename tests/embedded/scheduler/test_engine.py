@@ -34,16 +34,16 @@ async def begun(engine: DecodeEngine, client: Client, path: str, body: Any) -> "
 
 def test_keep_stands_still_and_goes_on_to_the_same_end(own_engine: DecodeEngine) -> None:
     expected = ask(own_engine, PROMPT, max_tokens=200).result
-    asked = Asked(PROMPT, sampling(max_tokens=200), stream=True)
-    own_engine.submit(asked)
-    asked.next()
+    request = Asked(PROMPT, sampling(max_tokens=200), stream=True)
+    own_engine.submit(request)
+    request.next()
     own_engine.pause(PauseMode.KEEP).result(60)
     passes = own_engine.statistics.passes
     later = ask(own_engine, PROMPT)
     assert (own_engine.running, own_engine.waiting, own_engine.paused) == (1, 1, True)
     assert own_engine.statistics.passes == passes
     own_engine.resume().result(60)
-    assert asked.result == expected
+    assert request.result == expected
     assert later.result == expected[:24]
     assert not own_engine.paused
 
@@ -86,7 +86,7 @@ def test_abort_ends_a_stream_with_its_reason(own_engine: DecodeEngine) -> None:
     events = through(own_engine, ask_)
     assert events[-1] == "[DONE]"
     assert events[-2]["choices"][0]["finish_reason"] == "abort"
-    ids = [token for one in events[:-1] for token in one["choices"][0]["token_ids"]]
+    ids = [token for event in events[:-1] for token in event["choices"][0]["token_ids"]]
     assert events[-2]["choices"][0]["weight_versions"][0]["end"] == len(ids)
 
 
@@ -181,8 +181,8 @@ def test_a_full_queue_answers_503_and_when_to_come_again(own_engine: DecodeEngin
 
     (status, after, answer), *answered = through(own_engine, ask_)
     assert (status, int(after), answer["error"]["code"]) == (503, 1, 503)
-    for one in answered:
-        assert {choice["finish_reason"] for choice in one["choices"]} == {"length"}
+    for item in answered:
+        assert {choice["finish_reason"] for choice in item["choices"]} == {"length"}
 
 
 def test_the_queue_bound_in_process(own_engine: DecodeEngine) -> None:
@@ -191,8 +191,8 @@ def test_the_queue_bound_in_process(own_engine: DecodeEngine) -> None:
     with pytest.raises(QueueFull, match="8 requests"):
         ask(own_engine, PROMPT)
     own_engine.resume().result(60)
-    for one in waiting:
-        one.wait()
+    for item in waiting:
+        item.wait()
 
 
 @pytest.mark.parametrize(("prompt", "limit"), [([], 5), (PROMPT, 2000), (PROMPT, 0)])
@@ -204,9 +204,9 @@ def test_what_does_not_fit_is_refused(engine: DecodeEngine, prompt: list[int], l
 def test_closing_ends_what_is_in_flight(model: LoadedModel) -> None:
     engine = DecodeEngine(model, max_batch=2)
     engine.start()
-    asked = [ask(engine, PROMPT, max_tokens=900) for _ in range(5)]
+    answers = [ask(engine, PROMPT, max_tokens=900) for _ in range(5)]
     engine.close()
-    assert {one.wait().finish_reason for one in asked} == {Finish.ABORT}
+    assert {answer.wait().finish_reason for answer in answers} == {Finish.ABORT}
     with pytest.raises(EngineStopped):
         ask(engine, PROMPT)
     with pytest.raises(EngineStopped):
@@ -216,13 +216,13 @@ def test_closing_ends_what_is_in_flight(model: LoadedModel) -> None:
 def test_a_bug_in_a_step_fails_every_request_and_is_told(model: LoadedModel) -> None:
     engine = DecodeEngine(model, max_batch=2)
     engine.start()
-    told: list[bool] = []
-    engine.on_failure = lambda: told.append(True)
+    messages: list[bool] = []
+    engine.on_failure = lambda: messages.append(True)
     engine._passes.cache.reserve = None  # type: ignore[assignment,method-assign]
-    asked = [ask(engine, PROMPT) for _ in range(3)]
-    assert {one.wait().finish_reason for one in asked} == {Finish.ERROR}
+    answers = [ask(engine, PROMPT) for _ in range(3)]
+    assert {answer.wait().finish_reason for answer in answers} == {Finish.ERROR}
     engine._thread.join(60)
-    assert told == [True]
+    assert messages == [True]
     assert isinstance(engine.failure, TypeError)
     with pytest.raises(EngineStopped) as caught:
         ask(engine, PROMPT)

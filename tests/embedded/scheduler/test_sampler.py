@@ -22,16 +22,16 @@ def draw(*, position: int = 0, logits: torch.Tensor = LOGITS, **changes: float) 
 def frequencies(count: int = 4000, **changes: float) -> dict[int, float]:
     sampling = TokenSampling(max_tokens=1, seed=3, **changes)  # type: ignore[arg-type]
     drawn = sampler.draw(LOGITS.expand(count, -1), [(sampling, place) for place in range(count)])
-    return {token: n / count for token, n in Counter(one.token for one in drawn if one).items()}
+    return {token: n / count for token, n in Counter(item.token for item in drawn if item).items()}
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_come_as_often_as_they_are_likely(temperature: float) -> None:
     expected = (LOGITS.double() / temperature).softmax(-1).tolist()
-    found = frequencies(temperature=temperature)
+    shares = frequencies(temperature=temperature)
     for token, probability in enumerate(expected):
-        assert found.get(token, 0.0) == pytest.approx(probability, abs=0.03)
-    assert 5 not in found, "a token without probability"
+        assert shares.get(token, 0.0) == pytest.approx(probability, abs=0.03)
+    assert 5 not in shares, "a token without probability"
 
 
 def test_logprobs_are_of_the_distribution_after_temperature() -> None:
@@ -55,7 +55,7 @@ def test_logprobs_after_top_p_sum_to_one_over_what_is_kept() -> None:
     mass = sum(math.exp(draw(position=place, top_p=0.7).logprob) for place in kept.values())
     assert mass == pytest.approx(1.0, abs=1e-6)
     others = draw(top_p=0.7, logprobs=7).top
-    assert sum(math.isfinite(one.logprob) for one in others) == len(kept)
+    assert sum(math.isfinite(item.logprob) for item in others) == len(kept)
 
 
 def test_greedy_takes_the_likeliest_and_tells_the_logprob_at_temperature_1() -> None:
@@ -66,34 +66,34 @@ def test_greedy_takes_the_likeliest_and_tells_the_logprob_at_temperature_1() -> 
 
 def test_candidates_are_the_likeliest_in_order() -> None:
     drawn = draw(logprobs=3)
-    assert [(one.token, one.rank) for one in drawn.top] == [(0, 1), (1, 2), (4, 3)]
+    assert [(item.token, item.rank) for item in drawn.top] == [(0, 1), (1, 2), (4, 3)]
 
 
 def test_a_row_is_drawn_the_same_among_any_others() -> None:
     torch.manual_seed(0)
     logits = torch.randn(40, 1001)
-    asked = [
+    requests = [
         (TokenSampling(max_tokens=1, seed=i, temperature=0.5 + i / 20, top_p=1 - i / 100), 10 * i)
         for i in range(40)
     ]
-    together = sampler.draw(logits, asked)
-    assert together == [sampler.draw(logits[i : i + 1], [asked[i]])[0] for i in range(40)]
-    assert together[::-1] == sampler.draw(logits.flip(0), asked[::-1])
+    together = sampler.draw(logits, requests)
+    assert together == [sampler.draw(logits[i : i + 1], [requests[i]])[0] for i in range(40)]
+    assert together[::-1] == sampler.draw(logits.flip(0), requests[::-1])
 
 
 def test_logits_that_are_no_numbers_give_no_token() -> None:
     spoiled = LOGITS.clone()
     spoiled[3] = float("nan")
-    asked = [(TokenSampling(max_tokens=1), 0), (TokenSampling(max_tokens=1, temperature=0.0), 0)]
+    requests = [(TokenSampling(max_tokens=1), 0), (TokenSampling(max_tokens=1, temperature=0.0), 0)]
     good, bad = LOGITS[None], spoiled[None]
-    found = sampler.draw(torch.cat((bad, good, bad)), [asked[0], asked[0], asked[1]])
-    assert [one is None for one in found] == [True, False, True]
+    results = sampler.draw(torch.cat((bad, good, bad)), [requests[0], requests[0], requests[1]])
+    assert [result is None for result in results] == [True, False, True]
 
 
 def test_noise_is_a_function_of_seed_and_position() -> None:
     drawn = [sampler.uniform(seed, place) for seed in range(-3, 60) for place in range(60)]
     assert len(set(drawn)) == len(drawn)
-    assert all(0 < one < 1 for one in drawn)
+    assert all(0 < item < 1 for item in drawn)
     assert sum(drawn) / len(drawn) == pytest.approx(0.5, abs=0.02)
     assert sampler.uniform(7, 11) == sampler.uniform(7, 11) == 0.1990511341532949
 
@@ -102,7 +102,7 @@ def test_choice_0_has_the_requests_own_seed_and_others_have_others() -> None:
     assert sampler.derive_seed(7, 0) == 7
     seeds = [sampler.derive_seed(seed, choice) for seed in range(20) for choice in range(1, 20)]
     assert len(set(seeds)) == len(seeds)
-    assert all(sampler.SEED_LEAST <= one <= sampler.SEED_MOST for one in seeds)
+    assert all(sampler.SEED_LEAST <= seed <= sampler.SEED_MOST for seed in seeds)
 
 
 # --- what cuts and bends the distribution
@@ -116,11 +116,11 @@ def bent(**changes: object) -> torch.Tensor:
     sampling = TokenSampling(max_tokens=1, logprobs=7, **changes)  # type: ignore[arg-type]
     (drawn,) = sampler.draw(LOGITS[None], [(sampling, 0)], [TEXT])
     assert drawn is not None
-    found = torch.full((7,), float("-inf"))
+    result = torch.full((7,), float("-inf"))
     for candidate in drawn.top:
         if candidate.token < 7:
-            found[candidate.token] = candidate.logprob
-    return found
+            result[candidate.token] = candidate.logprob
+    return result
 
 
 def expected(logits: torch.Tensor) -> torch.Tensor:
@@ -139,8 +139,8 @@ def test_penalties_count_the_tokens_of_the_reply_alone() -> None:
     logits = LOGITS.clone()
     logits[0] -= 0.5 + 3 * 0.25
     logits[6] -= 0.5 + 0.25
-    found = bent(presence_penalty=0.5, frequency_penalty=0.25)
-    torch.testing.assert_close(found, expected(logits))
+    tensor = bent(presence_penalty=0.5, frequency_penalty=0.25)
+    torch.testing.assert_close(tensor, expected(logits))
 
 
 def test_a_repetition_is_one_of_the_prompt_too() -> None:
@@ -183,7 +183,7 @@ def test_greedy_takes_the_likeliest_of_what_is_bent() -> None:
 def test_a_row_with_everything_is_drawn_the_same_among_any_others() -> None:
     torch.manual_seed(0)
     logits, count = torch.randn(24, 1001), 24
-    asked = [
+    requests = [
         (
             TokenSampling(
                 max_tokens=1,
@@ -202,7 +202,7 @@ def test_a_row_with_everything_is_drawn_the_same_among_any_others() -> None:
         for i in range(count)
     ]
     texts = [(torch.randint(0, 1001, (10 * i + 1,)).tolist(), 5 * i) for i in range(count)]
-    together = sampler.draw(logits, asked, texts)
-    alone = [sampler.draw(logits[i : i + 1], [asked[i]], [texts[i]])[0] for i in range(count)]
+    together = sampler.draw(logits, requests, texts)
+    alone = [sampler.draw(logits[i : i + 1], [requests[i]], [texts[i]])[0] for i in range(count)]
     assert together == alone
-    assert together[::-1] == sampler.draw(logits.flip(0), asked[::-1], texts[::-1])
+    assert together[::-1] == sampler.draw(logits.flip(0), requests[::-1], texts[::-1])

@@ -35,7 +35,7 @@ def write(path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("is_there", [True, False])

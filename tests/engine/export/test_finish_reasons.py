@@ -33,8 +33,8 @@ def exported(journal: Path, what: str) -> dict:
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize(("dialect", "said"), [("chat", "tool_calls"), ("vllm", "stop")])
-def test_a_reply_that_calls_tools_ended_with_tool_calls(dialect, said, tmp_path):
+@pytest.mark.parametrize(("dialect", "message"), [("chat", "tool_calls"), ("vllm", "stop")])
+def test_a_reply_that_calls_tools_ended_with_tool_calls(dialect, message, tmp_path):
     """Whether the engine parses the call and says so, or gives tokens and says `stop`."""
     seen = {}
 
@@ -65,7 +65,7 @@ def test_a_reply_that_calls_tools_ended_with_tool_calls(dialect, said, tmp_path)
     assert seen == {
         "reply": "tool_calls",
         "scorer": "tool_calls",
-        "engine": said,
+        "engine": message,
         "row": "tool_calls",
         "samples": ["tool_calls"],
         "trajectory": "tool_calls",

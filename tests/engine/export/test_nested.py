@@ -16,6 +16,6 @@ def test_the_tool_calls_of_a_record_are_in_the_columns() -> None:
 
 def test_parts_are_in_the_columns_whatever_kind_of_list_they_are_in() -> None:
     for kind in (list, tuple):
-        found = nested_message({"role": "user", "content": kind([{"type": "text", "text": "hi"}])})
-        assert found["content"] is None
-        assert [part["text"] for part in found["parts"]] == ["hi"]
+        fields = nested_message({"role": "user", "content": kind([{"type": "text", "text": "hi"}])})
+        assert fields["content"] is None
+        assert [part["text"] for part in fields["parts"]] == ["hi"]

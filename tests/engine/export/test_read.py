@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.engine.export.export import What
 from holdfast.journal.sqlite.journal import SqliteJournal
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 async def solve(t):
@@ -19,8 +19,8 @@ async def solve(t):
     return 1.0
 
 
-async def listed(found) -> list:
-    return [one async for one in found]
+async def listed(results) -> list:
+    return [result async for result in results]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
     async def run():
         journal = SqliteJournal(tmp_path / "j.db")
-        await Yard("a", "b", "bad", journal=journal, samples=2).work(solve)
+        await LocalRun("a", "b", "bad", journal=journal, samples=2).work(solve)
         await journal.close()
 
     asyncio.run(run())
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("fixed", [False, True])
 def test_samples_are_those_of_the_export(path: Path, fixed: bool):
     async def both():
-        found = await listed(holdfast.samples(path, "run", fixed_groups=fixed))
+        items = await listed(holdfast.samples(path, "run", fixed_groups=fixed))
         journal = holdfast.open_journal(path, read_only=True)
         run = await journal.find_run("run")
         exported = await listed(
@@ -47,17 +47,17 @@ def test_samples_are_those_of_the_export(path: Path, fixed: bool):
         )
         open_too = await listed(holdfast.samples(journal, "run", fixed_groups=fixed))
         await journal.close()
-        return found, exported, open_too
+        return items, exported, open_too
 
-    found, exported, open_too = asyncio.run(both())
+    results, exported, open_too = asyncio.run(both())
     assert exported
-    assert isinstance(found[0], holdfast.Sample)
-    assert msgspec.to_builtins(found) == exported == msgspec.to_builtins(open_too)
+    assert isinstance(results[0], holdfast.Sample)
+    assert msgspec.to_builtins(results) == exported == msgspec.to_builtins(open_too)
 
 
 def test_every_trajectory_is_there_with_its_task_and_how_it_ended(path: Path):
     views = asyncio.run(listed(holdfast.trajectories(str(path), "run")))
-    assert [(one.task.id, one.key.sample, one.status.name, one.reward) for one in views] == [
+    assert [(view.task.id, view.key.sample, view.status.name, view.reward) for view in views] == [
         *(("a", sample, "COMPLETED", 1.0) for sample in range(2)),
         *(("b", sample, "COMPLETED", 1.0) for sample in range(2)),
         *(("bad", sample, "FAILED", None) for sample in range(2)),

@@ -16,7 +16,7 @@ from holdfast.records.message import assistant, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import TESTS
 from support.rollout.stage import Oracle
 
@@ -24,19 +24,19 @@ DEFAULT_ROW = json.loads((TESTS / "engine" / "evaluation_row.json").read_text())
 """What eval-protocol 0.3.33 writes for a row with one message, and nothing left out."""
 
 
-def rows(yard: Yard, **options: object) -> list[dict]:
+def rows(local: LocalRun, **options: object) -> list[dict]:
     """As they are in a JSONL file."""
-    return json.loads(json.dumps(yard.rows(What.ROWS, **options)))
+    return json.loads(json.dumps(local.rows(What.ROWS, **options)))
 
 
-def of(yard: Yard, **task: object) -> Yard:
+def of(local: LocalRun, **task: object) -> LocalRun:
     """The same run, of one other task."""
-    yard.tasks = [Task(**{"id": "a", "messages": (user("do a"),), **task})]
-    yard.spec = type(yard.spec)(
-        **{name: getattr(yard.spec, name) for name in yard.spec.__struct_fields__}
-        | {"tasks": tasks_digest(yard.tasks)}
+    local.tasks = [Task(**{"id": "a", "messages": (user("do a"),), **task})]
+    local.spec = type(local.spec)(
+        **{name: getattr(local.spec, name) for name in local.spec.__struct_fields__}
+        | {"tasks": tasks_digest(local.tasks)}
     )
-    return yard
+    return local
 
 
 def extra(row: dict) -> dict:
@@ -57,9 +57,9 @@ def failing(*samples: int):
 
 
 def test_n_samples_are_n_calls_from_one_prompt_each_with_its_own_seed():
-    yard = Yard(samples=4)
-    yard.run(TrainingRolloutProcessor({"model": "oracle", "n": 4}))
-    requests = yard.policy.requests
+    local = LocalRun(samples=4)
+    local.run(TrainingRolloutProcessor({"model": "oracle", "n": 4}))
+    requests = local.policy.requests
     assert len(requests) == 4
     assert len({request.prompt.tobytes() for request in requests}) == 1
     assert len({request.seed for request in requests}) == 4
@@ -83,11 +83,11 @@ def test_a_run_from_python_draws_the_processors_n_unless_told_otherwise(given, d
 
 
 def test_one_failure_costs_one_sample_and_no_other_is_drawn_again():
-    yard = Yard(samples=4, policy=failing(2), group=GroupPolicy(refill=1))
-    yard.run(TrainingRolloutProcessor(), max_retry=2)
-    asked = [int(name.split("/")[2]) for name in yard.policy.asked]
-    assert [asked.count(sample) for sample in range(4)] == [1, 1, 2 * 3, 1]
-    (row,) = rows(yard)
+    local = LocalRun(samples=4, policy=failing(2), group=GroupPolicy(refill=1))
+    local.run(TrainingRolloutProcessor(), max_retry=2)
+    request = [int(name.split("/")[2]) for name in local.policy.request_ids]
+    assert [request.count(sample) for sample in range(4)] == [1, 1, 2 * 3, 1]
+    (row,) = rows(local)
     assert extra(row)["samples"] == [0, 1, 3]
     assert extra(row)["completions_text"] == ["answer 0", "answer 1", "answer 3"]
     assert extra(row)["failed_samples"] == [
@@ -104,9 +104,9 @@ def test_one_failure_costs_one_sample_and_no_other_is_drawn_again():
 
 
 def test_every_field_is_one_that_eval_protocol_has_in_the_place_where_it_has_it():
-    yard = of(Yard(samples=2), ground_truth=7, tools=({"type": "function"},))
-    yard.run(TrainingRolloutProcessor(), lambda view: Score(0.5, {"length": 3.0}))
-    (row,) = rows(yard)
+    local = of(LocalRun(samples=2), ground_truth=7, tools=({"type": "function"},))
+    local.run(TrainingRolloutProcessor(), lambda view: Score(0.5, {"length": 3.0}))
+    (row,) = rows(local)
     assert row.keys() <= DEFAULT_ROW.keys()
     assert {"created_at", "pid", "eval_metadata"} & row.keys() == set(), "nothing that may differ"
     for name in ("input_metadata", "execution_metadata", "rollout_status"):
@@ -117,30 +117,32 @@ def test_every_field_is_one_that_eval_protocol_has_in_the_place_where_it_has_it(
 
 
 def test_a_group_is_one_row_with_a_list_entry_for_each_sample():
-    yard = Yard(samples=3, policy=failing())
-    yard.run(TrainingRolloutProcessor(), lambda view: float(view.key.sample))
-    (row,) = rows(yard)
+    local = LocalRun(samples=3, policy=failing())
+    local.run(TrainingRolloutProcessor(), lambda view: float(view.key.sample))
+    (row,) = rows(local)
     assert row["messages"] == [
         {"role": "user", "content": "do a"},
         {"role": "assistant", "content": "answer 0"},
     ]
     assert row["rollout_status"] == {"code": 100, "message": "Rollout finished", "details": []}
     assert row["evaluation_result"] == {"score": 0.0, "is_score_valid": True, "metrics": {}}
-    found = extra(row)
+    fields = extra(row)
     prompt = list(ByteRenderer().render([user("do a")], []))
     texts = ["answer 0", "answer 1", "answer 2"]
-    assert found["prompt_ids"] == prompt
-    assert found["completion_ids"] == [[*text.encode(), ByteRenderer.END] for text in texts]
-    lengths = [len(ids) for ids in found["completion_ids"]]
-    assert [len(one) for one in found["inference_logprobs"]] == lengths
-    assert found["inference_logprobs"][0][:2] == [-1 / 256, -2 / 256]
-    assert found["completions_text"] == texts
-    assert found["truncated"] == [False] * 3
-    assert found["finish_reasons"] == ["stop"] * 3
-    assert found["rewards"] == [0.0, 1.0, 2.0]
-    assert found["samples"] == [0, 1, 2]
-    assert found["version_spans"] == [[["v1", 0, length, 0]] for length in lengths]
-    assert "failed_samples" not in found
+    assert fields["prompt_ids"] == prompt
+    assert fields["completion_ids"] == [[*text.encode(), ByteRenderer.END] for text in texts]
+    lengths = [len(ids) for ids in fields["completion_ids"]]
+    assert [
+        len(inference_logprobs) for inference_logprobs in fields["inference_logprobs"]
+    ] == lengths
+    assert fields["inference_logprobs"][0][:2] == [-1 / 256, -2 / 256]
+    assert fields["completions_text"] == texts
+    assert fields["truncated"] == [False] * 3
+    assert fields["finish_reasons"] == ["stop"] * 3
+    assert fields["rewards"] == [0.0, 1.0, 2.0]
+    assert fields["samples"] == [0, 1, 2]
+    assert fields["version_spans"] == [[["v1", 0, length, 0]] for length in lengths]
+    assert "failed_samples" not in fields
     metadata = row["execution_metadata"]
     assert (metadata["run_id"], metadata["rollout_id"]) == ("run", "run/a/0")
     assert metadata["usage"] == {
@@ -152,22 +154,22 @@ def test_a_group_is_one_row_with_a_list_entry_for_each_sample():
 
 
 def test_lists_have_one_entry_for_one_sample():
-    yard = Yard()
-    yard.run(TrainingRolloutProcessor())
-    found = extra(rows(yard)[0])
-    assert isinstance(found["prompt_ids"][0], int)
+    local = LocalRun()
+    local.run(TrainingRolloutProcessor())
+    fields = extra(rows(local)[0])
+    assert isinstance(fields["prompt_ids"][0], int)
     for name in ("completion_ids", "inference_logprobs", "completions_text", "truncated"):
-        assert len(found[name]) == 1
-    assert found["rewards"] == [None]
-    assert "evaluation_result" not in rows(yard)[0], "a missing score is no zero"
+        assert len(fields[name]) == 1
+    assert fields["rewards"] == [None]
+    assert "evaluation_result" not in rows(local)[0], "a missing score is no zero"
 
 
 def test_completion_params_are_those_that_were_sampled_with():
-    yard = of(Yard(samples=2, sampling=Sampling(temperature=0.5)), metadata={
+    local = of(LocalRun(samples=2, sampling=Sampling(temperature=0.5)), metadata={
         "completion_params": {"max_tokens": 9, "user": "me"},
     })  # fmt: skip
-    yard.run(TrainingRolloutProcessor({"model": "oracle", "top_p": 0.75}))
-    (row,) = rows(yard)
+    local.run(TrainingRolloutProcessor({"model": "oracle", "top_p": 0.75}))
+    (row,) = rows(local)
     assert row["input_metadata"] == {
         "row_id": "a",
         "completion_params": {
@@ -182,8 +184,8 @@ def test_completion_params_are_those_that_were_sampled_with():
 
 
 def test_a_task_that_was_a_row_keeps_what_it_brought_along():
-    yard = of(
-        Yard(),
+    local = of(
+        LocalRun(),
         messages=(user("q"), assistant("an old answer")),
         ground_truth={"answer": 5},
         metadata={
@@ -198,35 +200,35 @@ def test_a_task_that_was_a_row_keeps_what_it_brought_along():
             "extra": {"level": 4, "note": "kept"},
         },
     )
-    yard.run(TrainingRolloutProcessor())
-    (row,) = rows(yard)
+    local.run(TrainingRolloutProcessor())
+    (row,) = rows(local)
     assert [message["content"] for message in row["messages"]] == ["q", "re run"]
     given = row["input_metadata"]
     assert (given["row_id"], given["mine"], given["dataset_info"]) == ("a", 1, {"split": "test"})
     assert given["session_data"] == {"mode": "pointwise"}
     assert given["completion_params"]["max_tokens"] == 6
     assert row["ground_truth"] == {"answer": 5}
-    found = extra(row)
-    assert (found["level"], found["note"]) == (4, "kept")
-    assert found["prompt_ids"] == list(ByteRenderer().render([user("q")], []))
-    assert "branch" not in found, "our names are ours, also where a row does not need them"
+    fields = extra(row)
+    assert (fields["level"], fields["note"]) == (4, "kept")
+    assert fields["prompt_ids"] == list(ByteRenderer().render([user("q")], []))
+    assert "branch" not in fields, "our names are ours, also where a row does not need them"
 
 
 def test_a_key_that_a_task_carries_is_refused_and_not_exported():
-    yard = of(Yard(), metadata={"completion_params": {"api_key": "sk-secret"}})
-    yard.run(TrainingRolloutProcessor())
-    (row,) = rows(yard)
+    local = of(LocalRun(), metadata={"completion_params": {"api_key": "sk-secret"}})
+    local.run(TrainingRolloutProcessor())
+    (row,) = rows(local)
     assert row["rollout_status"]["code"] == 13
     assert "sk-secret" not in json.dumps(row)
 
 
 def test_metrics_and_reasons_are_told():
-    yard = Yard()
-    yard.run(
+    local = LocalRun()
+    local.run(
         TrainingRolloutProcessor(),
         lambda view: Score(0.25, {"length": 3.0, "tone": 1}, {"tone": "warm", "judge": "liked it"}),
     )
-    assert rows(yard)[0]["evaluation_result"] == {
+    assert rows(local)[0]["evaluation_result"] == {
         "score": 0.25,
         "is_score_valid": True,
         "reason": "judge: liked it",
@@ -241,53 +243,53 @@ def test_metrics_and_reasons_are_told():
 
 
 def test_a_reply_that_was_cut_is_finished_with_its_termination_reason():
-    yard = Yard(samples=2, sampling=Sampling(max_tokens=3))
-    yard.run(TrainingRolloutProcessor())
-    (row,) = rows(yard)
+    local = LocalRun(samples=2, sampling=Sampling(max_tokens=3))
+    local.run(TrainingRolloutProcessor())
+    (row,) = rows(local)
     assert row["rollout_status"]["code"] == 100
-    termination, told = row["rollout_status"]["details"]
+    termination, message = row["rollout_status"]["details"]
     assert termination["reason"] == "TERMINATION_REASON"
     assert termination["metadata"] == {"termination_reason": "length"}
-    assert told["metadata"] == {"status": "TRUNCATED", "reason": "max_tokens"}
+    assert message["metadata"] == {"status": "TRUNCATED", "reason": "max_tokens"}
     assert extra(row)["truncated"] == [True, True]
     assert extra(row)["finish_reasons"] == ["length", "length"]
     assert row["execution_metadata"]["finish_reason"] == "length"
 
 
 def test_a_group_of_failures_is_an_error_and_never_a_score():
-    yard = Yard(samples=2, policy=failing(0, 1), group=GroupPolicy(refill=0))
-    yard.run(TrainingRolloutProcessor(), lambda view: 1.0, max_retry=0)
-    (row,) = rows(yard)
+    local = LocalRun(samples=2, policy=failing(0, 1), group=GroupPolicy(refill=0))
+    local.run(TrainingRolloutProcessor(), lambda view: 1.0, max_retry=0)
+    (row,) = rows(local)
     assert row["rollout_status"]["code"] == 13
     assert row["rollout_status"]["message"] == "EngineUnavailable: # at port #"
     (detail,) = row["rollout_status"]["details"]
     assert detail["metadata"]["cause"] == "infrastructure"
     assert "evaluation_result" not in row
     assert extra(row).keys() == {"failed_samples"}
-    assert [one["sample"] for one in extra(row)["failed_samples"]] == [0, 1]
+    assert [failed_sample["sample"] for failed_sample in extra(row)["failed_samples"]] == [0, 1]
     assert row["messages"] == [{"role": "user", "content": "do a"}]
 
 
 def test_a_scorer_that_failed_is_told_as_such():
-    yard = Yard()
+    local = LocalRun()
 
     def broken(view):
         raise KeyError("no rubric")
 
-    yard.run(TrainingRolloutProcessor(), broken)
-    (row,) = rows(yard)
+    local.run(TrainingRolloutProcessor(), broken)
+    (row,) = rows(local)
     assert row["rollout_status"]["message"] == "KeyError: 'no rubric'"
     assert row["rollout_status"]["details"][0]["metadata"]["phase"] == "scoring"
 
 
 def test_a_group_that_the_run_does_not_keep_has_nothing_to_train_on():
-    yard = Yard(
+    local = LocalRun(
         samples=3,
         policy=failing(1),
         group=GroupPolicy(refill=0, shortfall=Shortfall.DROP),
     )
-    yard.run(TrainingRolloutProcessor(), lambda view: 1.0, max_retry=0)
-    (row,) = rows(yard)
+    local.run(TrainingRolloutProcessor(), lambda view: 1.0, max_retry=0)
+    (row,) = rows(local)
     assert row["rollout_status"]["code"] == 13
     assert row["rollout_status"]["message"] == ("the group was dropped: 2 of 3 samples are valid")
     assert "evaluation_result" not in row
@@ -295,16 +297,16 @@ def test_a_group_that_the_run_does_not_keep_has_nothing_to_train_on():
 
 
 def test_a_group_that_is_not_settled_has_no_rows_yet():
-    yard = Yard("a", "b", samples=2)
+    local = LocalRun("a", "b", samples=2)
 
     async def stops(t):
         if t.task.id == "b":
-            yard.stop.request("enough")
+            local.stop.request("enough")
         t.add(*t.task.messages)
         await t.generate()
 
-    yard.run(stops, concurrency=1)
-    assert [row["input_metadata"]["row_id"] for row in rows(yard)] == ["a"]
+    local.run(stops, concurrency=1)
+    assert [row["input_metadata"]["row_id"] for row in rows(local)] == ["a"]
 
 
 # --- disturbed and undisturbed
@@ -321,9 +323,9 @@ def test_rows_of_a_disturbed_run_equal_those_of_an_undisturbed_one(trouble):
         return f"answer {request.seed}"
 
     def exported(policy):
-        yard = Yard("a", "b", samples=3, policy=policy)
-        yard.run(TrainingRolloutProcessor(), lambda view: 1.0)
-        return rows(yard)
+        local = LocalRun("a", "b", samples=3, policy=policy)
+        local.run(TrainingRolloutProcessor(), lambda view: 1.0)
+        return rows(local)
 
     calm = exported(Oracle(lambda request: f"answer {request.seed}"))
     assert exported(Oracle(answer)) == calm

@@ -16,7 +16,7 @@ from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.replay.session import MAX_CRASHES, SUSPECT_AFTER_CRASHES
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import call
 
 NO_REFILL = GroupPolicy(0)
@@ -34,21 +34,21 @@ def test_a_suspect_waits_outside_its_slot_and_others_run():
         slots = Slots(0)  # All of the two are taken.
         suspects, first, second = Suspects(Stop()), Slot(slots), Slot(slots)
         alone = MAX_CRASHES - 1
-        told = []
+        texts = []
 
         async def wait():
             async with suspects.turn(alone, second):
-                told.append("second")
+                texts.append("second")
 
         async with suspects.turn(alone, first):
             waiting = asyncio.create_task(wait())
             await slots.acquire()
             async with suspects.turn(0, first):
-                told.append("no suspect")
-            assert told == ["no suspect"]
+                texts.append("no suspect")
+            assert texts == ["no suspect"]
             slots.release()
         await waiting
-        assert told == ["no suspect", "second"]
+        assert texts == ["no suspect", "second"]
 
     asyncio.run(main())
 
@@ -75,7 +75,7 @@ def test_a_suspect_that_waits_ends_with_the_stop_of_the_run():
 
 
 def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():
-    yard, deaths = Yard(*"abcdef", group=NO_REFILL), 0
+    local, deaths = LocalRun(*"abcdef", group=NO_REFILL), 0
 
     @holdfast.tool(contract="idempotent")
     async def work(name: str) -> str:
@@ -83,7 +83,7 @@ def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():
         nonlocal deaths
         if name == "c":
             deaths += 1
-            yard.stop.request("killed")
+            local.stop.request("killed")
         # Whoever runs beside the one that kills is never done.
         for _ in range(20):
             await asyncio.sleep(0)
@@ -93,22 +93,22 @@ def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():
         return float((await t.tool(call("work", f'{{"name": "{t.key.task}"}}'), work)).ok)
 
     for _ in range(MAX_CRASHES + 2):
-        yard.run(solve, grace=0, max_retry=0)
-    statuses = yard.statuses()
+        local.run(solve, grace=0, max_retry=0)
+    statuses = local.statuses()
     assert statuses.pop("c/0") == ("FAILED", True)
     assert set(statuses.values()) == {("COMPLETED", True)}
-    assert not [name for name in statuses if yard.history(name).failures]
+    assert not [name for name in statuses if local.history(name).failures]
     assert deaths == MAX_CRASHES + 1
 
 
 def test_a_call_that_was_done_at_last_counts_no_more():
-    yard, is_free = Yard(group=NO_REFILL), False
+    local, is_free = LocalRun(group=NO_REFILL), False
 
     @holdfast.tool(contract="idempotent")
     async def reach() -> str:
         """Reaches out."""
         if not is_free:
-            yard.stop.request("killed")
+            local.stop.request("killed")
             await asyncio.Event().wait()
         return "ok"
 
@@ -116,8 +116,8 @@ def test_a_call_that_was_done_at_last_counts_no_more():
         return float((await t.tool(call("reach"), reach)).ok)
 
     for _ in range(SUSPECT_AFTER_CRASHES + 2):
-        yard.run(solve, grace=0, max_retry=0)
-    assert yard.history().deaths > SUSPECT_AFTER_CRASHES
+        local.run(solve, grace=0, max_retry=0)
+    assert local.history().deaths > SUSPECT_AFTER_CRASHES
     is_free = True
-    yard.run(solve, max_retry=0)
-    assert (yard.history().status.name, yard.history().deaths) == ("COMPLETED", 0)
+    local.run(solve, max_retry=0)
+    assert (local.history().status.name, local.history().deaths) == ("COMPLETED", 0)

@@ -14,7 +14,7 @@ from holdfast.engine.guards.event_loop import (
     fewer_collections,
     run_in_own_loop,
 )
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 @pytest.fixture
@@ -52,16 +52,16 @@ def test_a_task_of_a_rollout_that_exits_fails_its_own_trajectory(helper, handled
             await asyncio.gather(helper())
         return 1.0
 
-    yard = Yard(*"abc")
-    ending = run_in_own_loop(yard.work(rollout))
-    yard.assert_nothing_left()
+    local = LocalRun(*"abc")
+    ending = run_in_own_loop(local.work(rollout))
+    local.assert_nothing_left()
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert {name: status for name, (status, _) in yard.statuses().items()} == {
+    assert {name: status for name, (status, _) in local.statuses().items()} == {
         "a/0": "COMPLETED",
         "b/0": "FAILED",
         "c/0": "COMPLETED",
     }
-    (cause,) = yard.report().causes
+    (cause,) = local.report().causes
     assert cause.root.startswith("ExitCalled: user code raised")
     assert f"({helper.__name__})" in caplog.text, "and the line is named"
 
@@ -72,9 +72,9 @@ def test_a_task_of_a_scorer_that_exits_fails_its_own_trajectory(handled_signals)
             await asyncio.create_task(exits())
         return 1.0
 
-    yard = Yard(*"ab")
-    run_in_own_loop(yard.work(one_turn, scorer))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
+    local = LocalRun(*"ab")
+    run_in_own_loop(local.work(one_turn, scorer))
+    assert local.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
 
 
 def test_a_rollout_that_stops_the_loop_or_exits_in_a_callback_stops_nobody(caplog):
@@ -86,9 +86,9 @@ def test_a_rollout_that_stops_the_loop_or_exits_in_a_callback_stops_nobody(caplo
             loop.call_soon(sys.exit, 3)
         await turn(t)
 
-    yard = Yard(*"abc")
-    run_in_own_loop(yard.work(rollout))
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    local = LocalRun(*"abc")
+    run_in_own_loop(local.work(rollout))
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
     assert "stopped the event loop; the run goes on" in caplog.text
     assert "SystemExit(3) was raised" in caplog.text
 
@@ -114,7 +114,7 @@ def test_a_command_that_is_cancelled_from_inside_says_so():
         await turn(t)
 
     with pytest.raises(MainCancelled):
-        run_in_own_loop(Yard().work(rollout))
+        run_in_own_loop(LocalRun().work(rollout))
 
 
 def test_a_key_that_is_pressed_before_signals_are_handled_ends_it(plain_signals):

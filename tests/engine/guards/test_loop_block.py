@@ -18,7 +18,7 @@ from holdfast.engine.running.engine import Ending
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import prompt
 from holdfast.rollout.tools.tool import Tool
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import call
 
 
@@ -31,7 +31,7 @@ def quickly(monkeypatch):
 
 
 @pytest.fixture
-def told():
+def logged():
     """Set when a standstill is told."""
     event = threading.Event()
     handler = logging.Handler()
@@ -70,8 +70,8 @@ def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly)
             result = await t.tool(call("look"), tool)
             timed_out.append(result.error)
 
-    yard = Yard("blocks", "looks")
-    run_in_own_loop(yard.work(solve))
+    local = LocalRun("blocks", "looks")
+    run_in_own_loop(local.work(solve))
     assert timed_out == [""]
 
 
@@ -87,10 +87,10 @@ def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(qui
             for _ in range(5):
                 await asyncio.sleep(0.1)
 
-    yard = Yard("blocks", "waits")
-    run_in_own_loop(yard.work(solve, attempt_deadline=1.5))
+    local = LocalRun("blocks", "waits")
+    run_in_own_loop(local.work(solve, attempt_deadline=1.5))
     assert len(begun) == 1
-    (run,) = asyncio.run(yard.journal.runs())
+    (run,) = asyncio.run(local.journal.runs())
     assert run.by_status == {Status.COMPLETED.name: 2}
 
 
@@ -112,47 +112,47 @@ def test_a_limit_in_seconds_counts_no_standstill_of_another(quickly):
         return "seen"
 
     look = Tool(wait, name="look")
-    yard = Yard("blocks", "limited")
-    run_in_own_loop(yard.work(solve))
-    (run,) = asyncio.run(yard.journal.runs())
+    local = LocalRun("blocks", "limited")
+    run_in_own_loop(local.work(solve))
+    (run,) = asyncio.run(local.journal.runs())
     assert run.by_status == {Status.COMPLETED.name: 2}
 
 
-def test_a_key_in_the_line_that_blocks_is_not_told(quickly, told, caplog):
+def test_a_key_in_the_line_that_blocks_is_not_told(quickly, logged, caplog):
     async def solve(t):
-        assert told.wait(60), "api_key=sk-1234567890abcdefghij"
+        assert logged.wait(60), "api_key=sk-1234567890abcdefghij"
 
-    ending = asyncio.run(Yard("a").work(solve))
-    said = caplog.text + str(ending.loop_blocks)
-    assert "told.wait(60)" in said
-    assert "sk-1234567890" not in said
+    ending = asyncio.run(LocalRun("a").work(solve))
+    text = caplog.text + str(ending.loop_blocks)
+    assert "told.wait(60)" in text
+    assert "sk-1234567890" not in text
 
 
-def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, told, caplog):
+def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, logged, caplog):
     async def solve(t):
         if t.task.id == "a":
-            assert told.wait(60)  # The culprit.
+            assert logged.wait(60)  # The culprit.
         else:
             await asyncio.sleep(0)
 
-    ending = asyncio.run(Yard("a", "b").work(solve))
-    (found,) = blocks_of(ending, "in solve (assert told.wait(60)")
-    assert found.where.startswith("test_loop_block.py:")
-    assert found.times == 1
-    assert found.seconds >= found.longest >= 1.0
-    (message,) = [one for one in caplog.messages if "assert told.wait(60)" in one]
+    ending = asyncio.run(LocalRun("a", "b").work(solve))
+    (result,) = blocks_of(ending, "in solve (assert told.wait(60)")
+    assert result.where.startswith("test_loop_block.py:")
+    assert result.times == 1
+    assert result.seconds >= result.longest >= 1.0
+    (message,) = [message for message in caplog.messages if "assert told.wait(60)" in message]
     assert "asyncio.to_thread" in message
 
 
-def test_short_ones_of_one_line_are_added_up(quickly, told):
+def test_short_ones_of_one_line_are_added_up(quickly, logged):
     async def solve(t):
-        while not told.is_set():
+        while not logged.is_set():
             time.sleep(0.8)
             await asyncio.sleep(0.1)
 
-    ending = asyncio.run(Yard("a").work(solve))
-    (found,) = blocks_of(ending, "time.sleep(0.8)")
-    assert found.times > 1
+    ending = asyncio.run(LocalRun("a").work(solve))
+    (result,) = blocks_of(ending, "time.sleep(0.8)")
+    assert result.times > 1
 
 
 def test_a_loop_with_much_to_do_stands_not_still(quickly):
@@ -263,25 +263,25 @@ def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
 
 
 def test_what_keeps_the_interpreter_to_itself_is_found_when_it_lets_go(
-    quickly, told, caplog, monkeypatch
+    quickly, logged, caplog, monkeypatch
 ):
     # However little of its time a busy machine gives to this process.
     monkeypatch.setattr(loop_block, "_CPU_SHARE", 0.001)
 
     async def solve(t):
         numbers = 1_000_000
-        while not told.is_set() and numbers < 10**11:
+        while not logged.is_set() and numbers < 10**11:
             sum(range(numbers))  # In C: no other thread runs meanwhile.
             numbers *= 2
 
-    asyncio.run(Yard("a").work(solve))
+    asyncio.run(LocalRun("a").work(solve))
     assert "in solve (sum(range(numbers))" in caplog.text
 
 
 def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
-    quickly, told, caplog, monkeypatch
+    quickly, logged, caplog, monkeypatch
 ):
-    library = {"told": told, "pack": prompt.pack_ids}
+    library = {"told": logged, "pack": prompt.pack_ids}
     code = "def pack_ids(ids):\n    assert told.wait(60)\n    return pack(ids)"
     exec(compile(code, "/opt/site-packages/library.py", "exec"), library)
     monkeypatch.setattr(prompt, "pack_ids", library["pack_ids"])
@@ -290,6 +290,6 @@ def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
         t.add("hello")
         await t.generate()
 
-    asyncio.run(Yard("a").work(solve))
+    asyncio.run(LocalRun("a").work(solve))
     assert "holdfast's own prompt.py" in caplog.text
     assert "in next_prompt" in caplog.text

@@ -7,7 +7,7 @@ import sys
 
 from holdfast.engine.guards.orphan_tasks import end_tasks, left_behind
 from holdfast.policy.client.circuit_breaker import PROBE_TASK_PREFIX
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 async def forever():
@@ -31,15 +31,15 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
 
     async def scenario():
         before = asyncio.all_tasks()
-        yard = Yard("a", samples=2)
-        await yard.work(rollout, scorer)
+        local = LocalRun("a", samples=2)
+        await local.work(rollout, scorer)
         other = asyncio.create_task(forever())
-        told = await end_tasks(asyncio.all_tasks() - before)
+        texts = await end_tasks(asyncio.all_tasks() - before)
         assert other.cancelled()
-        return told, asyncio.all_tasks() - before
+        return texts, asyncio.all_tasks() - before
 
-    told, left = asyncio.run(scenario())
-    assert told == [
+    messages, left = asyncio.run(scenario())
+    assert messages == [
         "forever",
         "forever of run/a/0",
         "forever of run/a/1",
@@ -78,8 +78,8 @@ def test_the_command_names_them(served, tmp_path):
     (tmp_path / "agent.py").write_text(AGENT)
     tasks = "".join(json.dumps({"id": name, "prompt": name}) + "\n" for name in "abc")
     (tmp_path / "tasks.jsonl").write_text(tasks)
-    words = [sys.executable, "-m", "holdfast", "run", "agent.py", "--tasks", "tasks.jsonl"]
-    words += ["--policy", served.url, "--run", "first", "--renderer", "bytes"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    told = "ended 2 tasks left behind: watch_the_weather of first/a/0, watch_the_weather of first/c"
-    assert told in done.stderr
+    command = [sys.executable, "-m", "holdfast", "run", "agent.py", "--tasks", "tasks.jsonl"]
+    command += ["--policy", served.url, "--run", "first", "--renderer", "bytes"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    text = "ended 2 tasks left behind: watch_the_weather of first/a/0, watch_the_weather of first/c"
+    assert text in done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.guards import processor_setup
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 class Keeper(holdfast.RolloutProcessor):
@@ -46,41 +46,41 @@ async def hangs():
 
 @pytest.mark.parametrize("what", [exits, awaits_what_it_cancelled])
 def test_a_setup_that_exits_is_an_error_and_no_silent_end(what):
-    yard = Yard(*"ab")
+    local = LocalRun(*"ab")
     with pytest.raises(
         processor_setup.ProcessorBroken, match="setup of the processor: user code raised"
     ):
-        yard.run(Keeper(setup=what))
-    assert set(yard.statuses().values()) == {("PENDING", False)}
+        local.run(Keeper(setup=what))
+    assert set(local.statuses().values()) == {("PENDING", False)}
 
 
 @pytest.mark.parametrize("what", [exits, awaits_what_it_cancelled, hangs])
 def test_a_clean_up_that_exits_or_never_ends_takes_nothing_from_the_result(what, monkeypatch):
     monkeypatch.setattr(processor_setup, "CLEAN_UP_SECONDS", 0.1)
-    yard = Yard(*"ab")
-    ending = yard.run(Keeper(cleanup=what))
+    local = LocalRun(*"ab")
+    ending = local.run(Keeper(cleanup=what))
     assert isinstance(ending.fatal, processor_setup.ProcessorBroken)
-    told = "did not end within" if what is hangs else "user code raised"
-    assert told in str(ending.fatal)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    text = "did not end within" if what is hangs else "user code raised"
+    assert text in str(ending.fatal)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 def test_a_stop_ends_a_setup_that_does_not_end_and_cleans_up():
-    yard = Yard(*"ab")
+    local = LocalRun(*"ab")
 
     async def stopped_meanwhile():
-        yard.stop.request("enough")
+        local.stop.request("enough")
         await asyncio.sleep(600)
 
     keeper = Keeper(setup=stopped_meanwhile)
-    ending = yard.run(keeper)
+    ending = local.run(keeper)
     assert (ending.stopped, ending.fatal) == ("enough", None)
     assert [what for what, _ in keeper.tasks] == ["setup", "cleanup"]
-    assert set(yard.statuses().values()) == {("PENDING", False)}
+    assert set(local.statuses().values()) == {("PENDING", False)}
 
 
 def test_the_run_s_deadline_ends_a_setup_that_does_not_end():
-    ending = Yard().run(Keeper(setup=hangs), run_deadline=0.1)
+    ending = LocalRun().run(Keeper(setup=hangs), run_deadline=0.1)
     assert "deadline" in ending.stopped
 
 
@@ -89,13 +89,13 @@ def test_a_setup_s_own_timeout_is_its_own_error():
         raise TimeoutError("no browser")
 
     with pytest.raises(TimeoutError, match="no browser"):
-        Yard().run(Keeper(setup=late))
+        LocalRun().run(Keeper(setup=late))
 
 
 def test_what_setup_enters_clean_up_can_leave():
     # anyio's cancel scopes, and so MCP sessions, can be left in no other task.
     keeper = Keeper()
-    Yard().run(keeper)
+    LocalRun().run(keeper)
     (_, first), (_, last) = keeper.tasks
     assert first is last
 
@@ -107,8 +107,8 @@ def test_a_processor_that_exits_when_it_is_called_fails_its_own_row():
                 sys.exit(0)
             return super().__call__(tasks, config)
 
-    yard = Yard(*"abc")
-    ending = yard.run(Exits())
+    local = LocalRun(*"abc")
+    ending = local.run(Exits())
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses()["b/0"] == ("FAILED", True)
-    assert yard.statuses()["c/0"] == ("COMPLETED", True)
+    assert local.statuses()["b/0"] == ("FAILED", True)
+    assert local.statuses()["c/0"] == ("COMPLETED", True)

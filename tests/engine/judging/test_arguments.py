@@ -8,7 +8,7 @@ from support.rollout.stage import Oracle
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rubric": ""}, "a rubric is a text"),
         ({"rubric": " "}, "none is empty"),
@@ -38,9 +38,9 @@ from support.rollout.stage import Oracle
         ({"xyz": 1}, "Judge has no argument 'xyz'; it has rubric, policy, "),
     ],
 )
-def test_a_mistake_is_found_when_the_judge_is_made(changes: dict, said: str) -> None:
+def test_a_mistake_is_found_when_the_judge_is_made(changes: dict, message: str) -> None:
     options = {"rubric": "Is it right?", "policy": "http://127.0.0.1:1"} | changes
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         holdfast.Judge(**options)
 
 

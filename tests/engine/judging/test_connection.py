@@ -41,8 +41,8 @@ def test_it_is_opened_once_for_all_that_need_it_at_once() -> None:
     async def main() -> None:
         engine = Engine()
         connection = connection_to(engine)
-        found = await asyncio.gather(*(connection.get(9.0) for _ in range(4)))
-        assert len({id(each) for each in found}) == 1
+        results = await asyncio.gather(*(connection.get(9.0) for _ in range(4)))
+        assert len({id(each) for each in results}) == 1
         await connection.aclose()
         assert (engine.opened, engine.closed) == (1, 1)
 
@@ -58,8 +58,8 @@ def test_an_engine_that_is_down_is_waited_for_and_the_time_is_counted(caplog) ->
         await connection.aclose()
 
     asyncio.run(main())
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
         "http://judge is down (refused); waiting for it",
         "http://judge is back",
     ]

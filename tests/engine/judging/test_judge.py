@@ -246,9 +246,9 @@ def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
     with FakeEngine(replies=["nonsense"]) as engine:
         judge = judge_of(engine, repairs=0, compare=compare, model="fake")
         first = run_with(judge, policy, journal)
-        asked = questions(engine)
+        question_count = questions(engine)
         run_with(judge, policy, journal)
-        assert questions(engine) == asked, "the same command asks for nothing"
+        assert questions(engine) == question_count, "the same command asks for nothing"
     assert [row.reward for row in first.trajectories] == [None] * 4
     with FakeEngine(replies=[both if compare else GOOD]) as engine:
         judge = judge_of(engine, repairs=0, compare=compare, model="fake")
@@ -257,18 +257,18 @@ def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
         assert [row.reward for row in again.trajectories] == [pytest.approx(0.8)] * 4
         names = [name for name, _ in policy.requests()[sampled:]]
         assert not [name for name in names if name], "nothing is sampled again"
-        asked = questions(engine)
+        question_count = questions(engine)
         run_with(judge, policy, journal, retry_failed=True)
-        assert questions(engine) == asked, "what was read is not asked for again"
+        assert questions(engine) == question_count, "what was read is not asked for again"
 
 
 def test_a_judge_that_says_null_has_answered(tmp_path: Path, policy: FakeEngine) -> None:
     journal = str(tmp_path / "j.db")
     with FakeEngine(replies=['{"reason": "who knows", "score": null}']) as engine:
         run_with(judge_of(engine), policy, journal)
-        asked = questions(engine)
+        question_count = questions(engine)
         run_with(judge_of(engine), policy, journal, retry_failed=True)
-        assert questions(engine) == asked == 4
+        assert questions(engine) == question_count == 4
 
 
 def test_so_is_one_of_which_a_function_made_a_none_of_its_own(
@@ -358,20 +358,20 @@ def test_what_is_judged_is_not_judged_again_after_a_kill(
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with FakeEngine(replies=[GOOD], delay=0.05) as engine:
-        words = [sys.executable, str(program), policy.url, engine.url]
-        process = subprocess.Popen(words, cwd=tmp_path, env=os.environ)
+        command = [sys.executable, str(program), policy.url, engine.url]
+        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ)
         while len(recorded(tmp_path)) < 4:
             assert process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
         before = recorded(tmp_path)
         engine.reset()
-        subprocess.run(words, cwd=tmp_path, check=True)
+        subprocess.run(command, cwd=tmp_path, check=True)
         after = recorded(tmp_path)
-        asked = questions(engine)
+        question_count = questions(engine)
     assert len(after) == 12
     assert before.items() <= after.items()
-    assert asked == 12 - len(before)
+    assert question_count == 12 - len(before)
 
 
 def recorded(folder: Path) -> dict[str, float]:
@@ -382,13 +382,13 @@ def recorded(folder: Path) -> dict[str, float]:
             return {}
         async with opened_journal(folder / "j.db", read_only=True) as journal:
             run = await journal.find_run("r")
-            found = {}
+            result = {}
             if run is not None:
                 async for row, records in journal.histories(run):
                     scored = History(records).scored
                     if row.settled and scored is not None:
-                        found[str(row.key)] = scored.at
-            return found
+                        result[str(row.key)] = scored.at
+            return result
 
     return asyncio.run(read())
 
@@ -402,7 +402,7 @@ class Row:
 
 
 @pytest.mark.parametrize(
-    ("compare", "judged", "said"),
+    ("compare", "judged", "message"),
     [
         (False, None, "a judge takes a finished trajectory, or a row"),
         (False, "text", "something with messages, not 'text'"),
@@ -412,9 +412,9 @@ class Row:
         (True, [5], "something with messages, not 5"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(compare: bool, judged: object, said: str) -> None:
+def test_what_cannot_be_judged_is_one_line(compare: bool, judged: object, message: str) -> None:
     judge = holdfast.Judge(RUBRIC, policy="http://127.0.0.1:1", compare=compare)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         asyncio.run(judge(judged))
 
 
@@ -457,9 +457,9 @@ def test_a_providers_key_is_asked_for_before_anything_is_sampled(
 ) -> None:
     """Not before: a file with a judge in it imports without the key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    said = refused(policy, tmp_path, policy="openai/gpt-4o-mini")
-    assert said.startswith("UsageError: the judge: model 'openai/gpt-4o-mini' is served by")
-    assert "set OPENAI_API_KEY" in said
+    refusal = refused(policy, tmp_path, policy="openai/gpt-4o-mini")
+    assert refusal.startswith("UsageError: the judge: model 'openai/gpt-4o-mini' is served by")
+    assert "set OPENAI_API_KEY" in refusal
     keyless = holdfast.Judge(RUBRIC, policy="openai/gpt-4o-mini").identity
     with_key = holdfast.Judge(RUBRIC, policy="openai/gpt-4o-mini", api_key="any").identity
     assert keyless == with_key
@@ -470,8 +470,8 @@ def test_a_judge_that_does_not_answer_is_found_before_anything_is_sampled(
 ) -> None:
     with FakeEngine() as gone:
         address = gone.url
-    said = refused(policy, tmp_path, policy=address)
-    assert said.startswith(f"EndpointDown: the judge: the policy at {address} does not answer")
+    refusal = refused(policy, tmp_path, policy=address)
+    assert refusal.startswith(f"EndpointDown: the judge: the policy at {address} does not answer")
 
 
 def test_the_tokenizer_of_its_engine_need_not_be_here() -> None:
@@ -527,9 +527,9 @@ def test_a_key_that_is_taken_back_meanwhile_stops_the_run(policy: FakeEngine) ->
 def test_so_is_a_misspelled_provider_and_a_model_that_it_does_not_serve(
     tmp_path: Path, policy: FakeEngine
 ) -> None:
-    said = refused(policy, tmp_path, policy="openay/gpt-4o")
-    assert said.startswith("UsageError: the judge: ")
-    assert said.endswith("not 'openay/gpt-4o'; is 'openai/gpt-4o' meant?")
+    refusal = refused(policy, tmp_path, policy="openay/gpt-4o")
+    assert refusal.startswith("UsageError: the judge: ")
+    assert refusal.endswith("not 'openay/gpt-4o'; is 'openai/gpt-4o' meant?")
     assert "does not serve model 'other'" in refused(policy, tmp_path, model="other")
 
 
@@ -537,13 +537,13 @@ def test_so_is_a_misspelled_provider_and_a_model_that_it_does_not_serve(
 def test_so_is_a_cache_that_cannot_be_used(tmp_path: Path, policy: FakeEngine, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "text.txt").write_text("no database, and longer than the header of one" * 9)
-    said = refused(policy, tmp_path, cache=tmp_path / name)
-    assert said.startswith(f"UsageError: the judge's cache {tmp_path / name} cannot be used: ")
+    refusal = refused(policy, tmp_path, cache=tmp_path / name)
+    assert refusal.startswith(f"UsageError: the judge's cache {tmp_path / name} cannot be used: ")
 
 
 def test_so_are_more_samples_than_it_can_compare(tmp_path: Path, policy: FakeEngine) -> None:
-    said = refused(policy, tmp_path, samples=27, compare=True)
-    assert said.startswith("UsageError: a judge compares at most 26 samples of a task, not 27;")
+    refusal = refused(policy, tmp_path, samples=27, compare=True)
+    assert refusal.startswith("UsageError: a judge compares at most 26 samples of a task, not 27;")
 
 
 def test_a_finished_run_needs_no_judge(tmp_path: Path, policy: FakeEngine) -> None:

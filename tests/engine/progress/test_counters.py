@@ -7,13 +7,13 @@ from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy
 from holdfast.records.trajectory import Status, TrajectoryKey
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import Oracle
 
 
-def progress_of(yard: Yard, rollout, scorer=None, **options) -> Progress:
+def progress_of(local: LocalRun, rollout, scorer=None, **options) -> Progress:
     async def main():
-        engine = await yard.engine(rollout, scorer, **options)
+        engine = await local.engine(rollout, scorer, **options)
         await engine.work()
         return engine._progress
 
@@ -32,22 +32,22 @@ def test_everything_is_counted_once():
             t.truncate("enough")
         return 1.0
 
-    yard = Yard(*"abcd")
-    told = progress_of(yard, rollout, lambda view: 1.0)
-    assert (told.total, told.done, told.running) == (4, 4, 0)
-    assert (told.retried, told.failed, told.truncated) == (2, 1, 1)
-    assert told.turns == 4
-    assert told.tokens == sum(h.sampled_tokens for h in yard.histories().values())
-    assert told.line().startswith("4/4 done, 0 running, 2 retried, 1 failed")
+    local = LocalRun(*"abcd")
+    progress = progress_of(local, rollout, lambda view: 1.0)
+    assert (progress.total, progress.done, progress.running) == (4, 4, 0)
+    assert (progress.retried, progress.failed, progress.truncated) == (2, 1, 1)
+    assert progress.turns == 4
+    assert progress.tokens == sum(h.sampled_tokens for h in local.histories().values())
+    assert progress.line().startswith("4/4 done, 0 running, 2 retried, 1 failed")
 
 
 def test_a_resumed_run_counts_what_was_done_before():
-    yard = Yard(*"ab")
-    yard.policy.answer = lambda request: PolicyRefused("no") if "/b/" in request.id else "x"
-    first = progress_of(yard, turn_only, concurrency=1)
+    local = LocalRun(*"ab")
+    local.policy.answer = lambda request: PolicyRefused("no") if "/b/" in request.id else "x"
+    first = progress_of(local, turn_only, concurrency=1)
     assert (first.done, first.running) == (1, 0)
-    yard.policy = Oracle()
-    second = progress_of(yard, turn_only)
+    local.policy = Oracle()
+    second = progress_of(local, turn_only)
     assert (second.done_before, second.done, second.running) == (1, 1, 0)
 
 
@@ -62,8 +62,8 @@ def test_a_refill_is_counted():
         if trouble:
             raise trouble.pop()
 
-    told = progress_of(Yard(group=GroupPolicy(refill=1)), rollout, max_retry=0)
-    assert (told.refilled, told.done, told.failed) == (1, 1, 0)
+    progress = progress_of(LocalRun(group=GroupPolicy(refill=1)), rollout, max_retry=0)
+    assert (progress.refilled, progress.done, progress.failed) == (1, 1, 0)
 
 
 def test_a_bug_of_ours_leaves_nobody_running(monkeypatch):
@@ -71,7 +71,7 @@ def test_a_bug_of_ours_leaves_nobody_running(monkeypatch):
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr("holdfast.engine.running.attempt.TrajectoryRunner.load", broken)
-    assert progress_of(Yard(*"ab"), turn_only).running == 0
+    assert progress_of(LocalRun(*"ab"), turn_only).running == 0
 
 
 def row(sample: int, status: Status, *, settled: bool, owner: str = "", resting: bool = False):
@@ -80,13 +80,13 @@ def row(sample: int, status: Status, *, settled: bool, owner: str = "", resting:
 
 
 def test_a_run_that_others_work_on_is_told_as_the_journal_lists_it():
-    told = WatchedProgress()
+    progress = WatchedProgress()
     waiting = row(0, Status.PENDING, settled=False)
     running = row(1, Status.RUNNING, settled=False, owner="worker 1")
     done = row(2, Status.COMPLETED, settled=True)
-    told.seen([waiting, running, done, row(3, Status.PENDING, settled=False, resting=True)])
-    assert told.line() == "1/3 done, 1 running, 0 failed"
+    progress.seen([waiting, running, done, row(3, Status.PENDING, settled=False, resting=True)])
+    assert progress.line() == "1/3 done, 1 running, 0 failed"
     # What was done before it looked says nothing about how long the rest will take.
-    assert told.seconds_left is None
-    told.seen([waiting, row(1, Status.FAILED, settled=True), done])
-    assert told.line().startswith("2/3 done, 0 running, 1 failed, ")
+    assert progress.seconds_left is None
+    progress.seen([waiting, row(1, Status.FAILED, settled=True), done])
+    assert progress.line().startswith("2/3 done, 0 running, 1 failed, ")

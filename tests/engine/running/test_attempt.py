@@ -18,7 +18,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.tools.tool import Tool
 from holdfast.testing import Fault, FaultKind
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.hostile_errors import NoAttributes, NoClass
 from support.rollout.stage import Oracle, call
 
@@ -106,20 +106,20 @@ def test_one_broken_trajectory_touches_no_sibling(how):
         await turn(t, "more")
         return 1.0
 
-    yard = Yard("a", samples=3)
-    ending = yard.run(rollout)
+    local = LocalRun("a", samples=3)
+    ending = local.run(rollout)
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses() == {
+    assert local.statuses() == {
         "a/0": ("COMPLETED", True),
         "a/1": ("FAILED", True),
         "a/2": ("COMPLETED", True),
     }
-    history = yard.history("a/1")
+    history = local.history("a/1")
     assert [failure.type for failure in history.failures] == [kind, kind]
     assert [failure.attempt for failure in history.failures] == [1, 2]
     assert {failure.step for failure in history.failures} == {"0"}
     assert history.reward is None
-    assert len(yard.policy.requests) == 5, "the turn before the failure is replayed"
+    assert len(local.policy.requests) == 5, "the turn before the failure is replayed"
 
 
 def test_a_rollout_that_uses_the_context_of_another_that_is_over_fails_and_is_not_forgotten():
@@ -135,20 +135,20 @@ def test_a_rollout_that_uses_the_context_of_another_that_is_over_fails_and_is_no
         # In a context of its own, such as that of a server: nobody can tell whose rollout it is.
         await contextvars.Context().run(asyncio.create_task, turn(over[0], "more"))
 
-    yard = Yard("a", "b")
-    ending = yard.run(rollout)
+    local = LocalRun("a", "b")
+    ending = local.run(rollout)
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
-    (failure,) = yard.history("b/0").failures
+    assert local.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
+    (failure,) = local.history("b/0").failures
     assert (failure.cause, failure.type) == ("code", "UsageError")
     assert "that is over was used" in failure.message
     assert "await contextvars.Context().run" in failure.traceback
 
 
 def test_the_root_error_is_kept_with_its_causes_and_traceback():
-    yard = Yard()
-    yard.run(raises)
-    shown = yard.history().failures[0].traceback
+    local = LocalRun()
+    local.run(raises)
+    shown = local.history().failures[0].traceback
     assert "ValueError: its cause" in shown
     assert "in raises" in shown
     assert "KeyError: 'plain'" in shown
@@ -165,9 +165,9 @@ def test_the_traceback_of_a_broken_tool_is_kept_even_through_branches():
     async def rollout(t):
         await t.branch(aside, lambda t: asyncio.sleep(60))
 
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(rollout, max_retry=0)
-    (failure,) = yard.history().failures
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(rollout, max_retry=0)
+    (failure,) = local.history().failures
     assert (failure.type, failure.cause, failure.step) == (
         "EnvironmentBroken",
         "environment",
@@ -192,28 +192,28 @@ CAUSES = {
 @pytest.mark.parametrize("refill", [0, 1])
 def test_each_cause_has_its_attempts_and_refills(cause, refill):
     error, attempts, lives = CAUSES[cause]
-    yard = Yard(group=GroupPolicy(refill=refill))
+    local = LocalRun(group=GroupPolicy(refill=refill))
 
     async def rollout(t):
         await turn(t)
         raise error
 
-    yard.run(rollout, max_retry=2)
-    history = yard.history()
+    local.run(rollout, max_retry=2)
+    history = local.history()
     lives = min(lives, refill + 1)
     assert len(history.attempts) == len(history.failures) == attempts * lives
     assert history.life == lives - 1
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert (history.reward, yard.rows()) == (None, [])
-    assert len(yard.policy.requests) == lives, "each life samples once; attempts replay"
-    assert len({request.seed for request in yard.policy.requests}) == lives
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert (history.reward, local.rows()) == (None, [])
+    assert len(local.policy.requests) == lives, "each life samples once; attempts replay"
+    assert len({request.seed for request in local.policy.requests}) == lives
 
 
 def test_without_retries_one_failure_is_final():
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(raising(EngineUnavailable("down")), max_retry=0)
-    assert len(yard.history().attempts) == 1
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(raising(EngineUnavailable("down")), max_retry=0)
+    assert len(local.history().attempts) == 1
+    assert local.statuses() == {"a/0": ("FAILED", True)}
 
 
 def test_a_bug_is_tried_once_more_even_after_other_trouble():
@@ -222,9 +222,9 @@ def test_a_bug_is_tried_once_more_even_after_other_trouble():
     async def rollout(t):
         raise next(trouble)
 
-    yard = Yard()
-    yard.run(rollout)
-    kinds = [failure.type for failure in yard.history().failures]
+    local = LocalRun()
+    local.run(rollout)
+    kinds = [failure.type for failure in local.history().failures]
     assert kinds == ["EngineUnavailable", "KeyError", "KeyError"]
 
 
@@ -237,11 +237,11 @@ def test_a_flake_becomes_an_outcome_on_its_second_attempt():
             raise error
         return 0.5
 
-    yard = Yard()
-    yard.run(rollout)
-    history = yard.history()
+    local = LocalRun()
+    local.run(rollout)
+    history = local.history()
     assert (history.status.name, history.reward, len(history.attempts)) == ("COMPLETED", 0.5, 2)
-    assert len(yard.policy.requests) == 1
+    assert len(local.policy.requests) == 1
 
 
 def test_a_refill_replays_nothing_of_the_old_life():
@@ -253,12 +253,12 @@ def test_a_refill_replays_nothing_of_the_old_life():
         if len(values) == 1:
             raise EnvironmentBroken("once")
 
-    yard = Yard()
-    yard.run(rollout, max_retry=0)
+    local = LocalRun()
+    local.run(rollout, max_retry=0)
     assert values == [0, 1]
-    history = yard.history()
+    history = local.history()
     assert (history.status.name, history.life) == ("COMPLETED", 1)
-    assert len(yard.rows()) == 1
+    assert len(local.rows()) == 1
 
 
 @pytest.mark.parametrize("error", [EngineUnavailable("down"), EnvironmentBroken("broken")])
@@ -274,10 +274,10 @@ def test_a_swallowed_accident_never_becomes_an_outcome(error, hides):
                 t.truncate("gave up")
             return 0.0
 
-    yard = Yard(policy=Oracle(lambda request: error), group=GroupPolicy(refill=0))
-    yard.run(rollout, max_retry=1)
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert {failure.type for failure in yard.history().failures} == {type(error).__name__}
+    local = LocalRun(policy=Oracle(lambda request: error), group=GroupPolicy(refill=0))
+    local.run(rollout, max_retry=1)
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert {failure.type for failure in local.history().failures} == {type(error).__name__}
 
 
 # --- retries meet the engine
@@ -302,8 +302,8 @@ def test_a_retried_attempt_asks_nothing_that_is_durable(served, tmp_path):
         policy = EnginePolicy(served.url, served.model)
         journal = open_journal(tmp_path / "journal.db")
         try:
-            yard = Yard(policy=policy, journal=journal, sampling=Sampling(max_tokens=32))
-            return await yard.work(rollout)
+            local = LocalRun(policy=policy, journal=journal, sampling=Sampling(max_tokens=32))
+            return await local.work(rollout)
         finally:
             await journal.close()
             await policy.aclose()
@@ -322,15 +322,15 @@ def test_a_fault_of_the_engine_costs_a_try_and_not_an_attempt(served):
             served.url, served.model, retry=RetryPolicy(tries=5, base=0.01, cap=0.01)
         )
         try:
-            yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
-            await yard.work(turn_only)
-            return yard
+            local = LocalRun(policy=policy, sampling=Sampling(max_tokens=32))
+            await local.work(turn_only)
+            return local
         finally:
             await policy.aclose()
 
-    yard = asyncio.run(main())
-    assert len(yard.history().attempts) == 1
-    assert yard.report().call_retries == 2
+    local = asyncio.run(main())
+    assert len(local.history().attempts) == 1
+    assert local.report().call_retries == 2
 
 
 async def _adds_much(t):
@@ -356,10 +356,10 @@ def test_a_record_that_is_too_large_fails_its_own_trajectory(monkeypatch, much, 
                     raise
         return 1.0
 
-    yard = Yard("a", "b")
-    ending = yard.run(rollout)
+    local = LocalRun("a", "b")
+    ending = local.run(rollout)
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses() == {"a/0": ("FAILED", True), "b/0": ("COMPLETED", True)}
-    (failure,) = yard.history().failures
+    assert local.statuses() == {"a/0": ("FAILED", True), "b/0": ("COMPLETED", True)}
+    (failure,) = local.history().failures
     assert failure.type == "RecordTooLarge"
     assert "bytes is too large: the limit is 4,096" in failure.line

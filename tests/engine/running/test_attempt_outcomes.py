@@ -12,7 +12,7 @@ from holdfast.records.errors import (
     ToolSaysNo,
 )
 from holdfast.records.sampling import Sampling
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import Oracle
 
 
@@ -36,10 +36,10 @@ def test_a_rollout_may_return_its_reward(returned, reward):
         await turn(t)
         return returned
 
-    yard = Yard()
-    yard.run(rollout)
-    assert yard.history().reward == reward
-    assert [row["reward"] for row in yard.rows()] == [reward]
+    local = LocalRun()
+    local.run(rollout)
+    assert local.history().reward == reward
+    assert [row["reward"] for row in local.rows()] == [reward]
 
 
 @pytest.mark.parametrize("returned", ["good", math.nan, math.inf, [1.0], object()])
@@ -47,9 +47,9 @@ def test_what_is_no_reward_is_a_bug_of_the_rollout(returned):
     async def rollout(t):
         return returned
 
-    yard = Yard()
-    yard.run(rollout)
-    history = yard.history()
+    local = LocalRun()
+    local.run(rollout)
+    history = local.history()
     assert (history.status.name, history.failures[0].cause) == ("FAILED", "code")
     assert "reward" in history.failures[0].message
 
@@ -62,18 +62,18 @@ def test_a_context_overflow_is_kept_and_scored(served):
     async def main():
         policy = EnginePolicy(served.url, served.model)
         try:
-            yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
-            await yard.work(rollout, lambda view: 0.5)
-            return yard
+            local = LocalRun(policy=policy, sampling=Sampling(max_tokens=32))
+            await local.work(rollout, lambda view: 0.5)
+            return local
         finally:
             await policy.aclose()
 
-    yard = asyncio.run(main())
-    history = yard.history()
+    local = asyncio.run(main())
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
     assert history.reward == 0.5
-    assert yard.report().truncations == {"context_overflow": 1}
-    assert sum(yard.rows()[0]["loss_mask"]) == history.sampled_tokens > 0
+    assert local.report().truncations == {"context_overflow": 1}
+    assert sum(local.rows()[0]["loss_mask"]) == history.sampled_tokens > 0
 
 
 def test_a_context_overflow_that_the_rollout_handles_is_no_failure():
@@ -86,15 +86,15 @@ def test_a_context_overflow_that_the_rollout_handles_is_no_failure():
             t.messages.clear()
             await turn(t, "summary")
 
-    yard = Yard(policy=Oracle(lambda request: next(answers)))
-    yard.run(rollout)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun(policy=Oracle(lambda request: next(answers)))
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 def test_a_last_reply_that_was_cut_by_its_length_truncates():
-    yard = Yard(sampling=Sampling(max_tokens=4))
-    yard.run(turn_only)
-    history = yard.history()
+    local = LocalRun(sampling=Sampling(max_tokens=4))
+    local.run(turn_only)
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_tokens")
 
 
@@ -104,18 +104,18 @@ def test_a_rollout_truncates_for_any_reason_that_it_gives(reason):
         await turn(t)
         t.truncate(reason)
 
-    yard = Yard()
-    yard.run(rollout)
-    history = yard.history()
+    local = LocalRun()
+    local.run(rollout)
+    history = local.history()
     assert history.status.name == "TRUNCATED"
     assert history.finished.reason == str(reason).encode("utf-8", "backslashreplace").decode()
 
 
 def test_what_the_policy_did_is_never_a_failure():
-    yard = Yard()
-    yard.run(raising(ToolSaysNo("called by hand")))
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    assert yard.history().finished.reason == "ToolSaysNo"
+    local = LocalRun()
+    local.run(raising(ToolSaysNo("called by hand")))
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert local.history().finished.reason == "ToolSaysNo"
 
 
 def test_steps_that_the_rollout_no_longer_takes_are_not_in_its_samples():
@@ -127,9 +127,9 @@ def test_steps_that_the_rollout_no_longer_takes_are_not_in_its_samples():
         if n == 3:
             raise KeyError("and now for something shorter")
 
-    yard = Yard()
-    yard.run(rollout)
-    history = yard.history()
+    local = LocalRun()
+    local.run(rollout)
+    history = local.history()
     assert [step.path for step in history.generations] == ["0"]
     assert [fork.path for fork in history.forks] == ["1"]
 
@@ -139,16 +139,16 @@ def test_a_run_stops_when_more_have_failed_than_may():
         await turn(t)
         raise KeyError("a bug in everything")
 
-    yard = Yard(*(f"t{number}" for number in range(40)))
-    ending = yard.run(solve, max_failures=3, concurrency=2, max_retry=0)
+    local = LocalRun(*(f"t{number}" for number in range(40)))
+    ending = local.run(solve, max_failures=3, concurrency=2, max_retry=0)
     assert ending.stopped == "3 failed for good: max_failures (3) is reached"
     assert ending.fatal is None
-    failed = yard.report().by_status["FAILED"]
+    failed = local.report().by_status["FAILED"]
     assert 3 <= failed <= 5, "those that were in flight"
     # Earlier ones are not counted again: what was mended is tried.
-    ending = yard.run(turn_only, max_failures=3, concurrency=2, reopen_failed=True)
+    ending = local.run(turn_only, max_failures=3, concurrency=2, reopen_failed=True)
     assert ending.stopped == ""
-    assert yard.report().by_status == {"COMPLETED": 40}
+    assert local.report().by_status == {"COMPLETED": 40}
 
 
 def test_the_report_shows_a_traceback_for_every_root_and_names_on_one_line():
@@ -160,8 +160,8 @@ def test_the_report_shows_a_traceback_for_every_root_and_names_on_one_line():
         if len(tries) == 1:
             raise KeyError("a flake")
 
-    yard = Yard("a\nb")
-    yard.run(solve)
-    text = as_text(yard.report())
+    local = LocalRun("a\nb")
+    local.run(solve)
+    text = as_text(local.report())
     assert "1 × KeyError: 'a flake' (healed; for instance in run/a\\nb/0)" in text
-    assert 'raise KeyError("a flake")' in as_text(yard.report(), full_tracebacks=True)
+    assert 'raise KeyError("a flake")' in as_text(local.report(), full_tracebacks=True)

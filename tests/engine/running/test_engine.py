@@ -18,7 +18,7 @@ from holdfast.records.errors import (
     ScoringStopped,
 )
 from holdfast.records.group import GroupPolicy
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.journal.faulty_journal import FaultyJournal, When
 from support.records import someone_else
 from support.rollout.stage import Oracle
@@ -46,7 +46,7 @@ def test_concurrency_is_bounded_and_reached():
         await asyncio.sleep(0.005)
         running -= 1
 
-    Yard(*"abcdefgh", samples=3).run(rollout, concurrency=5)
+    LocalRun(*"abcdefgh", samples=3).run(rollout, concurrency=5)
     assert most == 5
 
 
@@ -57,9 +57,9 @@ def test_retries_and_scoring_do_not_leak_slots():
         if trouble:
             raise trouble.pop()
 
-    yard = Yard(*"abcdef", samples=2)
-    yard.run(rollout, lambda view: 1.0, concurrency=2)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    local = LocalRun(*"abcdef", samples=2)
+    local.run(rollout, lambda view: 1.0, concurrency=2)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 # --- deadlines
@@ -68,12 +68,12 @@ def test_retries_and_scoring_do_not_leak_slots():
 def test_an_attempt_that_takes_too_long_is_ended_and_tried_again():
     answers = iter([hanging, lambda request: "quick"])
     policy = Oracle(lambda request: next(answers)(request))
-    yard = Yard(policy=policy)
-    yard.run(one_turn, attempt_deadline=2.0)
-    history = yard.history()
+    local = LocalRun(policy=policy)
+    local.run(one_turn, attempt_deadline=2.0)
+    history = local.history()
     assert [failure.type for failure in history.failures] == ["AttemptTimeout"]
     assert (history.failures[0].cause, history.failures[0].step) == ("infrastructure", "0")
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 def test_a_rollout_that_swallows_its_cancellation_cannot_go_on():
@@ -88,11 +88,11 @@ def test_a_rollout_that_swallows_its_cancellation_cannot_go_on():
             seen.append(True)
             return 1.0
 
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(rollout, attempt_deadline=0.5, max_retry=0)
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(rollout, attempt_deadline=0.5, max_retry=0)
     assert seen == [True]
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert not yard.policy.requests
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert not local.policy.requests
 
 
 @pytest.mark.parametrize("how", ["deadline", "stop", "fatal"])
@@ -106,17 +106,17 @@ def test_an_error_during_a_cancelled_rollout_s_cleanup_is_not_lost_in_the_loop(h
         finally:
             raise ValueError("in the cleanup")
 
-    yard = Yard(samples=2, group=GroupPolicy(refill=0))
+    local = LocalRun(samples=2, group=GroupPolicy(refill=0))
 
     async def main():
         if how == "stop":
-            asyncio.get_running_loop().call_later(0.03, lambda: yard.stop.request("enough"))
-        await yard.work(
+            asyncio.get_running_loop().call_later(0.03, lambda: local.stop.request("enough"))
+        await local.work(
             rollout, attempt_deadline=0.5 if how == "deadline" else 600, max_retry=0, grace=0.01
         )
 
     asyncio.run(main())
-    yard.assert_nothing_left()
+    local.assert_nothing_left()
 
 
 class Down(Oracle):
@@ -143,89 +143,89 @@ def test_time_of_an_outage_does_not_count_against_an_attempt():
         return "after the outage"
 
     policy.answer = slow
-    yard = Yard(policy=policy)
-    yard.run(one_turn, attempt_deadline=1.5)
+    local = LocalRun(policy=policy)
+    local.run(one_turn, attempt_deadline=1.5)
     assert policy.seconds_down > 1.5
-    assert not yard.history().failures
+    assert not local.history().failures
 
 
 def test_a_run_past_its_deadline_stops_and_can_be_resumed():
-    yard = Yard(*"ab", policy=Oracle(hanging))
-    ending = yard.run(one_turn, run_deadline=0.03, grace=0.01)
+    local = LocalRun(*"ab", policy=Oracle(hanging))
+    ending = local.run(one_turn, run_deadline=0.03, grace=0.01)
     assert "deadline of 0.03 s" in ending.stopped
     assert ending.fatal is None
-    yard.policy.answer = lambda request: "now"
-    yard.run(one_turn)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
-    assert not yard.report().causes
+    local.policy.answer = lambda request: "now"
+    local.run(one_turn)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
+    assert not local.report().causes
 
 
 # --- stopping
 
 
-def stopping_when(yard: Yard, answer):
+def stopping_when(local: LocalRun, answer):
     """Asks the run to stop while its first request is in flight."""
 
-    def asked(request):
-        yard.stop.request("enough")
+    def answer_and_stop(request):
+        local.stop.request("enough")
         return answer(request)
 
-    return asked
+    return answer_and_stop
 
 
 def test_a_stop_lets_what_is_in_flight_finish_its_step():
-    yard = Yard(*"abc")
-    yard.policy.answer = stopping_when(yard, lambda request: asyncio.sleep(0.02, "in flight"))
+    local = LocalRun(*"abc")
+    local.policy.answer = stopping_when(local, lambda request: asyncio.sleep(0.02, "in flight"))
 
     async def rollout(t):
         await turn(t)
         await turn(t, "second")
 
-    ending = yard.run(rollout, concurrency=1)
+    ending = local.run(rollout, concurrency=1)
     assert (ending.stopped, ending.fatal) == ("enough", None)
-    assert yard.statuses() == {
+    assert local.statuses() == {
         name: (status, False)
         for name, status in {"a/0": "RUNNING", "b/0": "PENDING", "c/0": "PENDING"}.items()
     }
-    assert list(yard.history("a/0").steps) == ["0"]
-    assert not yard.history("a/0").failures
-    yard.policy.answer = lambda request: "resumed"
-    yard.run(rollout)
-    assert yard.policy.asked.count("run/a/0/0") == 1
+    assert list(local.history("a/0").steps) == ["0"]
+    assert not local.history("a/0").failures
+    local.policy.answer = lambda request: "resumed"
+    local.run(rollout)
+    assert local.policy.request_ids.count("run/a/0/0") == 1
 
 
 def test_a_scorer_that_ends_it_all_lets_replies_that_are_on_their_way_become_durable():
-    yard = Yard(*"ab")
+    local = LocalRun(*"ab")
 
     async def answer(request):
         if "/b/" in request.id:
-            await yard.stop.event.wait()
+            await local.stop.event.wait()
             await asyncio.sleep(0.05)
         return "x"
 
     def skip(view):
         raise ScoringStopped(RuntimeError("skip"))
 
-    yard.policy.answer = answer
-    ending = yard.run(one_turn, skip)
+    local.policy.answer = answer
+    ending = local.run(one_turn, skip)
     assert isinstance(ending.fatal, ScoringStopped)
-    assert {name: list(yard.history(name).steps) for name in ("a/0", "b/0")} == {
+    assert {name: list(local.history(name).steps) for name in ("a/0", "b/0")} == {
         "a/0": ["0"],
         "b/0": ["0"],
     }
 
 
 def test_a_stop_cancels_what_does_not_finish_within_the_grace():
-    yard = Yard(*"ab")
-    yard.policy.answer = stopping_when(yard, hanging)
-    ending = yard.run(one_turn, grace=0.02)
+    local = LocalRun(*"ab")
+    local.policy.answer = stopping_when(local, hanging)
+    ending = local.run(one_turn, grace=0.02)
     assert ending.stopped == "enough"
-    assert {settled for _, settled in yard.statuses().values()} == {False}
+    assert {settled for _, settled in local.statuses().values()} == {False}
 
 
 def test_a_rollout_that_swallows_the_stop_gets_no_outcome():
-    yard = Yard()
-    yard.policy.answer = stopping_when(yard, lambda request: "x")
+    local = LocalRun()
+    local.policy.answer = stopping_when(local, lambda request: "x")
 
     async def rollout(t):
         await turn(t)
@@ -234,21 +234,21 @@ def test_a_rollout_that_swallows_the_stop_gets_no_outcome():
         except Exception:
             return 0.0
 
-    yard.run(rollout)
-    assert yard.statuses() == {"a/0": ("RUNNING", False)}
-    assert yard.history().finished is None
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("RUNNING", False)}
+    assert local.history().finished is None
 
 
 def test_a_stop_before_the_work_does_nothing():
-    yard = Yard()
+    local = LocalRun()
 
     async def main():
-        engine = await yard.engine(one_turn)
+        engine = await local.engine(one_turn)
         engine.stop.request("not now")
         return await engine.work()
 
     assert asyncio.run(main()).stopped == "not now"
-    assert not yard.policy.requests
+    assert not local.policy.requests
 
 
 # --- what ends a run
@@ -256,8 +256,8 @@ def test_a_stop_before_the_work_does_nothing():
 
 @pytest.mark.parametrize("error", [PolicyRefused("404: no such model"), EndpointDown("gone")])
 def test_an_endpoint_that_will_never_work_stops_the_run_and_fails_no_trajectory(error):
-    yard = Yard(*"abcd", samples=2)
-    yard.policy.answer = lambda request: error if "b/0" in request.id else asyncio.sleep(0.01, "x")
+    local = LocalRun(*"abcd", samples=2)
+    local.policy.answer = lambda request: error if "b/0" in request.id else asyncio.sleep(0.01, "x")
 
     async def rollout(t):
         try:
@@ -266,25 +266,25 @@ def test_an_endpoint_that_will_never_work_stops_the_run_and_fails_no_trajectory(
         except PolicyRefused:
             return 0.0
 
-    ending = yard.run(rollout, concurrency=3)
+    ending = local.run(rollout, concurrency=3)
     assert ending.fatal is error
-    assert yard.statuses()["b/0"] == ("PENDING", False)
-    assert not yard.report().permanent_failures
-    yard.policy.answer = lambda request: "back"
-    yard.run(rollout)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
-    assert not yard.report().causes, "a stopped run is not a failure of its trajectories"
+    assert local.statuses()["b/0"] == ("PENDING", False)
+    assert not local.report().permanent_failures
+    local.policy.answer = lambda request: "back"
+    local.run(rollout)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
+    assert not local.report().causes, "a stopped run is not a failure of its trajectories"
 
 
 def test_an_endpoint_that_is_down_at_admission_stops_the_run():
-    yard = Yard()
+    local = LocalRun()
 
     async def never():
         raise EndpointDown("patience is at its end")
 
-    yard.policy.ready = never
-    assert isinstance(yard.run(one_turn).fatal, EndpointDown)
-    assert yard.statuses() == {"a/0": ("PENDING", False)}
+    local.policy.ready = never
+    assert isinstance(local.run(one_turn).fatal, EndpointDown)
+    assert local.statuses() == {"a/0": ("PENDING", False)}
 
 
 @pytest.mark.parametrize("when", When)
@@ -299,22 +299,22 @@ def test_a_journal_that_fails_at_any_operation_stops_the_run_and_loses_nothing(e
         return 1.0
 
     counting = FaultyJournal(MemoryJournal())
-    Yard(*"ab", samples=2, journal=counting).run(rollout, lambda view: 2.0, concurrency=2)
+    LocalRun(*"ab", samples=2, journal=counting).run(rollout, lambda view: 2.0, concurrency=2)
     first = counting.operations.index("join") + 1
     for k in range(first, len(counting.operations) + 1):
         faulty = FaultyJournal(MemoryJournal(), k, when=when, error=lambda: error)
-        yard = Yard(*"ab", samples=2, journal=faulty)
+        local = LocalRun(*"ab", samples=2, journal=faulty)
         try:
-            fatal = yard.run(rollout, lambda view: 2.0, concurrency=2).fatal
+            fatal = local.run(rollout, lambda view: 2.0, concurrency=2).fatal
         except type(error) as raised:
             fatal = raised
-        yard.assert_nothing_left()
+        local.assert_nothing_left()
         assert fatal is error, counting.operations[k - 1]
         asyncio.run(_bury(faulty))
-        yard.run(rollout, lambda view: 2.0, concurrency=2)
-        assert set(yard.statuses().values()) == {("COMPLETED", True)}, k
-        assert {history.reward for history in yard.histories().values()} == {2.0}
-        assert not yard.report().causes
+        local.run(rollout, lambda view: 2.0, concurrency=2)
+        assert set(local.statuses().values()) == {("COMPLETED", True)}, k
+        assert {history.reward for history in local.histories().values()} == {2.0}
+        assert not local.report().causes
 
 
 async def _bury(faulty: FaultyJournal) -> None:
@@ -331,58 +331,58 @@ async def release_all(journal: MemoryJournal) -> None:
 
 
 def test_a_worker_that_was_declared_dead_stops():
-    yard = Yard(policy=Oracle(hanging))
+    local = LocalRun(policy=Oracle(hanging))
 
     async def main():
-        work = asyncio.create_task(yard.work(one_turn, lease_seconds=0.06, grace=30.0))
-        while not yard.policy.requests:
+        work = asyncio.create_task(local.work(one_turn, lease_seconds=0.06, grace=30.0))
+        while not local.policy.requests:
             await asyncio.sleep(0.005)
-        await release_all(yard.journal)
+        await release_all(local.journal)
         return await work
 
     assert isinstance(asyncio.run(main()).fatal, LeaseLost)
-    yard.assert_nothing_left()
+    local.assert_nothing_left()
 
 
 def test_a_run_that_another_worker_holds_is_refused_or_shared():
     from holdfast.records.errors import RunHeld
 
-    yard = Yard()
+    local = LocalRun()
 
     async def held():
-        run = await yard.journal.create_run(yard.spec, yard.tasks)
-        await yard.journal.join(run, someone_else(), lease_seconds=600, share=False)
+        run = await local.journal.create_run(local.spec, local.tasks)
+        await local.journal.join(run, someone_else(), lease_seconds=600, share=False)
 
     asyncio.run(held())
     with pytest.raises(RunHeld):
-        yard.run(one_turn)
-    yard.run(one_turn, join=True)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+        local.run(one_turn)
+    local.run(one_turn, join=True)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 def test_cancelling_the_work_leaves_nothing_behind():
-    yard = Yard(*"abc", samples=2, policy=Oracle(hanging))
+    local = LocalRun(*"abc", samples=2, policy=Oracle(hanging))
 
     async def main():
-        work = asyncio.create_task(yard.work(one_turn))
-        while len(yard.policy.requests) < 6:
+        work = asyncio.create_task(local.work(one_turn))
+        while len(local.policy.requests) < 6:
             await asyncio.sleep(0.005)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
 
     asyncio.run(main())
-    yard.assert_nothing_left()
-    yard.policy.answer = lambda request: "again"
-    yard.run(one_turn)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    local.assert_nothing_left()
+    local.policy.answer = lambda request: "again"
+    local.run(one_turn)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 def test_a_bug_of_ours_stops_the_run_and_is_shown(monkeypatch):
-    yard = Yard(*"ab", policy=Oracle())
+    local = LocalRun(*"ab", policy=Oracle())
 
     async def broken(runner, lease):
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr("holdfast.engine.running.attempt.TrajectoryRunner.load", broken)
-    assert isinstance(yard.run(one_turn).fatal, ZeroDivisionError)
+    assert isinstance(local.run(one_turn).fatal, ZeroDivisionError)

@@ -13,7 +13,7 @@ from holdfast.records.errors import (
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.tools.tool import tool
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.journal.faulty_journal import FaultyJournal
 from support.rollout.stage import call
 
@@ -40,21 +40,21 @@ class Lifetime(RolloutProcessor):
 
 def test_a_processor_is_set_up_once_and_cleaned_up_once():
     processor = Lifetime()
-    Yard(*"abc").run(processor)
+    LocalRun(*"abc").run(processor)
     assert processor.calls == ["setup", *["rollout"] * 3, "acleanup"]
 
 
 def test_a_processor_is_cleaned_up_when_the_run_fails():
     processor = Lifetime(fails="run")
-    assert isinstance(Yard().run(processor).fatal, PolicyRefused)
+    assert isinstance(LocalRun().run(processor).fatal, PolicyRefused)
     assert processor.calls == ["setup", "rollout", "acleanup"]
 
 
 def test_a_processor_is_cleaned_up_when_its_set_up_fails():
-    processor, yard = Lifetime(fails="setup"), Yard()
+    processor, local = Lifetime(fails="setup"), LocalRun()
     with pytest.raises(ConnectionError):
-        yard.run(processor)
-    yard.assert_nothing_left()
+        local.run(processor)
+    local.assert_nothing_left()
     assert processor.calls == ["setup", "acleanup"]
 
 
@@ -63,14 +63,14 @@ def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
         def __call__(self, tasks, config):
             return [*super().__call__(tasks, config), *super().__call__(tasks, config)]
 
-    yard = Yard()
-    yard.run(Twice())
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(Twice())
+    (failure,) = local.history().failures
     assert "returned 2 of Task, Task for 1 row" in failure.message
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (lambda coroutine: None, "returned NoneType for 1 row"),
         (lambda coroutine: coroutine, "returned coroutine for 1 row"),
@@ -79,19 +79,19 @@ def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
     ],
     ids=["nothing", "a coroutine", "coroutines", "none"],
 )
-def test_a_processor_that_gives_no_tasks_is_told_what_it_gave(given, told):
+def test_a_processor_that_gives_no_tasks_is_told_what_it_gave(given, message):
     class Odd(Lifetime):
         def __call__(self, tasks, config):
             coroutine = self.rollout(config.open(tasks[0]))
-            found = given(coroutine)
-            if found is None or found == []:
+            arguments = given(coroutine)
+            if arguments is None or arguments == []:
                 coroutine.close()
-            return found
+            return arguments
 
-    yard = Yard()
-    yard.run(Odd())
-    (failure,) = yard.history().failures
-    assert told in failure.message
+    local = LocalRun()
+    local.run(Odd())
+    (failure,) = local.history().failures
+    assert message in failure.message
 
 
 def test_a_context_that_is_kept_for_another_trajectory_is_refused_there():
@@ -102,11 +102,11 @@ def test_a_context_that_is_kept_for_another_trajectory_is_refused_there():
             await turn(self.t, t.task.id)
             return 1.0
 
-    yard = Yard("0", "1", "2")
-    yard.run(Keeps(), max_retry=0)
-    assert [status for status, _ in yard.statuses().values()] == ["FAILED", "FAILED", "COMPLETED"]
-    assert [len(one.generations) for one in yard.histories().values()] == [0, 0, 1]
-    (failure,) = yard.history("0/0").failures
+    local = LocalRun("0", "1", "2")
+    local.run(Keeps(), max_retry=0)
+    assert [status for status, _ in local.statuses().values()] == ["FAILED", "FAILED", "COMPLETED"]
+    assert [len(item.generations) for item in local.histories().values()] == [0, 0, 1]
+    (failure,) = local.history("0/0").failures
     assert "is the context of run/2/0" in failure.message
     assert failure.line.startswith("UsageError")
 
@@ -129,10 +129,10 @@ def test_a_rollout_cannot_record_anything_after_it_returned():
         await late[0]
         return 1.0
 
-    yard = Yard()
-    yard.run(rollout, slow)
+    local = LocalRun()
+    local.run(rollout, slow)
     assert isinstance(late[1], RunStopped)
-    assert not yard.history().steps
+    assert not local.history().steps
 
 
 def test_a_step_that_became_durable_after_it_was_given_up_is_no_part_of_the_trajectory():
@@ -149,9 +149,9 @@ def test_a_step_that_became_durable_after_it_was_given_up_is_no_part_of_the_traj
             return 1.0
 
     seen = []
-    yard = Yard(journal=Slow(MemoryJournal()))
-    yard.run(rollout, lambda view: seen.append(len(view.turns)) or 1.0)
-    assert seen == [len(yard.history().generations)] == [0]
+    local = LocalRun(journal=Slow(MemoryJournal()))
+    local.run(rollout, lambda view: seen.append(len(view.turns)) or 1.0)
+    assert seen == [len(local.history().generations)] == [0]
 
 
 class Still(Environment):
@@ -219,20 +219,20 @@ def test_nothing_of_another_trajectory_can_be_changed_or_recorded_in(use):
                 return 1.0
             await kept.wait()
             try:
-                found = use(t, *self.kept)
-                if inspect.isawaitable(found):
-                    await found
+                engine = use(t, *self.kept)
+                if inspect.isawaitable(engine):
+                    await engine
             finally:
                 used.set()
             return 1.0
 
-    yard = Yard("owner", "other")
-    yard.run(Keeps(), max_retry=0)
-    assert [status for status, _ in yard.statuses().values()] == ["COMPLETED", "FAILED"]
-    (failure,) = yard.history("other/0").failures
+    local = LocalRun("owner", "other")
+    local.run(Keeps(), max_retry=0)
+    assert [status for status, _ in local.statuses().values()] == ["COMPLETED", "FAILED"]
+    (failure,) = local.history("other/0").failures
     assert failure.line.startswith("UsageError")
     assert "run/owner/0" in failure.message
-    owner = yard.history("owner/0")
+    owner = local.history("owner/0")
     assert list(owner.steps) == ["0", "1"]
-    (said,) = owner.generations
-    assert [one.content for one in said.added] == ["mine"]
+    (message,) = owner.generations
+    assert [item.content for item in message.added] == ["mine"]

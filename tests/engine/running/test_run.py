@@ -197,8 +197,8 @@ def test_plain_values_are_enough_and_the_same_call_goes_on(plain, served):
     first = asyncio.run(holdfast.run(one_turn, **plain))
     check_result(first)
     check_result(asyncio.run(holdfast.run(one_turn, **plain)))
-    asked = [name for name, _ in served.requests() if "one_turn-sums/" in name]
-    assert len(asked) == 4, "what is finished is not sampled again"
+    names = [name for name, _ in served.requests() if "one_turn-sums/" in name]
+    assert len(names) == 4, "what is finished is not sampled again"
 
 
 def test_a_finished_run_needs_no_engine(plain, served):
@@ -464,11 +464,11 @@ def test_a_result_is_a_table(plain):
     assert list(frame["reward"]) == result.rewards
     assert list(frame["task"]) == ["a", "a", "b", "b"]
     assert frame["messages"][0][0] == {"role": "user", "content": "1 + 1?"}
-    found = result.to_dataset()
-    assert found["reward"][:] == result.rewards
-    assert found["ground_truth"][:] == [2, 2, 3, 3]
-    assert found[0]["messages"][0]["content"] == "1 + 1?"
-    assert found[0]["metadata"] == '{"level":1}'
+    datasets = result.to_dataset()
+    assert datasets["reward"][:] == result.rewards
+    assert datasets["ground_truth"][:] == [2, 2, 3, 3]
+    assert datasets[0]["messages"][0]["content"] == "1 + 1?"
+    assert datasets[0]["metadata"] == '{"level":1}'
 
 
 @pytest.mark.parametrize("package", ["pandas", "datasets"])

@@ -9,7 +9,7 @@ from holdfast.engine.scoring.engine_use import engine_use, track_engine_use
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.records.errors import EndpointDown, PolicyRefused, ScorerTimeout
 from holdfast.records.usage import Usage, add_usages, judge_usage
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import Oracle
 
 
@@ -55,8 +55,8 @@ def score(function, seconds: float, **more):
 
 def test_a_deadline_moves_by_the_time_of_an_outage():
     added = []
-    (found,) = score(down_for(1000.0), 0.02, on_extended=added.append)
-    assert (found.reward, added) == (1.0, [1000.0])
+    (result,) = score(down_for(1000.0), 0.02, on_extended=added.append)
+    assert (result.reward, added) == (1.0, [1000.0])
 
 
 def test_a_deadline_without_an_outage_stays():
@@ -69,23 +69,23 @@ def test_an_engine_that_cannot_be_used_stops_the_run_and_fails_nothing(error):
     def scorer(view):
         raise error
 
-    yard = Yard("a", "b")
-    ending = yard.run(one_turn, scorer)
+    local = LocalRun("a", "b")
+    ending = local.run(one_turn, scorer)
     assert ending.fatal is error
-    assert {settled for _, settled in yard.statuses().values()} == {False}
-    assert not any(history.scoring_failures for history in yard.histories().values())
-    yard.run(one_turn, lambda view: 1.0)
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    assert {settled for _, settled in local.statuses().values()} == {False}
+    assert not any(history.scoring_failures for history in local.histories().values())
+    local.run(one_turn, lambda view: 1.0)
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 class HoldsB(Oracle):
     """The reply to task b is on its way until the run is stopped."""
 
-    yard: Yard
+    local: LocalRun
 
     async def sample(self, request):
         if "/b/" in request.id:
-            await self.yard.stop.event.wait()
+            await self.local.stop.event.wait()
         return await super().sample(request)
 
 
@@ -97,10 +97,10 @@ def test_a_reply_that_is_on_its_way_then_is_kept():
         raise EndpointDown("it is down")
 
     policy = HoldsB()
-    policy.yard = yard = Yard("a", "b", policy=policy)
-    yard.run(one_turn, scorer)
+    policy.local = local = LocalRun("a", "b", policy=policy)
+    local.run(one_turn, scorer)
     assert failed == ["a"]
-    assert yard.statuses() == {"a/0": ("COMPLETED", False), "b/0": ("COMPLETED", False)}
+    assert local.statuses() == {"a/0": ("COMPLETED", False), "b/0": ("COMPLETED", False)}
 
 
 def test_an_error_that_hides_it_changes_nothing():
@@ -126,7 +126,7 @@ def test_a_run_has_its_patience_for_them():
         seen.append(waits.patience)
         return 1.0
 
-    Yard().run(one_turn, scorer, patience=7.0)
+    LocalRun().run(one_turn, scorer, patience=7.0)
     assert seen == [7.0]
 
 

@@ -18,8 +18,8 @@ from holdfast.records.errors import Cause, EndpointDown, ScorerUnloadable
 from holdfast.records.history import History
 from holdfast.records.step import AttemptStarted, ScoringFailed
 from holdfast.rollout.code.fingerprint import fingerprinted
-from holdfast.rollout.tools.isolated.wire import FunctionHome
-from support.engine.yard import Yard, turn
+from holdfast.rollout.processes.frames import FunctionHome
+from support.engine.local_run import LocalRun, turn
 
 SCORERS = """
 import asyncio, logging, os, signal, sys, time
@@ -120,7 +120,7 @@ def pool_of(place: Path, name: str, *, workers: int) -> ScorerPool:
     return ScorerPool(load_scorer(home)._function, home, seats=seats)
 
 
-class Rows(Yard):
+class Rows(LocalRun):
     """A run that scores in processes of their own."""
 
     def __init__(self, place: Path, *names: str, **options):
@@ -179,8 +179,8 @@ def test_one_pool_scores_for_several_runs_one_after_another_and_at_the_same_time
         assert seat.pid is None
 
     asyncio.run(work())
-    found = [history.reward for rows in runs for history in rows.histories().values()]
-    assert found == [1.0] * 3
+    rewards = [history.reward for rows in runs for history in rows.histories().values()]
+    assert rewards == [1.0] * 3
 
 
 def test_a_group_is_scored_together(scorers):
@@ -238,11 +238,11 @@ def test_the_deadline_of_one_whose_engine_is_down_moves(scorers, monkeypatch):
 
 
 def test_what_a_process_says_of_its_engine_is_said_here_too(scorers, caplog):
-    said = ["http://judge is down; waiting for it", "http://judge is back"]
+    message = ["http://judge is down; waiting for it", "http://judge is back"]
     Rows(scorers, "a").score("says_how_its_engine_is", workers=1)
-    assert [record.message for record in caplog.records if record.name == "holdfast"] == said
+    assert [record.message for record in caplog.records if record.name == "holdfast"] == message
     logged = "".join(file.read_text() for file in (scorers / "logs").iterdir())
-    assert [line for line in logged.splitlines() if line in said] == said
+    assert [line for line in logged.splitlines() if line in message] == message
 
 
 def test_what_several_processes_say_of_one_engine_is_said_once(caplog):

@@ -15,7 +15,7 @@ from holdfast.journal import open_journal
 from holdfast.records.encoding import codec
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.hostile_errors import NoAttributes, NoClass
 from support.journal.faulty_journal import FaultyJournal
 from support.paths import TESTS
@@ -42,16 +42,16 @@ class AsyncObject:
 
 @pytest.mark.parametrize("scorer", [sync_scorer, async_scorer, AsyncObject()])
 def test_a_pointwise_scorer_of_any_kind_settles_each_trajectory(scorer):
-    yard = Yard("a", samples=2)
-    yard.run(one_turn, scorer)
-    assert [row["reward"] for row in yard.rows()] == [len("re run/a/0/0"), len("re run/a/1/0")]
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    local = LocalRun("a", samples=2)
+    local.run(one_turn, scorer)
+    assert [row["reward"] for row in local.rows()] == [len("re run/a/0/0"), len("re run/a/1/0")]
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 def test_a_scorer_s_explanation_is_kept():
-    yard = Yard()
-    yard.run(one_turn, sync_scorer)
-    scored = yard.history().scored
+    local = LocalRun()
+    local.run(one_turn, sync_scorer)
+    scored = local.history().scored
     assert (scored.scorer, scored.metrics, scored.reasons) == (
         "sync_scorer",
         {"letters": 12.0},
@@ -67,9 +67,9 @@ def test_a_scorer_that_raises_once_is_asked_again():
             raise error
         return 1.0
 
-    yard = Yard()
-    yard.run(one_turn, flaky)
-    history = yard.history()
+    local = LocalRun()
+    local.run(one_turn, flaky)
+    history = local.history()
     assert (history.reward, len(history.scoring_failures)) == (1.0, 1)
     assert not history.failures
 
@@ -131,23 +131,23 @@ def test_a_scorer_that_always_fails_fails_its_own_trajectory_and_causes_no_rollo
     def scorer(view):
         return bad(view) if view.key.sample == 1 else 1.0
 
-    yard = Yard("a", samples=3)
-    ending = yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
+    local = LocalRun("a", samples=3)
+    ending = local.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses()["a/1"] == ("FAILED", True)
-    assert {yard.statuses()[name] for name in ("a/0", "a/2")} == {("COMPLETED", True)}
-    history = yard.history("a/1")
+    assert local.statuses()["a/1"] == ("FAILED", True)
+    assert {local.statuses()[name] for name in ("a/0", "a/2")} == {("COMPLETED", True)}
+    history = local.history("a/1")
     assert [failure.type for failure in history.scoring_failures] == [kind, kind]
     assert {failure.phase for failure in history.scoring_failures} == {"scoring"}
     assert history.reward is None, "not even the rollout's own"
-    assert len(yard.policy.requests) == 3
+    assert len(local.policy.requests) == 3
     assert len(history.attempts) == 1
 
 
 def test_reasons_that_cannot_be_encoded_are_kept_readable():
-    yard = Yard()
-    yard.run(one_turn, lambda view: Score(1.0, reasons={"why": "half \ud800"}))
-    assert yard.history().scored.reasons == {"why": "half \\ud800"}
+    local = LocalRun()
+    local.run(one_turn, lambda view: Score(1.0, reasons={"why": "half \ud800"}))
+    assert local.history().scored.reasons == {"why": "half \\ud800"}
 
 
 def test_a_hanging_scorer_of_either_kind_fails_by_its_deadline():
@@ -161,12 +161,12 @@ def test_a_hanging_scorer_of_either_kind_fails_by_its_deadline():
 
     try:
         for scorer in (blocks, sleeps):
-            yard = Yard()
-            yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=1, timeout=0.03))
-            (failure,) = yard.history().scoring_failures
+            local = LocalRun()
+            local.run(one_turn, scorer, scoring=ScoringPolicy(tries=1, timeout=0.03))
+            (failure,) = local.history().scoring_failures
             assert (failure.type, failure.phase) == ("ScorerTimeout", "scoring")
             assert "File " not in failure.traceback, "no line of ours explains it"
-            assert yard.statuses() == {"a/0": ("FAILED", True)}
+            assert local.statuses() == {"a/0": ("FAILED", True)}
     finally:
         release.set()
 
@@ -175,14 +175,14 @@ def test_the_process_can_exit_while_a_scorer_hangs():
     script = f"""
 import sys, threading
 sys.path.insert(0, {str(TESTS)!r})
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from holdfast.engine.settings import ScoringPolicy
-yard = Yard()
-yard.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tries=1, timeout=0.01))
-print(yard.statuses())
+local = LocalRun()
+local.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tries=1, timeout=0.01))
+print(local.statuses())
 """
     # `turn` returns a Reply, which is no reward: the rollout has to return None.
-    script = script.replace("yard.run(turn,", "async def go(t): await turn(t)\nyard.run(go,")
+    script = script.replace("local.run(turn,", "async def go(t): await turn(t)\nlocal.run(go,")
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
@@ -191,9 +191,9 @@ print(yard.statuses())
 
 
 def test_a_scorer_s_own_timeout_error_is_not_taken_for_its_deadline():
-    yard = Yard()
-    yard.run(one_turn, raising(TimeoutError("a socket")), scoring=ScoringPolicy(tries=1))
-    assert yard.history().scoring_failures[0].type == "TimeoutError"
+    local = LocalRun()
+    local.run(one_turn, raising(TimeoutError("a socket")), scoring=ScoringPolicy(tries=1))
+    assert local.history().scoring_failures[0].type == "TimeoutError"
 
 
 def test_a_synchronous_scorer_does_not_block_the_loop_and_overlaps_with_rollouts():
@@ -209,9 +209,9 @@ def test_a_synchronous_scorer_does_not_block_the_loop_and_overlaps_with_rollouts
         assert second_runs.wait(60), "the loop was blocked, or scoring came last"
         return 1.0
 
-    yard = Yard("a", "b")
-    yard.run(rollout, scorer, concurrency=1, scoring=ScoringPolicy(tries=1))
-    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    local = LocalRun("a", "b")
+    local.run(rollout, scorer, concurrency=1, scoring=ScoringPolicy(tries=1))
+    assert set(local.statuses().values()) == {("COMPLETED", True)}
 
 
 def test_no_more_scorers_run_at_once_than_allowed():
@@ -227,7 +227,7 @@ def test_no_more_scorers_run_at_once_than_allowed():
         running -= 1
         return 1.0
 
-    Yard(*"abcdef").run(one_turn, scorer, scoring=ScoringPolicy(concurrency=2))
+    LocalRun(*"abcdef").run(one_turn, scorer, scoring=ScoringPolicy(concurrency=2))
     assert most == 2
 
 
@@ -238,21 +238,21 @@ def test_what_is_finished_but_not_scored_is_only_scored_on_resume(tmp_path):
     async def main():
         journal = open_journal(tmp_path / "journal.db")
         try:
-            yard = Yard("a", samples=2, journal=journal)
+            local = LocalRun("a", samples=2, journal=journal)
 
             scoring = []
 
             async def stops(view):
                 scoring.append(view)
                 if len(scoring) == 2:
-                    yard.stop.request("in the middle of scoring")
+                    local.stop.request("in the middle of scoring")
                 await asyncio.sleep(3600)
 
-            await yard.work(one_turn, stops, grace=0.02)
-            finished = [history.finished for history in (await yard._histories()).values()]
-            asked = len(yard.policy.requests)
-            await yard.work(one_turn, score)
-            return finished, asked, len(yard.policy.requests), await yard._histories()
+            await local.work(one_turn, stops, grace=0.02)
+            finished = [history.finished for history in (await local._histories()).values()]
+            count = len(local.policy.requests)
+            await local.work(one_turn, score)
+            return finished, count, len(local.policy.requests), await local._histories()
         finally:
             await journal.close()
 
@@ -267,37 +267,40 @@ def test_what_is_finished_but_not_scored_is_only_scored_on_resume(tmp_path):
 def test_what_was_finished_under_a_scorer_that_is_gone_is_settled_without_one(kind, tmp_path):
     async def main():
         journal = open_journal(tmp_path / "journal.db") if kind == "sqlite" else None
-        yard = Yard(journal=journal)
+        local = LocalRun(journal=journal)
 
         async def stops(view):
-            yard.stop.request("in the middle of scoring")
+            local.stop.request("in the middle of scoring")
             await asyncio.sleep(60)
 
-        await yard.work(one_turn, stops, grace=0.02)
-        await yard.work(one_turn)
-        run = await yard.journal.find_run("run")
-        listed = await yard.journal.trajectories(run)
-        await yard.journal.close()
-        return [(row.status.name, row.settled) for row in listed], len(yard.policy.requests)
+        await local.work(one_turn, stops, grace=0.02)
+        await local.work(one_turn)
+        run = await local.journal.find_run("run")
+        listed = await local.journal.trajectories(run)
+        await local.journal.close()
+        return [(row.status.name, row.settled) for row in listed], len(local.policy.requests)
 
     assert asyncio.run(main()) == ([("COMPLETED", True)], 1)
 
 
 def test_a_scorer_s_failures_count_across_processes():
-    yard = Yard()
+    local = LocalRun()
 
     async def fails_then_stops(view):
-        if yard.history_failures:
-            yard.stop.request("now")
+        if local.history_failures:
+            local.stop.request("now")
             await asyncio.sleep(60)
-        yard.history_failures.append(1)
+        local.history_failures.append(1)
         raise KeyError("first")
 
-    yard.history_failures = []
-    yard.run(one_turn, fails_then_stops, grace=0.02, scoring=ScoringPolicy(tries=2))
-    assert len(yard.history().scoring_failures) == 1
-    yard.run(one_turn, raising(KeyError("second")), scoring=ScoringPolicy(tries=2))
-    assert [one.attempt for one in yard.history().scoring_failures] == [1, 2]
+    local.history_failures = []
+    local.run(one_turn, fails_then_stops, grace=0.02, scoring=ScoringPolicy(tries=2))
+    assert len(local.history().scoring_failures) == 1
+    local.run(one_turn, raising(KeyError("second")), scoring=ScoringPolicy(tries=2))
+    assert [scoring_failure.attempt for scoring_failure in local.history().scoring_failures] == [
+        1,
+        2,
+    ]
 
 
 # --- groups
@@ -315,10 +318,10 @@ def test_a_group_scorer_sees_each_group_once_in_sample_order():
         await asyncio.sleep(0.01 * (3 - t.key.sample))
         await turn(t)
 
-    yard = Yard("a", "b", samples=3)
-    yard.run(rollout, rank)
+    local = LocalRun("a", "b", samples=3)
+    local.run(rollout, rank)
     assert sorted(seen) == [[f"run/{name}/{i}" for i in range(3)] for name in "ab"]
-    assert [row["reward"] for row in yard.rows()] == [0.0, 1.0, 2.0] * 2
+    assert [row["reward"] for row in local.rows()] == [0.0, 1.0, 2.0] * 2
 
 
 def test_a_group_scorer_sees_the_valid_members_only():
@@ -333,10 +336,10 @@ def test_a_group_scorer_sees_the_valid_members_only():
         if t.key.sample == 1:
             raise KeyError("bug")
 
-    yard = Yard("a", samples=3)
-    yard.run(rollout, rank)
+    local = LocalRun("a", samples=3)
+    local.run(rollout, rank)
     assert seen == [[0, 2]]
-    assert set(yard.statuses().values()) == {("COMPLETED", True), ("FAILED", True)}
+    assert set(local.statuses().values()) == {("COMPLETED", True), ("FAILED", True)}
 
 
 def test_a_group_is_settled_in_one_append():
@@ -354,8 +357,8 @@ def test_a_group_is_settled_in_one_append():
 
     from holdfast.journal.sqlite.journal import MemoryJournal
 
-    yard = Yard("a", samples=3, journal=Watching(MemoryJournal()))
-    yard.run(one_turn, rank)
+    local = LocalRun("a", samples=3, journal=Watching(MemoryJournal()))
+    local.run(one_turn, rank)
     assert together == [[Scored] * 3]
 
 
@@ -365,12 +368,12 @@ def test_a_group_scorer_that_returns_the_wrong_shape_fails_its_group_only(return
     def rank(views):
         return returned if views[0].key.task == "a" else [1.0] * len(views)
 
-    yard = Yard("a", "b", samples=2)
-    yard.run(one_turn, rank)
-    statuses = yard.statuses()
+    local = LocalRun("a", "b", samples=2)
+    local.run(one_turn, rank)
+    statuses = local.statuses()
     assert {statuses["a/0"], statuses["a/1"]} == {("FAILED", True)}
     assert {statuses["b/0"], statuses["b/1"]} == {("COMPLETED", True)}
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
 
 
 @pytest.mark.parametrize(
@@ -397,24 +400,24 @@ def test_a_group_scorer_that_returns_the_wrong_shape_fails_its_group_only(return
 def test_a_scorer_returns_a_number_a_bool_a_dict_a_score_or_none(
     returned, reward, metrics, reasons
 ):
-    yard = Yard("a", "b")
-    yard.run(one_turn, lambda view: returned)
-    scored = yard.history().scored
+    local = LocalRun("a", "b")
+    local.run(one_turn, lambda view: returned)
+    scored = local.history().scored
     assert (scored.reward, scored.metrics, scored.reasons) == (reward, metrics, reasons)
 
     @group_scorer
     def rank(views):
         return [returned for _ in views]
 
-    yard = Yard("a", "b")
-    yard.run(one_turn, rank)
-    assert yard.history().scored.reward == reward
+    local = LocalRun("a", "b")
+    local.run(one_turn, rank)
+    assert local.history().scored.reward == reward
 
 
 def test_what_else_a_dict_has_is_kept_as_details():
-    yard = Yard()
-    yard.run(one_turn, lambda view: {"score": 1, "answer": [1, 2]})
-    assert yard.history().scored.details == {"answer": [1, 2]}
+    local = LocalRun()
+    local.run(one_turn, lambda view: {"score": 1, "answer": [1, 2]})
+    assert local.history().scored.details == {"answer": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -431,9 +434,9 @@ def test_what_else_a_dict_has_is_kept_as_details():
     ],
 )
 def test_what_is_no_score_fails_its_trajectory_and_says_so(returned, why):
-    yard = Yard()
-    yard.run(one_turn, lambda view: returned)
-    assert why in yard.history().scoring_failures[-1].message
+    local = LocalRun()
+    local.run(one_turn, lambda view: returned)
+    assert why in local.history().scoring_failures[-1].message
 
 
 class Judge:
@@ -520,8 +523,8 @@ def test_a_score_that_is_too_large_to_be_recorded_fails_its_own_trajectory(monke
     def scorer(view):
         return Score(1.0, reasons={"why": "x" * 4096 if view.key.sample else "short"})
 
-    yard = Yard("a", samples=2)
-    ending = yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
+    local = LocalRun("a", samples=2)
+    ending = local.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True), "a/1": ("FAILED", True)}
-    assert {each.type for each in yard.history("a/1").scoring_failures} == {"RecordTooLarge"}
+    assert local.statuses() == {"a/0": ("COMPLETED", True), "a/1": ("FAILED", True)}
+    assert {each.type for each in local.history("a/1").scoring_failures} == {"RecordTooLarge"}

@@ -15,7 +15,7 @@ from holdfast.engine.scoring.scorer import Score, group_scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.records.errors import JournalCorrupt, ThreadsHang
 from holdfast.records.task import tasks_digest
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 
 
 async def one_turn(t):
@@ -53,30 +53,30 @@ BAD = {
 @pytest.mark.parametrize("how", BAD)
 def test_what_a_scorer_does_to_itself_fails_its_own_trajectory(how, monkeypatch):
     monkeypatch.setattr(scorers, "MAX_RESULT", 1000)
-    bad, told = BAD[how]
+    bad, message = BAD[how]
 
     async def scorer(view):
         if view.key.task != "b":
             return 1.0
-        found = bad(view)
-        return await found if asyncio.iscoroutine(found) else found
+        result = bad(view)
+        return await result if asyncio.iscoroutine(result) else result
 
-    yard = Yard(*"abc")
-    ending = yard.run(one_turn, scorer)
+    local = LocalRun(*"abc")
+    ending = local.run(one_turn, scorer)
     assert (ending.stopped, ending.fatal) == ("", None)
-    assert yard.statuses() == {
+    assert local.statuses() == {
         "a/0": ("COMPLETED", True),
         "b/0": ("FAILED", True),
         "c/0": ("COMPLETED", True),
     }
-    assert told in yard.history("b/0").scoring_failures[-1].message
+    assert message in local.history("b/0").scoring_failures[-1].message
 
 
 def test_names_that_cannot_be_encoded_are_kept_readable():
-    yard = Yard()
-    ending = yard.run(one_turn, lambda view: Score(1.0, {"m\udc80": 2.0}, {"r\udc80": "why"}))
+    local = LocalRun()
+    ending = local.run(one_turn, lambda view: Score(1.0, {"m\udc80": 2.0}, {"r\udc80": "why"}))
     assert ending.fatal is None
-    (row,) = yard.rows(What.TRAJECTORIES)
+    (row,) = local.rows(What.TRAJECTORIES)
     assert (row["metrics"], row["reasons"]) == ({"m\\udc80": 2.0}, {"r\\udc80": "why"})
 
 
@@ -86,12 +86,12 @@ def test_a_trajectory_s_task_that_somebody_cancels_stops_the_run_and_is_not_forg
         next(task for task in asyncio.all_tasks() if task.get_name() == name).cancel()
         await asyncio.sleep(60)
 
-    yard = Yard("a")
-    ending = yard.run(one_turn, scorer)
+    local = LocalRun("a")
+    ending = local.run(one_turn, scorer)
     assert "cancelled the task of run/a/0" in ending.stopped
-    yard.run(one_turn, lambda view: 1.0)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert len(yard.policy.requests) == 1
+    local.run(one_turn, lambda view: 1.0)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert len(local.policy.requests) == 1
 
 
 def test_scorers_that_hang_stop_the_run_before_they_fail_others(monkeypatch):
@@ -103,28 +103,28 @@ def test_scorers_that_hang_stop_the_run_before_they_fail_others(monkeypatch):
             free.wait()
         return 1.0
 
-    yard = Yard(*map(str, range(12)))
+    local = LocalRun(*map(str, range(12)))
     policy = ScoringPolicy(timeout=0.1, concurrency=2)
     runs = 0
     try:
-        ending = yard.run(one_turn, scorer, scoring=policy, concurrency=2)
+        ending = local.run(one_turn, scorer, scoring=policy, concurrency=2)
         assert isinstance(ending.fatal, ThreadsHang)
         assert "still hang" in ending.stopped
         while ending.fatal is not None and runs < 10:
             runs += 1
-            ending = yard.run(one_turn, scorer, scoring=policy, concurrency=2)
+            ending = local.run(one_turn, scorer, scoring=policy, concurrency=2)
     finally:
         free.set()
     assert ending.stopped == "", "each process gets further"
-    failed = [name for name, (status, _) in yard.statuses().items() if status == "FAILED"]
+    failed = [name for name, (status, _) in local.statuses().items() if status == "FAILED"]
     assert failed == ["0/0", "3/0", "6/0", "9/0"], "nobody fails for another"
-    assert len(yard.policy.requests) == 12
+    assert len(local.policy.requests) == 12
 
 
 def test_a_call_that_ends_late_hangs_no_more(monkeypatch):
     monkeypatch.setattr(scorers, "MOST_HANGING", 1)
     free = threading.Event()
-    yard = Yard("a", samples=2)
+    local = LocalRun("a", samples=2)
 
     def scorer(view):
         if not view.key.sample:
@@ -134,22 +134,22 @@ def test_a_call_that_ends_late_hangs_no_more(monkeypatch):
     async def second_comes_later(t):
         await turn(t)
         if t.key.sample:
-            run = await yard.journal.find_run("run")
-            while not (await yard.journal.trajectories(run))[0].settled:
+            run = await local.journal.find_run("run")
+            while not (await local.journal.trajectories(run))[0].settled:
                 await asyncio.sleep(0.01)
             free.set()
             await asyncio.sleep(0.2)
 
-    ending = yard.run(second_comes_later, scorer, scoring=ScoringPolicy(timeout=1.0, tries=1))
+    ending = local.run(second_comes_later, scorer, scoring=ScoringPolicy(timeout=1.0, tries=1))
     assert ending.fatal is None
-    assert yard.statuses() == {"a/0": ("FAILED", True), "a/1": ("COMPLETED", True)}
+    assert local.statuses() == {"a/0": ("FAILED", True), "a/1": ("COMPLETED", True)}
 
 
 def test_what_a_group_scorer_does_to_a_task_is_not_seen_by_its_next_try():
-    yard = Yard("a", samples=2)
-    yard.tasks = [structs.replace(yard.tasks[0], metadata={"answer": 42})]
-    yard.spec = structs.replace(yard.spec, tasks=tasks_digest(yard.tasks))
-    broken, found = [1], []
+    local = LocalRun("a", samples=2)
+    local.tasks = [structs.replace(local.tasks[0], metadata={"answer": 42})]
+    local.spec = structs.replace(local.spec, tasks=tasks_digest(local.tasks))
+    broken, results = [1], []
 
     async def rollout(t):
         await turn(t)
@@ -158,15 +158,15 @@ def test_what_a_group_scorer_does_to_a_task_is_not_seen_by_its_next_try():
 
     @group_scorer
     def scorer(views):
-        found.append([view.task.metadata.pop("answer", None) for view in views])
-        if len(found) == 2:
+        results.append([view.task.metadata.pop("answer", None) for view in views])
+        if len(results) == 2:
             raise KeyError("flake")
         return [1.0] * len(views)
 
-    yard.run(rollout, scorer)
+    local.run(rollout, scorer)
     broken.clear()
-    yard.run(rollout, scorer, reopen_failed=True)
-    assert found == [[42], [42, 42], [42, 42]]
+    local.run(rollout, scorer, reopen_failed=True)
+    assert results == [[42], [42, 42], [42, 42]]
 
 
 # --- budgets
@@ -185,29 +185,29 @@ def failing(times):
 
 
 def test_a_reopened_trajectory_has_all_its_tries_also_after_a_kill_before_its_score():
-    yard = Yard("a")
-    yard.run(one_turn, failing(9))
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    local = LocalRun("a")
+    local.run(one_turn, failing(9))
+    assert local.statuses() == {"a/0": ("FAILED", True)}
 
     async def stopped(view):
-        yard.stop.request("enough")
+        local.stop.request("enough")
         await asyncio.sleep(60)
 
-    yard.run(one_turn, stopped, reopen_failed=True, grace=0.0)
-    assert yard.statuses() == {"a/0": ("COMPLETED", False)}
-    yard.run(one_turn, failing(1))
-    assert yard.history().reward == 2.0
+    local.run(one_turn, stopped, reopen_failed=True, grace=0.0)
+    assert local.statuses() == {"a/0": ("COMPLETED", False)}
+    local.run(one_turn, failing(1))
+    assert local.history().reward == 2.0
 
 
 def test_another_scorer_has_all_its_tries():
-    yard = Yard("a")
-    yard.run(one_turn, failing(1))
+    local = LocalRun("a")
+    local.run(one_turn, failing(1))
 
-    yard.spec = structs.replace(yard.spec, scorer="other")
-    asyncio.run(open_run(yard.journal, yard.spec, yard.tasks, accept_changes=True))
-    assert yard.statuses() == {"a/0": ("COMPLETED", False)}
-    yard.run(one_turn, failing(1))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local.spec = structs.replace(local.spec, scorer="other")
+    asyncio.run(open_run(local.journal, local.spec, local.tasks, accept_changes=True))
+    assert local.statuses() == {"a/0": ("COMPLETED", False)}
+    local.run(one_turn, failing(1))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 def test_a_failure_for_good_is_that_of_the_phase_it_came_from():
@@ -215,27 +215,27 @@ def test_a_failure_for_good_is_that_of_the_phase_it_came_from():
         await turn(t)
         raise ValueError("in the rollout")
 
-    yard = Yard("a")
-    yard.run(one_turn, failing(9))
-    yard.run(broken, failing(9), reopen_failed=True)
-    causes = {one.phase: one.permanent for one in yard.report().causes}
+    local = LocalRun("a")
+    local.run(one_turn, failing(9))
+    local.run(broken, failing(9), reopen_failed=True)
+    causes = {cause.phase: cause.permanent for cause in local.report().causes}
     assert causes == {"scoring": 0, "rollout": 1}
-    assert yard.report().retried_attempts == 1
-    assert "in rollout" not in as_text(yard.report()).split("ValueError")[0]
+    assert local.report().retried_attempts == 1
+    assert "in rollout" not in as_text(local.report()).split("ValueError")[0]
 
 
 def test_a_group_that_waits_for_its_last_member_does_not_run_after_a_stop():
-    yard = Yard("a", samples=2)
+    local = LocalRun("a", samples=2)
 
     async def rollout(t):
         if t.key.sample:
-            yard.stop.request("enough")
+            local.stop.request("enough")
         await turn(t)
 
     async def scenario():
-        engine = await yard.engine(rollout, group_scorer(lambda views: [1.0] * len(views)))
+        engine = await local.engine(rollout, group_scorer(lambda views: [1.0] * len(views)))
         await engine.work()
         return engine._progress
 
-    told = asyncio.run(scenario())
-    assert (told.done, told.running) == (0, 0)
+    message = asyncio.run(scenario())
+    assert (message.done, message.running) == (0, 0)

@@ -13,7 +13,7 @@ from support.environments.gym_games import MOVES, Trouble, cell, keep, lake, put
 def episode(environment: GymEnvironment, seed: int, *actions: str) -> list[tuple[object, ...]]:
     seen = [environment.reset(seed=seed), *map(environment.step, actions)]
     environment.close()
-    return [(one.text, one.reward, one.done, one.truncated) for one in seen]
+    return [(item.text, item.reward, item.done, item.truncated) for item in seen]
 
 
 def test_the_lake_shows_where_the_agent_is_and_says_how_to_move():
@@ -50,10 +50,10 @@ SLIPPERY = ["down", "right", "down", "right", "left", "up"]
     ],
 )
 def test_the_same_seed_is_the_same_episode(make, actions):
-    one, two = episode(make(), 7, *actions), episode(make(), 7, *actions)
-    assert one == two
+    first, two = episode(make(), 7, *actions), episode(make(), 7, *actions)
+    assert first == two
     again = make()
-    assert episode(again, 7, *actions) == episode(again, 7, *actions) == one
+    assert episode(again, 7, *actions) == episode(again, 7, *actions) == first
 
 
 def test_other_seeds_are_other_episodes():
@@ -166,18 +166,18 @@ def test_a_snapshot_holds_the_chance_and_the_limit_too():
     def make() -> GymEnvironment:
         return lake(is_slippery=True, max_episode_steps=5, snapshot=keep, restore=put_back)
 
-    one = make()
-    assert one.recovery == "snapshot"
-    one.reset(seed=5)
+    gym_environment = make()
+    assert gym_environment.recovery == "snapshot"
+    gym_environment.reset(seed=5)
     for _ in range(2):
-        one.step("left")
-    state = one.snapshot()
-    expected = [one.step("left") for _ in range(3)]
+        gym_environment.step("left")
+    state = gym_environment.snapshot()
+    expected = [gym_environment.step("left") for _ in range(3)]
     assert expected[-1].truncated
     other = make()
     other.restore(state)
     assert [other.step("left") for _ in range(3)] == expected
-    one.close()
+    gym_environment.close()
     other.close()
 
 
@@ -231,8 +231,8 @@ def test_a_word_for_what_is_no_action_is_named(name, actions):
 
 
 def test_numbers_for_a_word_may_be_a_list_or_of_another_precision():
-    words = {"left": [-1], "right": np.array([1.0])}
-    assert len(episode(GymEnvironment("Pendulum-v1", actions=words), 1, "left", "right")) == 3
+    arguments = {"left": [-1], "right": np.array([1.0])}
+    assert len(episode(GymEnvironment("Pendulum-v1", actions=arguments), 1, "left", "right")) == 3
 
 
 @pytest.mark.parametrize("make", ["FrozenLake-v1", FrozenLakeEnv])

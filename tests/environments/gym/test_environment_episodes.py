@@ -10,7 +10,7 @@ from holdfast.records.errors import Rewound
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.replay.run_context import OnDivergence
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.gym_games import (
     Dropped,
     Trouble,
@@ -24,7 +24,7 @@ from support.environments.gym_games import (
     put_back,
     walker,
 )
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 def slippery() -> GymEnvironment:
@@ -37,8 +37,8 @@ def blackjack() -> GymEnvironment:
 
 def card_player() -> Oracle:
     def bet(request) -> str:
-        said = last_seen(request)
-        return "hit" if int(said[1 : said.index(",")]) < 17 else "stick"
+        messages = last_seen(request)
+        return "hit" if int(messages[1 : messages.index(",")]) < 17 else "stick"
 
     return Oracle(bet)
 
@@ -51,24 +51,24 @@ def steps_of(history) -> list[tuple[object, ...]]:
 
 
 def test_the_goal_is_reached_and_the_reward_is_the_sum_of_the_steps():
-    yard = Yard(policy=walker())
-    yard.run(EnvironmentRolloutProcessor(lambda task: lake()))
-    history = yard.history()
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun(policy=walker())
+    local.run(EnvironmentRolloutProcessor(lambda task: lake()))
+    history = local.history()
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert [step.reward for step in history.environment_steps] == [0, 0, 0, 0, 0, 1]
     assert history.finished.reward == 1.0
 
 
 def test_a_run_with_the_same_seed_plays_the_same_games():
     def games(seed: int) -> dict[str, object]:
-        yard = Yard(policy=walker(), samples=4, seed=seed)
-        yard.run(EnvironmentRolloutProcessor(lambda task: slippery()))
-        return {name: steps_of(history) for name, history in yard.histories().items()}
+        local = LocalRun(policy=walker(), samples=4, seed=seed)
+        local.run(EnvironmentRolloutProcessor(lambda task: slippery()))
+        return {name: steps_of(history) for name, history in local.histories().items()}
 
-    one = games(1)
-    assert one == games(1)
-    assert one != games(2)
-    assert len({json.dumps(steps) for steps in one.values()}) > 1, "samples differ"
+    fields = games(1)
+    assert fields == games(1)
+    assert fields != games(2)
+    assert len({json.dumps(steps) for steps in fields.values()}) > 1, "samples differ"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,10 @@ def test_a_run_with_the_same_seed_plays_the_same_games():
 )
 @pytest.mark.parametrize("dropped_after", [0, 1, 2])
 def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_after):
-    undisturbed, killed = Play(policy(), seed=seed), Play(policy(), seed=seed)
+    undisturbed, killed = (
+        TrajectoryUnderTest(policy(), seed=seed),
+        TrajectoryUnderTest(policy(), seed=seed),
+    )
     expected, seen = [], []
 
     async def scenario():
@@ -88,37 +91,39 @@ def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_afte
         await attempt(killed, player(make, seen=seen))
         return await undisturbed.history(), await killed.history()
 
-    one, two = asyncio.run(scenario())
-    assert len(one.environment_steps) > dropped_after
-    assert steps_of(one) == steps_of(two)
+    first, two = asyncio.run(scenario())
+    assert len(first.environment_steps) > dropped_after
+    assert steps_of(first) == steps_of(two)
     assert seen == expected
-    assert killed.oracle.asked == undisturbed.oracle.asked, "no turn was generated again"
+    assert killed.oracle.request_ids == undisturbed.oracle.request_ids, (
+        "no turn was generated again"
+    )
     assert not two.forks
 
 
 def test_a_finished_episode_is_replayed_without_its_environment():
-    trouble, play, policy = Trouble(), None, Oracle(lambda request: "1")
+    trouble, subject, policy = Trouble(), None, Oracle(lambda request: "1")
 
     async def scenario():
-        nonlocal play
-        play = Play(policy)
-        await attempt(play, player(trouble.environment))
-        await attempt(play, player(trouble.environment))
+        nonlocal subject
+        subject = TrajectoryUnderTest(policy)
+        await attempt(subject, player(trouble.environment))
+        await attempt(subject, player(trouble.environment))
 
     asyncio.run(scenario())
     assert trouble.calls == {"reset": 1, "step": 4, "close": 1}
 
 
 def test_what_comes_back_different_is_noticed_and_begun_anew():
-    trouble, play = Trouble(is_unseeded=True), Play(Oracle(lambda request: "1"))
+    trouble, subject = Trouble(is_unseeded=True), TrajectoryUnderTest(Oracle(lambda request: "1"))
 
     async def scenario():
         with pytest.raises(Dropped):
-            await attempt(play, player(trouble.environment, dropped_after=2))
+            await attempt(subject, player(trouble.environment, dropped_after=2))
         with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
-            await attempt(play, player(trouble.environment))
-        await attempt(play, player(trouble.environment))
-        return await play.history()
+            await attempt(subject, player(trouble.environment))
+        await attempt(subject, player(trouble.environment))
+        return await subject.history()
 
     history = asyncio.run(scenario())
     assert [fork.reason for fork in history.forks] == [CAME_BACK_DIFFERENT]
@@ -126,12 +131,12 @@ def test_what_comes_back_different_is_noticed_and_begun_anew():
 
 
 def test_where_divergence_fails_it_fails():
-    trouble, play = Trouble(is_unseeded=True), Play(Oracle(lambda request: "1"))
+    trouble, subject = Trouble(is_unseeded=True), TrajectoryUnderTest(Oracle(lambda request: "1"))
 
     async def scenario():
         with pytest.raises(Dropped):
-            await attempt(play, player(trouble.environment, dropped_after=2))
-        await attempt(play, player(trouble.environment), on_divergence=OnDivergence.FAIL)
+            await attempt(subject, player(trouble.environment, dropped_after=2))
+        await attempt(subject, player(trouble.environment), on_divergence=OnDivergence.FAIL)
 
     with pytest.raises(Exception, match=CAME_BACK_DIFFERENT):
         asyncio.run(scenario())
@@ -140,10 +145,10 @@ def test_where_divergence_fails_it_fails():
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_environment_that_breaks_once_costs_an_attempt_and_nothing_else(where):
     trouble = Trouble(where, times=1)
-    yard = Yard(policy=Oracle(lambda request: "1"))
-    yard.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
-    history = yard.history()
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun(policy=Oracle(lambda request: "1"))
+    local.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
+    history = local.history()
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     (failure,) = history.failures
     assert (failure.cause, f"no {where} today" in failure.message) == ("environment", True)
     assert [step.reward for step in history.environment_steps] == [0.25] * 4
@@ -152,37 +157,40 @@ def test_an_environment_that_breaks_once_costs_an_attempt_and_nothing_else(where
 
 def test_an_environment_that_always_breaks_fails_alone():
     broken, sound = Trouble("step", times=10**6), Trouble()
-    yard = Yard("bad", "good", policy=Oracle(lambda request: "1"))
-    yard.run(
+    local = LocalRun("bad", "good", policy=Oracle(lambda request: "1"))
+    local.run(
         EnvironmentRolloutProcessor(
             lambda task: (broken if task.id == "bad" else sound).environment()
         )
     )
-    assert {name: status for name, (status, _) in yard.statuses().items()} == {
+    assert {name: status for name, (status, _) in local.statuses().items()} == {
         "bad/0": "FAILED",
         "good/0": "COMPLETED",
     }
-    assert yard.history("bad/0").failures[-1].cause == "environment"
+    assert local.history("bad/0").failures[-1].cause == "environment"
     assert broken.calls["close"] == broken.calls["reset"], "each that was opened was closed"
 
 
 def test_an_environment_that_cannot_be_closed_harms_nothing():
     trouble = Trouble("close", times=10**6)
-    yard = Yard(policy=Oracle(lambda request: "1"))
-    yard.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert not yard.history().failures
-    assert ["no close today" in one.message for one in yard.history().close_failures] == [True]
+    local = LocalRun(policy=Oracle(lambda request: "1"))
+    local.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert not local.history().failures
+    assert [
+        "no close today" in close_failure.message
+        for close_failure in local.history().close_failures
+    ] == [True]
 
 
 def test_nonsense_is_told_to_the_policy_and_stays_in_the_trajectory():
     def answer(request) -> str:
-        said = last_seen(request)
-        return "down" if "Possible are: left, down, right, up" in said else "swim"
+        text = last_seen(request)
+        return "down" if "Possible are: left, down, right, up" in text else "swim"
 
-    yard = Yard(policy=Oracle(answer))
-    yard.run(EnvironmentRolloutProcessor(lambda task: lake(), max_turns=4))
-    steps = yard.history().environment_steps
+    local = LocalRun(policy=Oracle(answer))
+    local.run(EnvironmentRolloutProcessor(lambda task: lake(), max_turns=4))
+    steps = local.history().environment_steps
     assert [(step.action, bool(step.error)) for step in steps] == [
         ("swim", True),
         ("down", False),
@@ -190,7 +198,7 @@ def test_nonsense_is_told_to_the_policy_and_stays_in_the_trajectory():
         ("down", False),
     ]
     assert cell(steps[-1].observation) == 8
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
 
 
 def test_a_snapshot_spares_doing_everything_again():
@@ -207,16 +215,16 @@ def test_a_snapshot_spares_doing_everything_again():
         return "left"
 
     async def scenario():
-        play = Play(Oracle(left), seed=3)
+        subject = TrajectoryUnderTest(Oracle(left), seed=3)
         with pytest.raises(Dropped):
-            await attempt(play, player(make, dropped_after=5))
+            await attempt(subject, player(make, dropped_after=5))
         before = len(counted)
         with pytest.raises(Dropped):
-            await attempt(play, player(make, dropped_after=7))
-        undisturbed, after = Play(Oracle(left), seed=3), len(counted)
+            await attempt(subject, player(make, dropped_after=7))
+        undisturbed, after = TrajectoryUnderTest(Oracle(left), seed=3), len(counted)
         with pytest.raises(Dropped):
             await attempt(undisturbed, player(make, dropped_after=7))
-        return after - before, await play.history(), await undisturbed.history()
+        return after - before, await subject.history(), await undisturbed.history()
 
     live, killed, undisturbed = asyncio.run(scenario())
     # The last snapshot was taken before the fifth turn: one step again, and two new ones.
@@ -226,16 +234,16 @@ def test_a_snapshot_spares_doing_everything_again():
 
 def test_a_model_that_calls_tools_can_play():
     def answer(request) -> str:
-        said = last_seen(request)
-        if "over" in said:
+        text = last_seen(request)
+        if "over" in text:
             return "I am done."
-        arguments = json.dumps({"action": next_move(said)})
+        arguments = json.dumps({"action": next_move(text)})
         return f'<tool_call>{{"name": "move", "arguments": {arguments}}}</tool_call>'
 
-    yard = Yard(policy=Oracle(answer))
-    yard.run(AgentRolloutProcessor(environments=[lambda task: lake(as_tool="move")]))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    results = list(yard.history().results.values())
+    local = LocalRun(policy=Oracle(answer))
+    local.run(AgentRolloutProcessor(environments=[lambda task: lake(as_tool="move")]))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    results = list(local.history().results.values())
     assert len(results) == 6
-    assert yard.history().reward == 1.0
+    assert local.history().reward == 1.0
     assert results[-1].content.endswith("HFF[G]\nReward: 1.\nThe episode is over.")

@@ -125,7 +125,7 @@ async def undisturbed(engine: EmbeddedEngine) -> History:
     return history
 
 
-def told(history: History) -> list[tuple[object, ...]]:
+def turns_of(history: History) -> list[tuple[object, ...]]:
     replies = [bytes(step.ids) for step in history.generations]
     seen = [(step.action, step.observation) for step in history.environment_steps]
     return list(zip(replies, seen, strict=True))
@@ -142,5 +142,5 @@ def test_with_the_embedded_engine_a_kill_changes_nothing(tmp_path, monkeypatch):
     history = asyncio.run(history_in(tmp_path / "killed.db"))
     assert len(history.attempts) == 2
     assert history.status is expected.status
-    assert told(history) == told(expected)
+    assert turns_of(history) == turns_of(expected)
     assert not history.forks

@@ -80,9 +80,9 @@ def test_a_picture_is_no_text():
 )
 def test_a_reply_becomes_an_action_of_the_space(space, reply, action):
     read, _ = action_reader(space)
-    found = read(reply)
-    assert space.contains(found)
-    assert found == action if np.isscalar(action) else np.allclose(found, action)
+    result = read(reply)
+    assert space.contains(result)
+    assert result == action if np.isscalar(action) else np.allclose(result, action)
 
 
 @pytest.mark.parametrize(

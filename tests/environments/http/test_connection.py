@@ -155,10 +155,10 @@ def test_what_an_environment_raises_is_told_without_secrets(what, tmp_path, capl
         return str(broken.value)
 
     with caplog.at_level(logging.WARNING):
-        said = serving(scenario, KeptLedger, token=SECRET)
-    assert "answered 500 to /sessions" in said
-    assert f"RuntimeError: {what}" in said
-    assert SECRET not in said + caplog.text
+        message = serving(scenario, KeptLedger, token=SECRET)
+    assert "answered 500 to /sessions" in message
+    assert f"RuntimeError: {what}" in message
+    assert SECRET not in message + caplog.text
     assert "in _did" in caplog.text  # The traceback, for whoever runs the server.
     assert done(log).count("close") == (2 if what == "restore" else 1)
 
@@ -271,9 +271,9 @@ def test_a_wrong_token_is_refused_and_never_shown(token):
             await environment.step("add 1")
         return str(refused.value)
 
-    said = serving(scenario, token=SECRET)
-    assert SECRET not in said
-    assert "another-token" not in said
+    message = serving(scenario, token=SECRET)
+    assert SECRET not in message
+    assert "another-token" not in message
 
 
 def test_another_web_server_is_not_taken_for_an_environment():

@@ -64,8 +64,8 @@ def test_its_tools_are_those_of_the_environment():
         finally:
             await environment.close()
 
-    environment, said = serving(scenario)
-    assert said == ("total 3", "total 203", "3 k")
+    environment, message = serving(scenario)
+    assert message == ("total 3", "total 203", "3 k")
     bare = Ledger(None)
     add, keyed = environment.tools
     assert environment.name == "Ledger"
@@ -73,7 +73,7 @@ def test_its_tools_are_those_of_the_environment():
     assert add.schema["function"]["parameters"]["required"] == ["amount"]
     assert (add.contract, keyed.contract) == (Contract.AT_MOST_ONCE, Contract.IDEMPOTENT)
     assert (add.wants_key, keyed.wants_key) == (False, True)
-    assert [one.name for one in environment.tools] == [bare.add.__name__, bare.keyed.__name__]
+    assert [tool.name for tool in environment.tools] == [bare.add.__name__, bare.keyed.__name__]
 
 
 def test_a_snapshot_brings_it_back_in_another_session():
@@ -106,12 +106,12 @@ def test_the_task_reaches_the_environment(tmp_path):
 
 
 def test_many_at_once_do_not_meet():
-    async def one(url, seed):
+    async def episode_texts(url, seed):
         async with opened(url, seed=seed) as environment:
             return [(await environment.step(f"add {n}")).text for n in range(3)]
 
     async def scenario(server):
-        return await asyncio.gather(*(one(server.url, 100 * n) for n in range(10)))
+        return await asyncio.gather(*(episode_texts(server.url, 100 * n) for n in range(10)))
 
     expected = [[f"total {100 * n + add}" for add in (0, 1, 3)] for n in range(10)]
     assert serving(scenario) == expected
@@ -170,9 +170,12 @@ def test_snapshots_are_not_promised_where_there_are_none():
 
 
 def test_the_identity_is_the_task_and_not_the_address():
-    one = HttpEnvironment("http://127.0.0.1:1", task={"b": 1, "a": 2})
-    assert one.identity == HttpEnvironment("http://127.0.0.1:2", task={"a": 2, "b": 1}).identity
-    assert one.identity != HttpEnvironment("http://127.0.0.1:1", task={"a": 3}).identity
+    environment = HttpEnvironment("http://127.0.0.1:1", task={"b": 1, "a": 2})
+    assert (
+        environment.identity
+        == HttpEnvironment("http://127.0.0.1:2", task={"a": 2, "b": 1}).identity
+    )
+    assert environment.identity != HttpEnvironment("http://127.0.0.1:1", task={"a": 3}).identity
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://x", "http://x:0", "http://", "http://[x"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.http_servers import Line, ServerProcess, serving
 from support.environments.http_worlds import Ledger
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 HOLD = Path(tempfile.gettempdir()) / f"holdfast-hold-{os.getpid()}"
 HELD = f"hold {HOLD}"
@@ -48,7 +48,7 @@ class Killer:
         await asyncio.to_thread(self._server.start)
 
 
-def play(server, level, log, *, at=-1, during=False):
+def subject(server, level, log, *, at=-1, during=False):
     """What is recorded of a trajectory, and what was really done."""
     killer = Killer(server, at=at, log=log if during else None)
 
@@ -61,9 +61,9 @@ def play(server, level, log, *, at=-1, during=False):
             await killer.strike(turn)
             t.add(await episode.step(ACTIONS[turn]))
 
-    yard = Yard()
-    yard.run(solve, **PATIENCE)
-    history = yard.history()
+    local = LocalRun()
+    local.run(solve, **PATIENCE)
+    history = local.history()
     assert history.status.name == "COMPLETED"
     seen = [(step.action, step.observation, step.reward) for step in history.environment_steps]
     return seen, [failure.type for failure in history.failures], log.read_text().splitlines()
@@ -74,13 +74,13 @@ def undisturbed(request, tmp_path_factory):
     level = request.param
     with ServerProcess(LEVELS[level]) as server:
         log = tmp_path_factory.mktemp("undisturbed") / "log"
-        yield level, server, play(server, level, log)
+        yield level, server, subject(server, level, log)
 
 
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_a_server_killed_between_two_steps_costs_an_attempt_and_no_data(undisturbed, at, tmp_path):
     level, server, (expected, failures, _) = undisturbed
-    seen, lost, done = play(server, level, tmp_path / "log", at=at)
+    seen, lost, done = subject(server, level, tmp_path / "log", at=at)
     assert (failures, lost) == ([], ["LostSession"])
     assert seen == expected
     steps = [f"step {action}" for action in ACTIONS]
@@ -94,7 +94,7 @@ def test_a_server_killed_between_two_steps_costs_an_attempt_and_no_data(undistur
 
 def test_a_server_killed_during_a_step_costs_an_attempt_and_no_data(undisturbed, tmp_path):
     level, server, (expected, _, _) = undisturbed
-    seen, lost, done = play(server, level, tmp_path / "log", at=2, during=True)
+    seen, lost, done = subject(server, level, tmp_path / "log", at=2, during=True)
     # One attempt, or more if the server takes long to start.
     assert lost
     assert seen == expected
@@ -103,17 +103,19 @@ def test_a_server_killed_during_a_step_costs_an_attempt_and_no_data(undisturbed,
 
 def test_nothing_is_asked_of_the_server_on_replay(tmp_path):
     async def run():
-        stage = Play()
+        stage = TrajectoryUnderTest()
         with ServerProcess("Ledger") as server:
             endpoint = await EnvironmentEndpoint.describe(server.url)
 
             async def solve(t):
                 episode = await t.env(endpoint.environment(), seed=5)
                 add = episode.tools[0]
-                said = [await t.tool(add.call(amount=3), *episode.tools)]
-                said += [await t.tool(add.call(amount=300), *episode.tools)]
+                messages = [await t.tool(add.call(amount=3), *episode.tools)]
+                messages += [await t.tool(add.call(amount=300), *episode.tools)]
                 t.add(await episode.step("add 1"))
-                return episode.observation.text, [(one.content, one.error) for one in said]
+                return episode.observation.text, [
+                    (message.content, message.error) for message in messages
+                ]
 
             first = await stage.perform(solve)
         # The server is gone, and its answers are there.
@@ -136,10 +138,10 @@ def test_a_lost_answer_is_no_failure_of_a_trajectory(tmp_path):
                 await t.generate()
                 await episode.step("add 1")
 
-            yard = Yard()
-            await yard.work(solve)
-            yard.assert_nothing_left()
-            return list((await yard._histories()).values())
+            local = LocalRun()
+            await local.work(solve)
+            local.assert_nothing_left()
+            return list((await local._histories()).values())
 
     (history,) = serving(scenario, Ledger)
     assert (history.status.name, history.failures) == ("COMPLETED", [])
@@ -160,10 +162,10 @@ def test_a_dozen_trajectories_outlive_their_server():
                 await killer.strike(turn if number == 5 else -2)
                 t.add(await episode.step(f"add {turn}"))
 
-        yard = Yard(*names, policy=Oracle())
-        yard.run(solve, **PATIENCE)
-    histories = yard.histories()
-    assert {one.status.name for one in histories.values()} == {"COMPLETED"}
-    ends = {name: one.environment_steps[-1].observation for name, one in histories.items()}
+        local = LocalRun(*names, policy=Oracle())
+        local.run(solve, **PATIENCE)
+    histories = local.histories()
+    assert {history.status.name for history in histories.values()} == {"COMPLETED"}
+    ends = {name: history.environment_steps[-1].observation for name, history in histories.items()}
     assert ends == {f"t{number}/0": f"total {number + 3}" for number in range(12)}
-    assert sum(len(one.failures) for one in histories.values()) >= 1
+    assert sum(len(history.failures) for history in histories.values()) >= 1

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from holdfast.environments.http.environment import EnvironmentEndpoint
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import DOCS
 
 DOCUMENTATION = DOCS / "http-environments.md"
@@ -32,26 +32,26 @@ class Foreign(BaseHTTPRequestHandler):
         return self.send(200, str(session["total"]).encode())
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        data = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/sessions":
-            total = int(base64.b64decode(asked["restore"])) if "restore" in asked else asked["seed"]
-            session = {"total": total, "index": 0, "began": {"session": asked["session"]}}
-            if "restore" not in asked:
+            total = int(base64.b64decode(data["restore"])) if "restore" in data else data["seed"]
+            session = {"total": total, "index": 0, "began": {"session": data["session"]}}
+            if "restore" not in data:
                 session["began"]["observation"] = {"text": f"at {total}"}
-            return self.answer(self.sessions.setdefault(asked["session"], session)["began"])
+            return self.answer(self.sessions.setdefault(data["session"], session)["began"])
         _, _, name, kind = self.path.split("/")
         if name not in self.sessions:
             return self.unknown()
         session = self.sessions[name]
-        if session["index"] != asked["index"]:
+        if session["index"] != data["index"]:
             return self.answer({"error": {"type": "Wrong", "message": "index"}}, 409)
         session["index"] += 1
-        by = int(asked["action"] if kind == "step" else asked["arguments"]["by"])
+        by = int(data["action"] if kind == "step" else data["arguments"]["by"])
         if by < 0:
             return self.answer({"refused": "never down"})
         session["total"] += by
-        said = f"at {session['total']}"
-        return self.answer({"observation": {"text": said}} if kind == "step" else {"content": said})
+        text = f"at {session['total']}"
+        return self.answer({"observation": {"text": text}} if kind == "step" else {"content": text})
 
     def do_DELETE(self) -> None:
         known = self.sessions.pop(self.path.split("/")[2], None)
@@ -89,21 +89,21 @@ def test_a_server_in_other_words_is_used_and_comes_back_by_its_snapshots(foreign
         episode = await t.env(endpoint.environment(), seed=3)
         t.add(episode.observation)
         t.add(await episode.step("2"))
-        said = await t.tool(episode.tools[0].call(by=1), *episode.tools)
+        message = await t.tool(episode.tools[0].call(by=1), *episode.tools)
         no = await t.tool(episode.tools[0].call(by=-1), *episode.tools)
         await t.generate()
         if not lost:
             lost.append(Foreign.sessions.popitem())
         t.add(await episode.step("4"))
-        assert (said.content, no.content, no.error) == ("at 6", "never down", "ToolSaysNo")
+        assert (message.content, no.content, no.error) == ("at 6", "never down", "ToolSaysNo")
 
-    yard = Yard()
-    yard.run(solve)
-    history = yard.history()
+    local = LocalRun()
+    local.run(solve)
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert [failure.type for failure in history.failures] == ["LostSession"]
     assert [step.observation for step in history.environment_steps] == ["at 5", "at 10"]
-    assert {one.content for one in history.results.values()} == {"at 6", "never down"}
+    assert {result.content for result in history.results.values()} == {"at 6", "never down"}
     assert not Foreign.sessions
 
 

@@ -86,15 +86,15 @@ def test_a_restored_session_begins_without_an_observation():
 
 
 def test_what_is_served_is_described():
-    status, said = asking(lambda client: client.ask("GET", "/"), KeptLedger)
+    status, message = asking(lambda client: client.ask("GET", "/"), KeptLedger)
     assert status == 200
-    assert {key: said[key] for key in ("name", "recovery", "snapshots", "protocol")} == {
+    assert {key: message[key] for key in ("name", "recovery", "snapshots", "protocol")} == {
         "name": "KeptLedger",
         "recovery": "snapshot",
         "snapshots": True,
         "protocol": 1,
     }
-    assert [one["name"] for one in said["tools"]] == ["add", "keyed"]
+    assert [tool["name"] for tool in message["tools"]] == ["add", "keyed"]
 
 
 async def begun(client: Client, **more: object) -> None:
@@ -114,7 +114,10 @@ def test_the_last_action_asked_again_gives_the_same_answer_and_any_other_is_refu
         early, negative = await act(client, 2, "add 1"), await act(client, -1, "add 1")
         assert (await act(client, 1, "add 1"))[1]["observation"]["text"] == "total 2"
         old = await act(client, 0, "add 1")
-        return [(status, said["error"]["type"]) for status, said in (another, early, negative, old)]
+        return [
+            (status, message["error"]["type"])
+            for status, message in (another, early, negative, old)
+        ]
 
     assert asking(scenario) == [(409, "WrongIndex")] * 4
 
@@ -125,20 +128,20 @@ def test_an_action_asked_again_while_it_runs_is_not_begun_again(tmp_path):
 
     async def scenario(client):
         await begun(client, task={"log": str(log)})
-        one = asyncio.create_task(act(client, 0, f"hold {hold}"))
+        pending = asyncio.create_task(act(client, 0, f"hold {hold}"))
         while f"step hold {hold}" not in log.read_text():
             await asyncio.sleep(0.01)
         two = asyncio.create_task(act(client, 0, f"hold {hold}"))
         next_one = await act(client, 1, "add 1")
         snapshot = await client.ask("GET", f"/sessions/{ID}/snapshot")
-        assert not one.done()
+        assert not pending.done()
         assert not two.done()
         hold.unlink()
-        assert await one == await two
+        assert await pending == await two
         return next_one, snapshot
 
-    for status, said in asking(scenario, KeptLedger):
-        assert (status, said["error"]["type"]) == (409, "Busy")
+    for status, message in asking(scenario, KeptLedger):
+        assert (status, message["error"]["type"]) == (409, "Busy")
     assert log.read_text().splitlines() == ["reset 0", f"step hold {hold}", "close"]
 
 
@@ -146,8 +149,8 @@ def test_a_session_asked_for_again_is_the_same_one(tmp_path):
     log = tmp_path / "log"
 
     async def scenario(client):
-        asked = {"session": ID, "seed": 4, "task": {"log": str(log)}}
-        return [await client.ask("POST", "/sessions", asked) for _ in range(3)]
+        request = {"session": ID, "seed": 4, "task": {"log": str(log)}}
+        return [await client.ask("POST", "/sessions", request) for _ in range(3)]
 
     first, *others = asking(scenario)
     assert others == [first, first]
@@ -157,8 +160,8 @@ def test_a_session_asked_for_again_is_the_same_one(tmp_path):
 def test_too_many_sessions_are_told_to_come_again():
     async def scenario(client):
         await begun(client)
-        status, said = await client.ask("POST", "/sessions", {"session": ID[::-1], "seed": 0})
-        return status, said["error"]["type"], client.headers["Retry-After"]
+        status, message = await client.ask("POST", "/sessions", {"session": ID[::-1], "seed": 0})
+        return status, message["error"]["type"], client.headers["Retry-After"]
 
     assert asking(scenario, max_sessions=1) == (429, "TooManySessions", "1")
 
@@ -185,7 +188,7 @@ def test_a_body_that_cannot_be_read_is_refused(body):
         await begun(client)
         step = await client.ask("POST", f"/sessions/{ID}/step", body)
         assert (await act(client, 0, "add 1"))[0] == 200
-        return [(status, said["error"]["type"]) for status, said in (refused, step)]
+        return [(status, message["error"]["type"]) for status, message in (refused, step)]
 
     assert asking(scenario) == [(400, "BadRequest")] * 2
 
@@ -197,9 +200,9 @@ def test_arguments_that_do_not_fit_are_told_to_the_policy(arguments):
         body = f'{{"index": 0, "name": "add", "arguments": {arguments}}}'.encode()
         return await client.ask("POST", f"/sessions/{ID}/tool", body)
 
-    status, said = asking(scenario)
+    status, message = asking(scenario)
     assert status == 200
-    assert "invalid arguments for add" in said["refused"]
+    assert "invalid arguments for add" in message["refused"]
 
 
 def test_a_tool_that_is_not_there_is_told_to_the_policy():
@@ -229,9 +232,9 @@ def test_a_body_beyond_the_bound_is_refused():
     ],
 )
 def test_what_is_not_there_is_told_in_one_shape(method, path, status):
-    found, said = asking(lambda client: client.ask(method, path))
-    assert found == status
-    assert set(said["error"]) == {"type", "message"}
+    result, message = asking(lambda client: client.ask(method, path))
+    assert result == status
+    assert set(message["error"]) == {"type", "message"}
 
 
 def test_a_page_in_a_browser_cannot_use_a_server_without_a_token():
@@ -247,10 +250,10 @@ def test_a_page_in_a_browser_cannot_use_a_server_without_a_token():
 def test_every_path_wants_the_token(header):
     async def scenario(client):
         paths = [("GET", "/"), ("POST", "/sessions"), ("DELETE", f"/sessions/{ID}")]
-        found = [await client.ask(*one, Authorization=header) for one in paths]
+        answers = [await client.ask(*paths, Authorization=header) for paths in paths]
         good = await client.ask("GET", "/", Authorization=f"Bearer {TOKEN}")
-        assert TOKEN not in str(found)
-        return {status for status, _ in found}, good[0]
+        assert TOKEN not in str(answers)
+        return {status for status, _ in answers}, good[0]
 
     assert asking(scenario, token=TOKEN) == ({401}, 200)
 
@@ -281,9 +284,9 @@ def test_what_cannot_be_made_without_a_task_is_described_by_an_example():
         other = await client.ask("POST", "/sessions", {"session": ID[::-1], "task": {"kept": 0}})
         return good[0], other[0], other[1]["error"]["message"]
 
-    *statuses, said = asking(scenario, make, example={"kept": True})
+    *statuses, message = asking(scenario, make, example={"kept": True})
     assert statuses == [200, 500]
-    assert "serve each kind by itself" in said
+    assert "serve each kind by itself" in message
 
 
 def test_stopping_the_server_closes_what_is_open_and_waits_for_no_one(tmp_path):
@@ -304,8 +307,8 @@ def test_stopping_the_server_closes_what_is_open_and_waits_for_no_one(tmp_path):
         async with aiohttp.ClientSession() as session:
             async with EnvironmentServer(make) as server:
                 step = await scenario(Client(server.url, session))
-            status, said = await step
-            return status, said["error"]["message"]
+            status, message = await step
+            return status, message["error"]["message"]
 
     assert asyncio.run(run()) == (500, "the session was closed during step")
     assert (made[-1].cancelled, made[-1].closed) == (True, 1)
@@ -321,7 +324,7 @@ def test_the_server_as_a_process_wants_its_token_and_ends_when_told():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nothing.py:make"], "nothing.py does not exist"),
         ([f"{WORLDS.parent}:make"], "is no file"),
@@ -332,12 +335,12 @@ def test_the_server_as_a_process_wants_its_token_and_ends_when_told():
         ([f"{WORLDS}:Ledger", "--example", "{"], "--example"),
     ],
 )
-def test_the_command_says_what_is_wrong(arguments, said, capsys, monkeypatch):
+def test_the_command_says_what_is_wrong(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert not told.out
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert not captured.out
 
 
 def test_a_snapshot_that_could_not_be_restored_is_refused_when_it_is_taken():
@@ -347,12 +350,12 @@ def test_a_snapshot_that_could_not_be_restored_is_refused_when_it_is_taken():
 
     async def scenario(client):
         await begun(client)
-        status, said = await client.ask("GET", f"/sessions/{ID}/snapshot")
-        return status, said["error"]["message"]
+        status, message = await client.ask("GET", f"/sessions/{ID}/snapshot")
+        return status, message["error"]["message"]
 
-    status, said = asking(scenario, Heavy, max_body=10_000)
+    status, text = asking(scenario, Heavy, max_body=10_000)
     assert status == 500
-    assert "could not be restored" in said
+    assert "could not be restored" in text
 
 
 @pytest.mark.parametrize("thing", ["blobs", "instance"])
@@ -369,10 +372,10 @@ def test_what_a_served_environment_cannot_have_is_told(thing):
         return only[-1]
 
     async def scenario(client):
-        asked = [{"session": ID, "seed": 0}, {"session": ID[::-1], "seed": 0}]
-        return [await client.ask("POST", "/sessions", one) for one in asked]
+        requests = [{"session": ID, "seed": 0}, {"session": ID[::-1], "seed": 0}]
+        return [await client.ask("POST", "/sessions", request) for request in requests]
 
-    _, (status, said) = asking(scenario, make)
+    _, (status, message) = asking(scenario, make)
     assert status == 500
-    words = {"blobs": "has no `blobs`", "instance": "a new instance for each session"}
-    assert words[thing] in said["error"]["message"]
+    arguments = {"blobs": "has no `blobs`", "instance": "a new instance for each session"}
+    assert arguments[thing] in message["error"]["message"]

@@ -26,7 +26,7 @@ class Open:
         return self.runner.run(self.environment.step(action))
 
     def tool(self, name: str):
-        return next(one for one in self.environment.tools if one.name == name)
+        return next(tool for tool in self.environment.tools if tool.name == name)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def test_odd_characters_arrive(toolbox):
 
 def test_ten_megabytes_arrive(toolbox):
     tool = toolbox.tool("flood")
-    found = toolbox.runner.run(tool.invoke({"size": 10_000_000}))
-    assert found == "x" * 10_000_000
-    assert len(tool.render_result(found)) < 1_000_000
+    result = toolbox.runner.run(tool.invoke({"size": 10_000_000}))
+    assert result == "x" * 10_000_000
+    assert len(tool.render_result(result)) < 1_000_000
 
 
 def test_an_error_of_the_tool_is_a_no(toolbox):

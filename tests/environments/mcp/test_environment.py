@@ -10,13 +10,13 @@ from holdfast.environments.mcp import McpServer
 from holdfast.policy.policy import Request
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.processors.agent import AgentRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.mcp_servers.keeping import ListeningBank, call, others, stdio
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 async def ask(t, episode, name, /, **arguments) -> str:
-    tool = next(one for one in episode.tools if one.name == name)
+    tool = next(tool for tool in episode.tools if tool.name == name)
     return (await t.tool(tool.call(**arguments), *episode.tools)).content
 
 
@@ -26,13 +26,13 @@ def banking(server: McpServer, flag: Path, heard: list[list[str]]):
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
-        said = [await ask(t, episode, "deposit", name="ann", amount=7)]
+        answers = [await ask(t, episode, "deposit", name="ann", amount=7)]
         t.add("go")
         await t.generate()
-        said.append(await ask(t, episode, "withdraw", name="ann", amount=9))
-        said.append(await ask(t, episode, "rob", flag=str(flag)))
-        said.append(await ask(t, episode, "deposit", name="ann", amount=1))
-        heard.append(said)
+        answers.append(await ask(t, episode, "withdraw", name="ann", amount=9))
+        answers.append(await ask(t, episode, "rob", flag=str(flag)))
+        answers.append(await ask(t, episode, "deposit", name="ann", amount=1))
+        heard.append(answers)
 
     return rollout
 
@@ -61,11 +61,11 @@ EXPECTED = [
 
 def test_a_server_with_state_that_dies_in_a_call_is_brought_back_by_replay(flag):
     heard: list[list[str]] = []
-    yard = Yard()
-    yard.run(banking(BANK, flag, heard))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun()
+    local.run(banking(BANK, flag, heard))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert heard == [EXPECTED]
-    assert len(yard.history().attempts) == 2
+    assert len(local.history().attempts) == 2
     assert flag.exists()
 
 
@@ -75,13 +75,13 @@ def test_a_server_with_state_that_cannot_come_back_starts_the_trajectory_anew(fl
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
-        said = [await ask(t, episode, "add_one") for _ in range(2)]
-        said.append(await ask(t, episode, "kill_once", flag=str(flag)))
-        heard.append([*said, await ask(t, episode, "add_one")])
+        answers = [await ask(t, episode, "add_one") for _ in range(2)]
+        answers.append(await ask(t, episode, "kill_once", flag=str(flag)))
+        heard.append([*answers, await ask(t, episode, "add_one")])
 
-    yard = Yard()
-    yard.run(rollout)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun()
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert heard == [["1", "2", "survived", "3"]]
 
 
@@ -98,9 +98,9 @@ def test_over_http_a_server_that_was_killed_and_started_again_is_brought_back_by
             bank.start()
         heard.append(await ask(t, episode, "deposit", name="ann", amount=1))
 
-    yard = Yard()
-    yard.run(rollout)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun()
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert heard == ["ann has 7", "ann has 7", "ann has 8"]
 
 
@@ -110,17 +110,17 @@ def test_trajectories_with_sessions_of_their_own_do_not_see_each_other_over_http
         first, second = server.environment(), server.environment()
         await first.reset(seed=1)
         await second.reset(seed=1)
-        said = [
+        message = [
             await call(first, "deposit", name="ann", amount=7),
             await call(second, "deposit", name="ann", amount=1),
             await call(first, "deposit", name="ann", amount=1),
         ]
-        tool = next(one for one in first.tools if one.name == "recite")
+        tool = next(tool for tool in first.tools if tool.name == "recite")
         assert await tool.invoke({"size": 10_000_000}) == "x" * 10_000_000
         await first.close()
         await second.close()
         assert not others()
-        return said
+        return message
 
     assert asyncio.run(played()) == ["ann has 7", "ann has 1", "ann has 8"]
 
@@ -137,16 +137,16 @@ def test_a_shared_server_that_dies_and_is_unreachable_for_a_while_is_found_again
             with pytest.raises(EnvironmentBroken, match=r"did not begin.*ConnectError"):
                 await call(environment, "seed")
             bank.start()
-            said = await call(environment, "seed")
+            answer = await call(environment, "seed")
             await environment.close()
         assert not others()
-        return said
+        return answer
 
     assert asyncio.run(played()) == "none"
 
 
 def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(monkeypatch):
-    play, server, heard = Play(), stdio("bare", recovery="replay"), []
+    subject, server, heard = TrajectoryUnderTest(), stdio("bare", recovery="replay"), []
 
     async def refuse(seed: int | None = None) -> None:
         raise AssertionError("what is recorded is not asked for again")
@@ -161,11 +161,11 @@ def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(mon
         return rollout
 
     async def again_and_again() -> None:
-        await play.perform(counting(1))
+        await subject.perform(counting(1))
         with monkeypatch.context() as without:
             without.setattr(server, "begin", refuse)
-            await play.perform(counting(1))
-        await play.perform(counting(3))
+            await subject.perform(counting(1))
+        await subject.perform(counting(3))
         assert not others()
 
     asyncio.run(again_and_again())
@@ -181,9 +181,9 @@ def test_a_call_in_which_the_server_died_is_made_again_under_any_contract(contra
         episode = await t.env(server.environment())
         heard.append(await ask(t, episode, "kill_once", flag=str(flag)))
 
-    yard = Yard()
-    yard.run(rollout)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = LocalRun()
+    local.run(rollout)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert heard == ["survived"]
 
 
@@ -206,14 +206,14 @@ def test_an_agent_has_the_tools_of_its_servers():
         return f'<tool_call>{{"name": "{calls[turn]}", "arguments": {{}}}}</tool_call>'
 
     heard: list[Request] = []
-    yard = Yard(policy=Oracle(answer))
-    yard.run(
+    local = LocalRun(policy=Oracle(answer))
+    local.run(
         Agent(environments=[lambda task: count.environment(), lambda task: rune.environment()])
     )
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    said = [result.content for result in yard.history().results.values()]
-    assert said[:3] == ["1", "2", "? \ufffd ?"]
-    assert said[3].startswith("there is no tool 'no_such_tool'; the tools are: add_one, hang")
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    contents = [result.content for result in local.history().results.values()]
+    assert contents[:3] == ["1", "2", "? \ufffd ?"]
+    assert contents[3].startswith("there is no tool 'no_such_tool'; the tools are: add_one, hang")
 
 
 def test_trajectories_that_share_a_server_all_end_well_though_one_of_them_kills_it(flag):
@@ -225,13 +225,13 @@ def test_trajectories_that_share_a_server_all_end_well_though_one_of_them_kills_
     async def rollout(t) -> None:
         await server.tools()
         episode = await t.env(server.environment())
-        said = [await ask(t, episode, "rune") for _ in range(3)]
+        answers = [await ask(t, episode, "rune") for _ in range(3)]
         if t.task.id == "task5":
-            said.append(await ask(t, episode, "kill_once", flag=str(flag)))
-        heard[t.task.id] = said
+            answers.append(await ask(t, episode, "kill_once", flag=str(flag)))
+        heard[t.task.id] = answers
 
-    yard = Yard(*names)
-    yard.run(rollout)
-    assert yard.statuses() == {f"{name}/0": ("COMPLETED", True) for name in names}
+    local = LocalRun(*names)
+    local.run(rollout)
+    assert local.statuses() == {f"{name}/0": ("COMPLETED", True) for name in names}
     assert heard.pop("task5") == ["? \ufffd ?"] * 3 + ["survived"]
     assert list(heard.values()) == [["? \ufffd ?"] * 3] * 19

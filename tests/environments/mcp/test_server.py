@@ -30,7 +30,7 @@ def test_tools_have_to_be_listed_before_an_environment_shows_them():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"recovery": "snapshot"}, r"no snapshots\); choose one of replay, stateless, restart"),
         ({"recovery": "magic"}, "cannot recover by 'magic'"),
@@ -47,8 +47,8 @@ def test_tools_have_to_be_listed_before_an_environment_shows_them():
         ({"sharedd": True, "token": "x"}, "no option sharedd, token;"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
         McpServer.stdio("x", **options)
 
 
@@ -57,12 +57,12 @@ def test_options_of_a_url_that_are_unknown_are_refused():
         McpServer.http("http://127.0.0.1:1/mcp", recovry="replay")
 
 
-@pytest.mark.parametrize("words", [(["python", "s3cret.py"],), ("python", Path("s3cret.py"))])
-def test_a_command_is_strings(words):
+@pytest.mark.parametrize("arguments", [(["python", "s3cret.py"],), ("python", Path("s3cret.py"))])
+def test_a_command_is_strings(arguments):
     with pytest.raises(
         UsageError, match=r"each of its arguments as a string.* given a (list|Po)"
     ) as no:
-        McpServer.stdio(*words)
+        McpServer.stdio(*arguments)
     assert "s3cret" not in str(no.value)
 
 
@@ -73,17 +73,17 @@ def test_a_url_that_is_none_is_refused():
 
 
 def test_tools_that_the_server_does_not_have_are_refused_with_those_that_it_has():
-    async def said(**options: object) -> str:
+    async def usage_error(**options: object) -> str:
         with pytest.raises(UsageError) as caught:
             await stdio("bare", **options).tools()
         assert not others()
         return str(caught.value)
 
-    assert asyncio.run(said(tools=["third"])) == (
+    assert asyncio.run(usage_error(tools=["third"])) == (
         "`tools` names third, which the MCP server does not have; "
         "it has rune, add_one, kill_once, pid, hang"
     )
-    assert "`contract` names third" in asyncio.run(said(contract={"third": "idempotent"}))
+    assert "`contract` names third" in asyncio.run(usage_error(contract={"third": "idempotent"}))
 
 
 def test_the_user_s_contract_wins_over_the_server_s_hints():
@@ -94,7 +94,8 @@ def test_the_user_s_contract_wins_over_the_server_s_hints():
 
     def contracts(given: object) -> list[Contract]:
         return [
-            one.contract for one in ToolChoice(contract=parse_contracts(given)).of([hinted, plain])
+            item.contract
+            for item in ToolChoice(contract=parse_contracts(given)).of([hinted, plain])
         ]
 
     once, again, anew = Contract.AT_MOST_ONCE, Contract.IDEMPOTENT, Contract.RESTART
@@ -110,7 +111,7 @@ def test_tools_whose_names_would_be_the_same_are_refused():
     listed = [Tool(name="a.b", input_schema={}), Tool(name="a/b", input_schema={})]
     with pytest.raises(UsageError, match=r"a\.b and a/b would both be called a_b"):
         ToolChoice().of(listed)
-    assert [one.name for one in ToolChoice(allowed=("a/b",)).of(listed)] == ["a_b"]
+    assert [item.name for item in ToolChoice(allowed=("a/b",)).of(listed)] == ["a_b"]
 
 
 def test_secrets_of_a_url_and_its_headers_are_told_to_nobody():
@@ -119,33 +120,35 @@ def test_secrets_of_a_url_and_its_headers_are_told_to_nobody():
     assert server.described == "https://example.org:8443/mcp"
     assert repr(server) == "<McpServer https://example.org:8443/mcp>"
     assert server.identity == "/mcp"
-    told = redact("ann s3cr3tpw h3adervalue t0k3nt0k3n")
-    assert told == "ann [redacted] [redacted] [redacted]"
+    text = redact("ann s3cr3tpw h3adervalue t0k3nt0k3n")
+    assert text == "ann [redacted] [redacted] [redacted]"
 
 
 def test_a_server_that_cannot_be_reached_is_named_without_its_secrets():
-    async def said(server: McpServer) -> str:
+    async def failure_of(server: McpServer) -> str:
         with pytest.raises(EnvironmentBroken) as caught:
             await server.tools()
         assert not others()
         return str(caught.value)
 
     with ListeningBank(token="open-sesame") as bank:
-        wrong = asyncio.run(said(McpServer.http(bank.url, token="0pen-barley")))
+        wrong = asyncio.run(failure_of(McpServer.http(bank.url, token="0pen-barley")))
         assert f"MCP server {bank.url} did not begin a session" in wrong
         assert "HTTP 401 Unauthorized" in wrong
         assert "barley" not in wrong
         right = McpServer.http(f"{bank.url}?k=0pen-barley", token="open-sesame")
         assert len(asyncio.run(right.tools())) == 5
-    unreachable = asyncio.run(said(McpServer.http(f"{bank.url}?k=0pen-barley", token="sesame")))
+    unreachable = asyncio.run(
+        failure_of(McpServer.http(f"{bank.url}?k=0pen-barley", token="sesame"))
+    )
     assert f"MCP server {bank.url} did not begin a session (ConnectError" in unreachable
     assert "barley" not in unreachable
 
 
 def test_tools_of_two_servers_differ_by_their_prefix():
     async def played() -> list[str]:
-        one, two = stdio("bare"), stdio("bare", prefix="other_")
-        environments = [one.environment(), two.environment()]
+        first, two = stdio("bare"), stdio("bare", prefix="other_")
+        environments = [first.environment(), two.environment()]
         for environment in environments:
             await environment.prepare()
             await environment.reset(seed=1)

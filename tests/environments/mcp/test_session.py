@@ -17,13 +17,13 @@ from support.environments.mcp_servers.keeping import HERE, call, is_running, oth
 def refused(server: McpServer) -> str:
     """What `tools()` raises; nothing of the server is left then."""
 
-    async def said() -> str:
+    async def failure() -> str:
         with pytest.raises((EnvironmentBroken, UsageError)) as caught:
             await server.tools()
         assert not others()
         return f"{type(caught.value).__name__}: {caught.value}"
 
-    return asyncio.run(said())
+    return asyncio.run(failure())
 
 
 def gone(pid: int) -> bool:
@@ -47,43 +47,45 @@ def test_a_command_that_does_not_exist_is_named():
 
 
 def test_a_server_that_ends_at_once_is_named_with_its_status_and_its_last_words():
-    said = refused(stdio("broken", "leaving", "the-sea"))
-    assert said.startswith("EnvironmentBroken: MCP server `")
-    assert "broken.py leaving the-sea` did not begin a session" in said
-    assert "it ended with exit status 3; its last output:\n  | no database at ['the-sea']" in said
+    refusal = refused(stdio("broken", "leaving", "the-sea"))
+    assert refusal.startswith("EnvironmentBroken: MCP server `")
+    assert "broken.py leaving the-sea` did not begin a session" in refusal
+    assert (
+        "it ended with exit status 3; its last output:\n  | no database at ['the-sea']" in refusal
+    )
 
 
 def test_secrets_are_not_among_the_last_words():
     server = stdio("broken", "leaving", "--api-key", "s3same-0pen", env={"BANK_KEY": "qwertyuiop"})
-    said = refused(server)
-    assert "for key [redacted]" in said
-    assert "--api-key" in said
-    for told in (said, repr(server), server.described, server.identity):
-        assert "s3same" not in told
-        assert "qwertyuiop" not in told
+    refusal = refused(server)
+    assert "for key [redacted]" in refusal
+    assert "--api-key" in refusal
+    for message in (refusal, repr(server), server.described, server.identity):
+        assert "s3same" not in message
+        assert "qwertyuiop" not in message
 
 
 def test_a_server_that_never_begins_a_session_is_given_up():
-    said = refused(stdio("broken", "silent", timeout=5.0))
-    assert "did not begin a session within 5 s; its last output:\n  | I am listening" in said
+    refusal = refused(stdio("broken", "silent", timeout=5.0))
+    assert "did not begin a session within 5 s; its last output:\n  | I am listening" in refusal
 
 
 def test_a_server_that_ends_for_nobody_is_killed_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
-    told = tmp_path / "pids"
-    assert "within 5 s" in refused(stdio("broken", "stubborn", str(told), timeout=5.0))
-    server, child = pids_in(told)
+    message = tmp_path / "pids"
+    assert "within 5 s" in refused(stdio("broken", "stubborn", str(message), timeout=5.0))
+    server, child = pids_in(message)
     assert gone(server)
     assert gone(child)
 
 
 def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
-    told = tmp_path / "pids"
+    message = tmp_path / "pids"
 
     async def cancelled() -> None:
-        opening = asyncio.create_task(stdio("broken", "stubborn", str(told)).tools())
-        while not told.exists() or not told.read_text():
+        opening = asyncio.create_task(stdio("broken", "stubborn", str(message)).tools())
+        while not message.exists() or not message.read_text():
             await asyncio.sleep(0.01)
         opening.cancel()
         await asyncio.sleep(0.05)
@@ -93,31 +95,31 @@ def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
         assert not others()
 
     asyncio.run(cancelled())
-    assert not any(map(is_running, pids_in(told)))
+    assert not any(map(is_running, pids_in(message)))
 
 
 def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
-    told = tmp_path / "pids"
+    message = tmp_path / "pids"
 
     async def forgotten() -> None:
-        environment = stdio("broken", "stubborn", str(told)).environment()
+        environment = stdio("broken", "stubborn", str(message)).environment()
         waiting = asyncio.create_task(environment.reset(seed=1))
-        while not told.exists() or not told.read_text():
+        while not message.exists() or not message.read_text():
             await asyncio.sleep(0.01)
         assert not waiting.done()
 
     asyncio.run(forgotten())
-    assert all(map(gone, pids_in(told)))
+    assert all(map(gone, pids_in(message)))
 
 
 @pytest.mark.skipif(not process._die_with_parent(), reason="no setpriv --pdeathsig here")
 def test_a_server_does_not_outlive_a_driver_that_is_killed(tmp_path):
-    told = tmp_path / "pids"
+    message = tmp_path / "pids"
     command = [sys.executable, str(HERE / "orphan.py"), str(HERE / "broken.py"), "stubborn"]
-    with subprocess.Popen([*command, str(told)], stdout=subprocess.PIPE) as driver:
+    with subprocess.Popen([*command, str(message)], stdout=subprocess.PIPE) as driver:
         assert driver.stdout.readline() == b"ready\n"
-        server, child = pids_in(told)
+        server, child = pids_in(message)
         assert is_running(server)
         driver.kill()
     try:
@@ -160,13 +162,13 @@ def test_a_server_that_dies_in_a_call_breaks_that_call_and_takes_no_more():
 def test_a_reset_begins_anew_with_another_process():
     async def played() -> list[str]:
         environment = stdio("bare").environment()
-        said = []
+        message = []
         for seed in range(2):
             await environment.reset(seed=seed)
-            said += [await call(environment, "add_one"), await call(environment, "add_one")]
+            message += [await call(environment, "add_one"), await call(environment, "add_one")]
         await environment.close()
         assert not others()
-        return said
+        return message
 
     assert asyncio.run(played()) == ["1", "2"] * 2
 

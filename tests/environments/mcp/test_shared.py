@@ -12,7 +12,9 @@ from support.environments.mcp_servers.keeping import call, is_running, others, s
 
 async def opened(server: McpServer, count: int):
     environments = [server.environment() for _ in range(count)]
-    await asyncio.gather(*(one.reset(seed=index) for index, one in enumerate(environments)))
+    await asyncio.gather(
+        *(environment.reset(seed=index) for index, environment in enumerate(environments))
+    )
     return environments
 
 
@@ -20,9 +22,9 @@ def test_all_trajectories_speak_to_one_process_which_ends_with_the_last_of_them(
     async def played() -> None:
         server = stdio("bare", shared=True)
         environments = await opened(server, 5)
-        (pid,) = {int(await call(one, "pid")) for one in environments}
-        for one in environments[1:]:
-            await one.close()
+        (pid,) = {int(await call(environment, "pid")) for environment in environments}
+        for item in environments[1:]:
+            await item.close()
         assert await call(environments[0], "add_one") == "1"
         await environments[0].close()
         assert not is_running(pid)
@@ -44,11 +46,11 @@ def test_a_process_that_dies_is_started_again_once_for_all_who_call_next():
             # Whoever was in a call when it died has to be told, too.
             with pytest.raises(EnvironmentBroken, match="was lost while it ran sleep"):
                 await slow
-            pids = await asyncio.gather(*(call(one, "pid") for one in environments))
+            pids = await asyncio.gather(*(call(environment, "pid") for environment in environments))
             assert len(set(pids)) == 1
             assert first not in pids
-            for one in environments:
-                await one.close()
+            for item in environments:
+                await item.close()
             # The server itself holds the session.
             assert is_running(int(pids[0]))
         assert not is_running(int(pids[0]))
@@ -101,17 +103,17 @@ def test_a_server_that_cannot_start_fails_once_for_all_who_wait(tmp_path):
         script = f"echo x >> {started}; sleep 0.3; echo no luck >&2; exit 4"
         server = McpServer.stdio("sh", "-c", script, shared=True)
         environments = [server.environment() for _ in range(20)]
-        found = await asyncio.gather(
-            *(one.reset(seed=1) for one in environments), return_exceptions=True
+        results = await asyncio.gather(
+            *(environment.reset(seed=1) for environment in environments), return_exceptions=True
         )
-        for one in environments:
-            await one.close()
+        for item in environments:
+            await item.close()
         assert not others()
-        return [str(one) for one in found]
+        return [str(result) for result in results]
 
-    said = asyncio.run(played())
-    assert len(said) == 20
-    assert all("exit status 4" in one and "| no luck" in one for one in said)
+    texts = asyncio.run(played())
+    assert len(texts) == 20
+    assert all("exit status 4" in text and "| no luck" in text for text in texts)
     assert started.read_text() == "x\n"
 
 

@@ -38,7 +38,7 @@ def test_tools_are_listed_over_all_pages_with_their_contracts():
         return ToolChoice().of(session.tools), session.instructions
 
     tools, instructions = in_session(body)
-    assert [one.name for one in tools] == ["add", "picture", "structured", "broken", "dies"]
+    assert [tool.name for tool in tools] == ["add", "picture", "structured", "broken", "dies"]
     assert tools[0].parameters["properties"] == {"a": {"type": "integer"}}
     assert (tools[0].contract, tools[1].contract) == (Contract.IDEMPOTENT, Contract.AT_MOST_ONCE)
     assert instructions == "hello, holdfast"
@@ -81,9 +81,9 @@ def test_all_of_it_with_version_1():
     source = Path(__file__).parents[3] / "src"
     env = {**os.environ, "PYTHONPATH": str(source), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     del env["HOLDFAST_MCP1_PYTHON"]
-    told = "import importlib.metadata as m; print(m.version('mcp'))"
-    version = subprocess.run([python, "-c", told], capture_output=True, text=True, check=True)
+    text = "import importlib.metadata as m; print(m.version('mcp'))"
+    version = subprocess.run([python, "-c", text], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("1."), "it has another version of mcp"
-    words = [python, "-m", "pytest", "-q", "--noconftest", "-c", "/dev/null", __file__]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    command = [python, "-m", "pytest", "-q", "--noconftest", "-c", "/dev/null", __file__]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -160,13 +160,13 @@ def test_a_sandbox_that_outlived_its_driver_is_ended_by_the_next_one(tmp_path):
 def test_commands_that_are_stopped_while_they_start_leave_nothing():
     mark = f"10{secrets.randbelow(10**9)}"
 
-    async def one(number: int):
+    async def stop_commands(number: int):
         async with opened(sandbox="bwrap") as workspace:
             for turn in range(8):
                 await workspace.shell(f"sleep {mark}", 0.002 * (1 + 8 * number + turn))
 
     async def run():
-        await asyncio.gather(*(one(number) for number in range(5)))
+        await asyncio.gather(*(stop_commands(number) for number in range(5)))
 
     asyncio.run(run())
     assert not running(mark)

@@ -38,7 +38,7 @@ def programmer(request) -> str:
     prompt = text_of(request.prompt)
     if "[exit code 0]" in prompt or "wrote" in prompt:
         return "It is done."
-    ((name, arguments),) = (call for words, call in SOLUTIONS.items() if words in prompt)
+    ((name, arguments),) = (call for arguments, call in SOLUTIONS.items() if arguments in prompt)
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
@@ -61,13 +61,13 @@ def test_the_reward_is_the_share_of_the_hidden_tests_that_pass():
         run = await journal.find_run("code")
         return {row.key.task: History(log) async for row, log in journal.histories(run)}
 
-    found = asyncio.run(scenario())
-    assert {name: history.reward for name, history in found.items()} == {
+    fields = asyncio.run(scenario())
+    assert {name: history.reward for name, history in fields.items()} == {
         "add": 0.5,
         "median": 1.0,
         "words": 1.0,
     }
-    assert {history.status.name for history in found.values()} == {"COMPLETED"}
+    assert {history.status.name for history in fields.values()} == {"COMPLETED"}
 
 
 def test_it_runs_with_the_embedded_engine(tmp_path, monkeypatch):

@@ -17,33 +17,33 @@ def use(*calls, files=None, **options):
     async def run():
         async with opened(files, **options) as workspace:
             for name, arguments in calls:
-                said = await getattr(workspace, name)(**arguments)
-            return said
+                message = await getattr(workspace, name)(**arguments)
+            return message
 
     return asyncio.run(run())
 
 
 @both
 def test_what_is_written_can_be_read_edited_and_run(sandbox):
-    said = use(
+    engine = use(
         ("write_file", {"path": "src/deep/run.py", "content": "print('one')\n"}),
         ("edit_file", {"path": "src/deep/run.py", "old": "one", "new": "zwölf"}),
         ("shell", {"command": "cd src/deep && python run.py && echo more >> run.py && ls -l"}),
         ("read_file", {"path": "/workspace/src/../src/./deep/run.py"}),
         sandbox=sandbox,
     )
-    assert said == "print('zwölf')\nmore\n"
+    assert engine == "print('zwölf')\nmore\n"
 
 
 @both
 def test_what_a_command_wrote_can_be_replaced_and_keeps_its_mode(sandbox):
-    said = use(
+    engine = use(
         ("shell", {"command": "mkdir d; echo '#!/bin/sh' > d/x; chmod 750 d/x"}),
         ("write_file", {"path": "d/x", "content": "#!/bin/sh\necho ran"}),
         ("shell", {"command": "d/x; stat -c %a d/x"}),
         sandbox=sandbox,
     )
-    assert said == "ran\n750\n[exit code 0]"
+    assert engine == "ran\n750\n[exit code 0]"
 
 
 def test_a_part_of_a_file_is_read_by_lines():
@@ -57,8 +57,8 @@ def test_a_part_of_a_file_is_read_by_lines():
 
 
 def test_a_long_file_is_shown_in_part():
-    said = use(("read_file", {"path": "f"}), files={"f": "x" * 10_000}, output_limit=100)
-    assert said == f"{'x' * 50}\n[… 9.668 KiB left out …]\n{'x' * 50}"
+    engine = use(("read_file", {"path": "f"}), files={"f": "x" * 10_000}, output_limit=100)
+    assert engine == f"{'x' * 50}\n[… 9.668 KiB left out …]\n{'x' * 50}"
 
 
 def test_a_file_that_is_no_text_is_shown_but_not_edited():
@@ -123,14 +123,14 @@ def test_there_is_no_way_out_of_the_workspace(path, tool, more, tmp_path):
 
 @both
 def test_links_within_the_workspace_are_followed(sandbox):
-    said = use(
+    engine = use(
         ("shell", {"command": "mkdir d; ln -s d e; ln -s /workspace/d/f abs; ln -s e/f rel"}),
         ("write_file", {"path": "rel", "content": "through a link"}),
         ("read_file", {"path": "abs"}),
         ("shell", {"command": "cat d/f; test -L rel"}),
         sandbox=sandbox,
     )
-    assert said == "through a link\n[exit code 0]"
+    assert engine == "through a link\n[exit code 0]"
 
 
 @pytest.mark.parametrize(
@@ -200,13 +200,13 @@ def test_a_workspace_may_begin_with_a_copy_of_a_folder(tmp_path, sandbox):
     (tmp_path / "pkg" / "run").chmod(0o755)
     (tmp_path / "link").symlink_to("pkg/run")
     command = {"command": "./link; ls -A pkg; echo x > pkg/run"}
-    said = use(("shell", command), files=tmp_path, sandbox=sandbox)
-    assert said == "ran\nempty\nrun\n[exit code 0]"
+    engine = use(("shell", command), files=tmp_path, sandbox=sandbox)
+    assert engine == "ran\nempty\nrun\n[exit code 0]"
     assert "ran" in (tmp_path / "pkg" / "run").read_text()
 
 
 def test_the_tools_are_those_that_were_asked_for():
-    names = [as_tool(one).name for one in Workspace().tools]
+    names = [as_tool(tool).name for tool in Workspace().tools]
     assert names == ["shell", "read_file", "write_file", "edit_file", "list_files"]
     (only,) = Workspace(tools=["shell"]).tools
     schema = as_tool(only).schema["function"]

@@ -24,13 +24,13 @@ sys.stdin.read()
 def root(tmp_path):
     yield tmp_path / "root"
     # They would look for their folders when this process ends.
-    for room in [one for one in folders._rooms.values() if one.path.startswith(str(tmp_path))]:
+    for room in [room for room in folders._rooms.values() if room.path.startswith(str(tmp_path))]:
         room._leave()
 
 
 def left_by_a_killed_process(root) -> str:
-    words = [sys.executable, "-c", HOLDS, str(root)]
-    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", HOLDS, str(root)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     place = holder.stdout.readline().strip()
     holder.send_signal(signal.SIGKILL)
     holder.communicate()

@@ -30,8 +30,8 @@ def score(files, *commands, command="python -m pytest -q", tests=None, **options
 
     async def run():
         async with opened(files, sandbox=sandbox, env=env) as workspace:
-            for one in commands:
-                await workspace.shell(one)
+            for item in commands:
+                await workspace.shell(item)
             before = contents(workspace.path)
             hidden = {"test_hidden.py": TESTS} if tests is None else tests
             seen = await workspace.step(workspace.scoring(command, hidden, **options))

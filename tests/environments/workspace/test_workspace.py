@@ -15,10 +15,10 @@ import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.records.errors import RunStopped
 from holdfast.records.step import Snapshotted
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.workspaces import both, running
 from support.paths import SUPPORT
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 DRIVER = SUPPORT / "environments" / "workspace_driver.py"
 
@@ -37,16 +37,16 @@ def test_a_killed_driver_s_workspace_comes_back_from_its_snapshot(tmp_path, sand
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = drive(tmp_path / "j.db", sandbox, kill_at)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    first, modes, again, last = told["said"]
+    data = json.loads(done.stdout)
+    first, modes, again, last = data["said"]
     assert first == "[exit code 0]"
     token, *rest = modes.splitlines()
     assert len(token) == 24
     assert rest == ["750 regular file", "777 symbolic link", "[exit code 0]"]
     assert again == f"{token}\n[exit code 0]"
     assert last == f"{token}\nkept\nn = 3\nm=4\n[exit code 0]"
-    assert told["reward"] == 1.0
-    assert told["asked"] == 5 - kill_at, "turns that were over are not asked for again"
+    assert data["reward"] == 1.0
+    assert data["asked"] == 5 - kill_at, "turns that were over are not asked for again"
 
 
 async def writing(t, say):
@@ -69,18 +69,20 @@ def stopped_after(steps: int):
 
 @pytest.mark.parametrize("steps", range(1, 11))
 def test_a_rollout_that_stops_anywhere_ends_as_one_that_did_not(steps):
-    play, heard = Play(), []
+    subject, heard = TrajectoryUnderTest(), []
     with pytest.raises(RunStopped):
-        asyncio.run(play.perform(lambda t: writing(t, heard.append), stopping=stopped_after(steps)))
+        asyncio.run(
+            subject.perform(lambda t: writing(t, heard.append), stopping=stopped_after(steps))
+        )
     heard.clear()
-    asyncio.run(play.perform(lambda t: writing(t, heard.append)))
-    assert [one.removesuffix("\n[exit code 0]") for one in heard] == [
+    asyncio.run(subject.perform(lambda t: writing(t, heard.append)))
+    assert [item.removesuffix("\n[exit code 0]") for item in heard] == [
         *("0", "[exit code 0]", "1", "[exit code 0]", "2", "[exit code 0]", "0\n1\n2")
     ]
 
 
 def test_a_snapshot_is_taken_after_each_turn_that_did_something():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def rollout(t):
         episode = await t.env(Workspace(sandbox="none"))
@@ -90,13 +92,13 @@ def test_a_snapshot_is_taken_after_each_turn_that_did_something():
             t.add("go")
             await t.generate()
 
-    asyncio.run(play.perform(rollout))
-    records = asyncio.run(_records(play))
+    asyncio.run(subject.perform(rollout))
+    records = asyncio.run(_records(subject))
     assert sum(isinstance(record, Snapshotted) for record in records) == 2
 
 
-async def _records(play: Play) -> list[object]:
-    return list(await play.journal.history((await play.lease()).id))
+async def _records(subject: TrajectoryUnderTest) -> list[object]:
+    return list(await subject.journal.history((await subject.lease()).id))
 
 
 def test_what_a_policy_does_wrong_is_told_and_costs_no_attempt():
@@ -111,16 +113,16 @@ def test_what_a_policy_does_wrong_is_told_and_costs_no_attempt():
         t.add("go")
         await t.generate()
         episode = await t.env(Workspace())
-        return [await t.tool(one, *episode.tools) for one in calls]
+        return [await t.tool(item, *episode.tools) for item in calls]
 
-    results = asyncio.run(Play().perform(rollout))
+    results = asyncio.run(TrajectoryUnderTest().perform(rollout))
     assert [bool(result.error) for result in results] == [True] * 4
     assert "outside of the workspace" in results[0].content
     assert "No such file" in results[1].content
 
 
 def test_many_agents_work_at_once_and_leave_nothing(tmp_path):
-    yard = Yard(*(f"t{number}" for number in range(8)), samples=2)
+    local = LocalRun(*(f"t{number}" for number in range(8)), samples=2)
     root = tmp_path / "workspaces"
 
     async def rollout(t):
@@ -131,38 +133,38 @@ def test_many_agents_work_at_once_and_leave_nothing(tmp_path):
         assert seen.text == f"{t.task.id}\n[exit code 0]"
         return (await episode.step(episode.environment.scoring("grep -q t name"))).reward
 
-    yard.run(rollout)
-    assert {status for status, _ in yard.statuses().values()} == {"COMPLETED"}
+    local.run(rollout)
+    assert {status for status, _ in local.statuses().values()} == {"COMPLETED"}
     (room,) = (path for path in root.iterdir() if path.is_dir())
     assert not list(room.iterdir())
 
 
 def test_a_stopped_run_ends_its_commands_and_goes_on_later():
-    yard = Yard("a")
+    local = LocalRun("a")
     mark = f"10{secrets.randbelow(10**9)}"
     waits = [f"sleep {mark}", "true"]
-    said = []
+    texts = []
 
     async def rollout(t):
         episode = await t.env(Workspace({"sleep.sh": waits.pop(0)}))
         await episode.step("echo x >> log")
         t.add("go")
         await t.generate()
-        said.append((await episode.step("sh sleep.sh; cat log")).text)
+        texts.append((await episode.step("sh sleep.sh; cat log")).text)
 
     async def stopped():
-        work = asyncio.create_task(yard.work(rollout, grace=0.1))
+        work = asyncio.create_task(local.work(rollout, grace=0.1))
         while not running(mark):
             assert not work.done(), await work
             await asyncio.sleep(0.01)
-        yard.stop.request("enough")
+        local.stop.request("enough")
         await work
 
     asyncio.run(stopped())
     assert not running(mark)
-    assert said == []
-    yard.run(rollout)
-    assert yard.statuses()["a/0"][0] == "COMPLETED"
+    assert texts == []
+    local.run(rollout)
+    assert local.statuses()["a/0"][0] == "COMPLETED"
 
 
 def test_the_public_names_are_there():

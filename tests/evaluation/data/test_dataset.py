@@ -18,7 +18,7 @@ from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import FIXTURES
 
 
@@ -27,7 +27,7 @@ def rows_of(**given: object) -> list[EvaluationRow]:
     return asyncio.run(dataset.rows())
 
 
-def asked(rows: list[EvaluationRow]) -> list[str]:
+def questions(rows: list[EvaluationRow]) -> list[str]:
     return [row.messages[-1].content for row in rows]
 
 
@@ -50,16 +50,16 @@ def written(path: Path, *rows: object) -> Path:
 def test_a_jsonl_file_is_read_with_its_columns(tmp_path):
     path = written(tmp_path / "a.jsonl", ask("ü 🌊", level=3), {"prompt": "b", "id": 7})
     rows = rows_of(input_dataset=str(path))
-    assert asked(rows) == ["ü 🌊", "b"]
+    assert questions(rows) == ["ü 🌊", "b"]
     assert rows[0].level == 3
     assert ids(rows)[1] == "7"
 
 
 def test_several_files_are_one_data_set_or_one_each(tmp_path):
     paths = [str(written(tmp_path / f"{name}.jsonl", ask(name))) for name in "ab"]
-    assert asked(rows_of(input_dataset=paths)) == ["a", "b"]
+    assert questions(rows_of(input_dataset=paths)) == ["a", "b"]
     each = datasets_of(input_dataset=paths, combine_datasets=False)
-    assert [one.name for one in each] == ["a", "b"]
+    assert [item.name for item in each] == ["a", "b"]
 
 
 def test_a_bad_line_is_told_with_its_number_and_reason(tmp_path):
@@ -89,7 +89,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_relative_path_is_looked_for_beside_the_test(tmp_path):
     written(tmp_path / "beside.jsonl", ask("a"))
-    assert asked(rows_of(input_dataset="beside.jsonl", beside=tmp_path)) == ["a"]
+    assert questions(rows_of(input_dataset="beside.jsonl", beside=tmp_path)) == ["a"]
 
 
 def test_a_byte_order_mark_and_a_json_list_are_read(tmp_path):
@@ -97,7 +97,7 @@ def test_a_byte_order_mark_and_a_json_list_are_read(tmp_path):
     (tmp_path / "b.json").write_text('[{"prompt": "b"}]')
     (tmp_path / "c.json").write_text('{"prompt": "c"}\n{"prompt": "d"}')
     paths = [tmp_path / "a.jsonl", tmp_path / "b.json", tmp_path / "c.json"]
-    assert asked(rows_of(input_dataset=paths)) == ["a", "b", "c", "d"]
+    assert questions(rows_of(input_dataset=paths)) == ["a", "b", "c", "d"]
 
 
 # --- folders
@@ -105,7 +105,7 @@ def test_a_byte_order_mark_and_a_json_list_are_read(tmp_path):
 
 def test_a_folder_that_hugging_face_saved_is_read(tmp_path):
     rows = rows_of(input_dataset=FIXTURES / "hf_saved")
-    assert sorted(asked(rows)) == ["2+2?", "2+2?", "ok"]
+    assert sorted(questions(rows)) == ["2+2?", "2+2?", "ok"]
     assert len(set(ids(rows))) == 3
     called = next(row for row in rows if len(row.messages) == 3)
     assert called.messages[1].tool_calls[0].function.name == "f"
@@ -127,7 +127,7 @@ def test_a_folder_of_tables_and_lines_is_read_in_the_order_of_its_names(tmp_path
     written(tmp_path / "data-0.jsonl", ask("a"))
     with pyarrow.ipc.new_file(tmp_path / "data-2.arrow", table.schema) as file:
         file.write(pyarrow.Table.from_pylist([ask("d", id="4")]))
-    assert asked(rows_of(input_dataset=tmp_path)) == ["a", "b", "c", "d"]
+    assert questions(rows_of(input_dataset=tmp_path)) == ["a", "b", "c", "d"]
     written(tmp_path / "train-0.jsonl", ask("t"))
     written(tmp_path / "test-0.jsonl", ask("t"))
     with pytest.raises(UsageError, match="several splits"):
@@ -147,17 +147,17 @@ def test_a_table_that_is_damaged_is_named(tmp_path):
 def test_rows_in_eval_protocols_shapes():
     message = Message(role="user", content="a")
     for shape in ([message], [[message]], [[[message]]], [[{"role": "user", "content": "a"}]]):
-        assert asked(rows_of(input_messages=shape)) == ["a"]
+        assert questions(rows_of(input_messages=shape)) == ["a"]
     assert len(datasets_of(input_messages=[[[message]], [[message]]])) == 2
     row = EvaluationRow(messages=[message])
-    assert asked(rows_of(input_rows=[row])) == asked(rows_of(input_rows=[[row]])) == ["a"]
+    assert questions(rows_of(input_rows=[row])) == questions(rows_of(input_rows=[[row]])) == ["a"]
     assert len(datasets_of(input_rows=[[row], [row]])) == 2
 
 
 def test_rows_in_plain_shapes():
     task = Task(id="t", messages=(user("c"),))
     rows = rows_of(input_dataset=[ask("a"), "b", task, [{"role": "user", "content": "d"}]])
-    assert asked(rows) == ["a", "b", "c", "d"]
+    assert questions(rows) == ["a", "b", "c", "d"]
     assert ids(rows)[2] == "t"
 
 
@@ -174,13 +174,17 @@ def test_generators_and_functions_of_all_kinds():
         return [ask("a"), ask("b")]
 
     for source in (generate, stream, listed, lambda: [ask("a"), ask("b")]):
-        assert asked(rows_of(input_dataset=source)) == ["a", "b"]
-        assert asked(rows_of(input_dataset=[source])) == ["a", "b"]
+        assert questions(rows_of(input_dataset=source)) == ["a", "b"]
+        assert questions(rows_of(input_dataset=[source])) == ["a", "b"]
 
 
 def test_a_generator_can_be_read_for_every_setting():
     (dataset,) = datasets_of(input_dataset=(ask(name) for name in "ab"))
-    assert asked(asyncio.run(dataset.rows())) == asked(asyncio.run(dataset.rows())) == ["a", "b"]
+    assert (
+        questions(asyncio.run(dataset.rows()))
+        == questions(asyncio.run(dataset.rows()))
+        == ["a", "b"]
+    )
 
 
 def test_an_endless_generator_gives_as_many_rows_as_are_wanted():
@@ -194,15 +198,15 @@ def test_an_endless_generator_gives_as_many_rows_as_are_wanted():
         for row in endless():
             yield row
 
-    assert asked(rows_of(input_dataset=endless, max_dataset_rows=3)) == ["0", "1", "2"]
-    assert asked(rows_of(input_dataset=streaming, max_dataset_rows=2)) == ["0", "1"]
+    assert questions(rows_of(input_dataset=endless, max_dataset_rows=3)) == ["0", "1", "2"]
+    assert questions(rows_of(input_dataset=streaming, max_dataset_rows=2)) == ["0", "1"]
 
 
 def test_what_a_reader_does_to_rows_is_nobody_elses():
     row = EvaluationRow(messages=[Message(role="user", content="a")])
     (dataset,) = datasets_of(input_rows=[row])
     asyncio.run(dataset.rows())[0].messages.clear()
-    assert asked(asyncio.run(dataset.rows())) == ["a"]
+    assert questions(asyncio.run(dataset.rows())) == ["a"]
     assert row.input_metadata.row_id is None
 
 
@@ -229,7 +233,7 @@ def test_data_loaders_make_rows_that_say_where_they_come_from():
     (row,) = rows_of(data_loaders=inline)
     assert row.input_metadata.dataset_info["data_loader_variant_id"] == "mine"
     rows = rows_of(data_loaders=[dynamic])
-    assert asked(rows) == ["b", "b"]
+    assert questions(rows) == ["b", "b"]
     assert len(set(ids(rows))) == 2
     assert rows[1].input_metadata.dataset_info["data_loader_variant_description"] == "Made up."
     with pytest.raises(UsageError, match="rows or messages"):
@@ -248,20 +252,20 @@ def test_an_adapter_says_what_columns_mean(tmp_path):
         return [EvaluationRow(messages=[Message(role="user", content=r["question"])]) for r in raw]
 
     async def slowly(raw: list[dict]) -> list[dict]:
-        return [ask(one["question"]) for one in raw]
+        return [ask(item["question"]) for item in raw]
 
     given = {"input_dataset": [str(path)], "max_dataset_rows": 2}
-    assert asked(rows_of(**given, dataset_adapter=adapter)) == ["q1", "q2"]
+    assert questions(rows_of(**given, dataset_adapter=adapter)) == ["q1", "q2"]
     assert seen == [2], "no more is adapted than is wanted"
-    assert asked(rows_of(**given, dataset_adapter=slowly)) == ["q1", "q2"]
-    assert asked(default_dataset_adapter([ask("a")])) == ["a"]
+    assert questions(rows_of(**given, dataset_adapter=slowly)) == ["q1", "q2"]
+    assert questions(default_dataset_adapter([ask("a")])) == ["a"]
 
 
 def test_rows_are_chosen_by_their_ids_given_or_not():
     rows = [ask("a", id="one"), ask("b")]
     derived = ids(rows_of(input_dataset=rows))[1]
-    assert asked(rows_of(input_dataset=rows, filtered_row_ids=["one"])) == ["a"]
-    assert asked(rows_of(input_dataset=rows, filtered_row_ids=[derived])) == ["b"]
+    assert questions(rows_of(input_dataset=rows, filtered_row_ids=["one"])) == ["a"]
+    assert questions(rows_of(input_dataset=rows, filtered_row_ids=[derived])) == ["b"]
     with pytest.raises(UsageError, match="no rows: none has one of the ids two"):
         rows_of(input_dataset=rows, filtered_row_ids=["two"])
 
@@ -275,7 +279,7 @@ def test_preprocessing_may_make_other_rows_of_them():
     ]
     row = EvaluationRow(messages=talk, input_metadata=InputMetadata(row_id="r"))
     rows = rows_of(input_rows=[row], preprocess_fn=multi_turn_assistant_to_ground_truth)
-    assert [(one.ground_truth, len(one.messages)) for one in rows] == [
+    assert [(row.ground_truth, len(row.messages)) for row in rows] == [
         ("assistant: b", 1),
         ("assistant: d", 3),
     ]
@@ -320,13 +324,15 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("row", "said"), REFUSED)
-def test_what_a_run_refuses_of_a_row_is_refused_in_its_words_where_it_is_read(tmp_path, row, said):
+@pytest.mark.parametrize(("row", "message"), REFUSED)
+def test_what_a_run_refuses_of_a_row_is_refused_in_its_words_where_it_is_read(
+    tmp_path, row, message
+):
     path = written(tmp_path / "a.jsonl", {"prompt": "good"}, row)
     with pytest.raises(UsageError) as caught:
         rows_of(input_dataset=path)
     assert str(caught.value).startswith(f"{path}:2: ")
-    assert str(caught.value).endswith(said)
+    assert str(caught.value).endswith(message)
     with pytest.raises(UsageError) as caught:
         rows_of(input_dataset=[{"prompt": "good"}, row])
     assert str(caught.value).startswith("row 2: ")
@@ -343,19 +349,19 @@ NAN = float("nan")
     ],
 )
 def test_a_ground_truth_that_json_does_not_have_is_refused(row):
-    said = r"row 2: ground_truth is nan, a number that JSON does not have; write null, or a string"
-    with pytest.raises(UsageError, match=said):
+    text = r"row 2: ground_truth is nan, a number that JSON does not have; write null, or a string"
+    with pytest.raises(UsageError, match=text):
         rows_of(input_dataset=[{"prompt": "good"}, row])
 
 
 def test_a_prompt_may_be_a_list_of_messages_as_in_a_run():
     (row,) = rows_of(input_dataset=[{"prompt": [{"role": "user", "content": "a"}]}])
-    assert asked([row]) == ["a"]
+    assert questions([row]) == ["a"]
 
 
 def test_a_row_that_was_written_keeps_the_prompt_that_it_came_with():
     (row,) = rows_of(input_dataset=[ask("b", prompt="a", execution_metadata={"run_id": "r"})])
-    assert asked([row]) == ["b"]
+    assert questions([row]) == ["b"]
     assert row.prompt == "a"
 
 
@@ -385,7 +391,7 @@ def test_an_id_that_is_too_long_is_refused_by_its_row():
 
 
 def test_a_dataset_may_be_made_by_hand():
-    assert asked(asyncio.run(Dataset(([ask("a")], ["b"])).rows())) == ["a", "b"]
+    assert questions(asyncio.run(Dataset(([ask("a")], ["b"])).rows())) == ["a", "b"]
 
 
 def _breaks() -> Iterator[dict[str, str]]:
@@ -405,8 +411,8 @@ def test_a_generator_that_broke_is_broken_for_every_setting() -> None:
             asyncio.run(dataset.rows())
 
 
-def test_a_generator_without_an_end_may_be_limited(course: Course) -> None:
-    course.write(
+def test_a_generator_without_an_end_may_be_limited(project: EvaluationProject) -> None:
+    project.write(
         """
         def endless():
             while True:
@@ -419,8 +425,8 @@ def test_a_generator_without_an_end_may_be_limited(course: Course) -> None:
             return 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["rows"] == 3
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["rows"] == 3
     (dataset,) = datasets_of(input_dataset=_endless(), max_dataset_rows=2)
     assert len(asyncio.run(dataset.rows())) == 2
 
@@ -438,9 +444,9 @@ def test_a_function_that_returns_no_rows_is_named(argument, tmp_path):
     with pytest.raises(UsageError) as caught:
         rows_of(input_dataset=path, **{argument: nothing})
     assert str(caught.value) == f"{argument} 'nothing' returned None; return a list of rows"
-    for found in (EvaluationRow(), ask("b"), "b", 3):
+    for result in (EvaluationRow(), ask("b"), "b", 3):
         with pytest.raises(UsageError, match=r"'<lambda>' returned .*; return a list of rows"):
-            rows_of(input_dataset=path, **{argument: lambda _, found=found: found})
+            rows_of(input_dataset=path, **{argument: lambda _, result=result: result})
 
 
 @pytest.mark.parametrize("argument", ["dataset_adapter", "preprocess_fn"])
@@ -461,9 +467,9 @@ def test_a_data_loader_names_what_returned_no_rows():
         DynamicDataLoader(generators=[lambda row: [row]])
 
 
-def test_an_adapter_that_raises_is_shown_without_our_frames(course: Course):
-    (course.folder / "a.jsonl").write_text('{"question": "a"}')
-    course.write(
+def test_an_adapter_that_raises_is_shown_without_our_frames(project: EvaluationProject):
+    (project.folder / "a.jsonl").write_text('{"question": "a"}')
+    project.write(
         """
         def adapter(records):
             return [{"prompt": one["quesiton"]} for one in records]
@@ -473,7 +479,7 @@ def test_an_adapter_that_raises_is_shown_without_our_frames(course: Course):
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*KeyError: 'quesiton'", "test_it.py:*"])
     assert "plugin.py" not in result.stdout.str()

@@ -48,7 +48,7 @@ def fingerprints(project: Project, old: str = "", new: str = "") -> list[str]:
 
 def changed(project: Project, old: str, new: str) -> list[bool]:
     before, after = fingerprints(project), fingerprints(project, old, new)
-    return [one != other for one, other in zip(before, after, strict=True)]
+    return [item != other for item, other in zip(before, after, strict=True)]
 
 
 def test_each_has_a_code_of_its_own(project: Project) -> None:

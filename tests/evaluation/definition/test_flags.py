@@ -9,7 +9,7 @@ import pytest
 from holdfast.evaluation import plugin
 from holdfast.evaluation.definition import flags
 from holdfast.testing import FakeEngine
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 ANY = """
 @evaluation_test(dataset=ROWS{extra})
@@ -18,32 +18,36 @@ def test_it(row):
 """
 
 
-def told(course: Course, *words: object, extra: str = "") -> dict[str, object]:
-    course.write(ANY.format(extra=extra))
-    course.run(*words).assert_outcomes(passed=1)
-    return course.only()
+def summary_with(
+    project: EvaluationProject, *arguments: object, extra: str = ""
+) -> dict[str, object]:
+    project.write(ANY.format(extra=extra))
+    project.run(*arguments).assert_outcomes(passed=1)
+    return project.only()
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_max_rows(course: Course, name: str) -> None:
-    assert told(course, f"--{name}-max-rows", 2)["rows"] == 2
-    assert told(course, f"--{name}-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
-    result = course.run(f"--{name}-max-rows", 0)
+def test_max_rows(project: EvaluationProject, name: str) -> None:
+    assert summary_with(project, f"--{name}-max-rows", 2)["rows"] == 2
+    assert (
+        summary_with(project, f"--{name}-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
+    )
+    result = project.run(f"--{name}-max-rows", 0)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the data set has no rows*0*"])
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_num_runs(course: Course, name: str) -> None:
-    found = told(course, f"--{name}-num-runs", 3, extra=", num_runs=2, samples=2")
-    assert (found["num_runs"], found["samples"], found["rows"]) == (3, 6, 24)
+def test_num_runs(project: EvaluationProject, name: str) -> None:
+    reply = summary_with(project, f"--{name}-num-runs", 3, extra=", num_runs=2, samples=2")
+    assert (reply["num_runs"], reply["samples"], reply["rows"]) == (3, 6, 24)
 
 
 @pytest.mark.parametrize("name", ["--holdfast-max-concurrency", "--ep-max-concurrent-rollouts"])
 def test_how_many_rollouts_run_at_once(
-    course: Course, name: str, monkeypatch: pytest.MonkeyPatch
+    project: EvaluationProject, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course.write(
+    project.write(
         """
         import asyncio, os
         running, most, reached = 0, 0, asyncio.Event()
@@ -64,16 +68,16 @@ def test_how_many_rollouts_run_at_once(
         """
     )
     monkeypatch.setenv("AT_ONCE", "1")
-    course.run(name, 1).assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+    project.run(name, 1).assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
     monkeypatch.setenv("AT_ONCE", "4")
-    course.run(name, 4, "--holdfast-new").assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 4.0
+    project.run(name, 4, "--holdfast-new").assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 4.0
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_how_many_rows_are_judged_at_once(course: Course, name: str) -> None:
-    course.write(
+def test_how_many_rows_are_judged_at_once(project: EvaluationProject, name: str) -> None:
+    project.write(
         """
         import asyncio
         running = 0
@@ -89,27 +93,27 @@ def test_how_many_rows_are_judged_at_once(course: Course, name: str) -> None:
                 running -= 1
         """
     )
-    course.run(f"--{name}-max-concurrent-evaluations", 1).assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+    project.run(f"--{name}-max-concurrent-evaluations", 1).assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_thresholds(course: Course, name: str) -> None:
-    course.write(ANY.format(extra=", passed_threshold=9"))
-    course.run(f"--{name}-success-threshold", 1.5).assert_outcomes(passed=1)
-    assert course.only()["threshold"] == {
+def test_thresholds(project: EvaluationProject, name: str) -> None:
+    project.write(ANY.format(extra=", passed_threshold=9"))
+    project.run(f"--{name}-success-threshold", 1.5).assert_outcomes(passed=1)
+    assert project.only()["threshold"] == {
         "success": 1.5,
         "standard_error": None,
         "clustered_standard_error": None,
     }
-    course.run(f"--{name}-success-threshold", 0).assert_outcomes(passed=1)
+    project.run(f"--{name}-success-threshold", 0).assert_outcomes(passed=1)
     bounds = [f"--{name}-success-threshold=1", f"--{name}-se-threshold", 0.01]
-    course.run(*bounds).assert_outcomes(passed=1)
-    result = course.run(*bounds, "--holdfast-clustered-se-threshold", 0.01)
+    project.run(*bounds).assert_outcomes(passed=1)
+    result = project.run(*bounds, "--holdfast-clustered-se-threshold", 0.01)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*clustered standard error*is above the 0.01 that is allowed*"])
-    course.run(f"--{name}-se-threshold", 3).assert_outcomes(failed=1)
-    assert course.only()["threshold"] == {
+    project.run(f"--{name}-se-threshold", 3).assert_outcomes(failed=1)
+    assert project.only()["threshold"] == {
         "success": 9.0,
         "standard_error": 3.0,
         "clustered_standard_error": None,
@@ -117,8 +121,8 @@ def test_thresholds(course: Course, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_completion_params(course: Course, name: str) -> None:
-    course.write(
+def test_completion_params(project: EvaluationProject, name: str) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS[:1], completion_params={"max_tokens": 5, "temperature": 1})
         def test_it(row):
@@ -126,26 +130,26 @@ def test_completion_params(course: Course, name: str) -> None:
             return Score(asked["max_tokens"], metrics={"heat": asked["temperature"]})
         """
     )
-    course.run(f"--{name}-input-param", "temperature=0").assert_outcomes(passed=1)
-    found = course.only()
-    assert (found["agg_score"], found["metrics_agg"]["heat"]["mean"]) == (5.0, 0.0)
-    (course.folder / "params.json").write_text('{"max_tokens": 7}')
-    course.run(f"--{name}-input-param=@params.json").assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 7.0
-    words = [f"--{name}-completion-params", '{"max_tokens": 2, "temperature": 0.5}']
-    words += [f"--{name}-completion-params", '{"max_tokens": 3, "temperature": 0.5}']
-    result = course.run(*words, "-v")
+    project.run(f"--{name}-input-param", "temperature=0").assert_outcomes(passed=1)
+    row = project.only()
+    assert (row["agg_score"], row["metrics_agg"]["heat"]["mean"]) == (5.0, 0.0)
+    (project.folder / "params.json").write_text('{"max_tokens": 7}')
+    project.run(f"--{name}-input-param=@params.json").assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 7.0
+    arguments = [f"--{name}-completion-params", '{"max_tokens": 2, "temperature": 0.5}']
+    arguments += [f"--{name}-completion-params", '{"max_tokens": 3, "temperature": 0.5}']
+    result = project.run(*arguments, "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         ["*test_it?max_tokens=2? PASSED*", "*test_it?max_tokens=3? PASSED*"]
     )
-    assert [one["runs"][0]["agg_score"] for one in course.outcomes()] == [2.0, 3.0]
-    assert [call.max_tokens for call in course.engine.calls()] == [5, 7, 2, 3]
+    assert [outcome["runs"][0]["agg_score"] for outcome in project.outcomes()] == [2.0, 3.0]
+    assert [call.max_tokens for call in project.engine.calls()] == [5, 7, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_reasoning_effort(course: Course, name: str) -> None:
-    course.write(
+def test_reasoning_effort(project: EvaluationProject, name: str) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS[:1])
         def test_it(row):
@@ -153,22 +157,22 @@ def test_reasoning_effort(course: Course, name: str) -> None:
         """
     )
     with FakeEngine(dialect="chat") as engine:
-        words = ["--holdfast-policy", engine.url, f"--{name}-reasoning-effort", "low"]
-        course.run(*words, policy=False).assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+        arguments = ["--holdfast-policy", engine.url, f"--{name}-reasoning-effort", "low"]
+        project.run(*arguments, policy=False).assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_rows_from_a_file(course: Course, name: str) -> None:
+def test_rows_from_a_file(project: EvaluationProject, name: str) -> None:
     lines = [{"prompt": f"line {n}", "ground_truth": 8} for n in range(3)]
-    (course.folder / "other.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = told(course, f"--{name}-jsonl-path", "other.jsonl")
-    assert (found["rows"], found["agg_score"]) == (3, 8.0)
+    (project.folder / "other.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    reply = summary_with(project, f"--{name}-jsonl-path", "other.jsonl")
+    assert (reply["rows"], reply["agg_score"]) == (3, 8.0)
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_nothing_is_generated(course: Course, name: str) -> None:
-    course.write(
+def test_nothing_is_generated(project: EvaluationProject, name: str) -> None:
+    project.write(
         """
         SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
@@ -177,70 +181,72 @@ def test_nothing_is_generated(course: Course, name: str) -> None:
             return row.last_assistant_message().content == "ho"
         """
     )
-    words = [f"--{name}-no-op-rollout-processor", "--ep-no-upload"]
-    course.run(*words, policy=False).assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
-    assert course.engine.stats().requests == 0
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 0.0, "the answer of an earlier run is left out"
+    arguments = [f"--{name}-no-op-rollout-processor", "--ep-no-upload"]
+    project.run(*arguments, policy=False).assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
+    assert project.engine.stats().requests == 0
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 0.0, "the answer of an earlier run is left out"
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_finished_rows_are_written(course: Course, name: str) -> None:
-    told(course, f"--{name}-output-dir", "rows")
-    lines = (course.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()
+def test_finished_rows_are_written(project: EvaluationProject, name: str) -> None:
+    summary_with(project, f"--{name}-output-dir", "rows")
+    lines = (project.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["evaluation_result"]["score"] for row in rows] == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_each_run_is_written_as_a_page_with_the_texts_of_its_tokens(course: Course) -> None:
-    found = told(course, "--holdfast-report", "pages")
-    (page,) = (course.folder / "pages").iterdir()
+def test_each_run_is_written_as_a_page_with_the_texts_of_its_tokens(
+    project: EvaluationProject,
+) -> None:
+    reply = summary_with(project, "--holdfast-report", "pages")
+    (page,) = (project.folder / "pages").iterdir()
     text = page.read_text()
     assert page.suffix == ".html"
-    assert str(found["run"]) in text
+    assert str(reply["run"]) in text
     assert 'id="t3"' in text, "the engine's tokenizer is at hand"
 
 
 def test_an_effort_that_the_model_has_no_words_for_is_refused_before_any_row(
-    course: Course,
+    project: EvaluationProject,
 ) -> None:
-    course.write(ANY.format(extra=""))
-    result = course.run("--holdfast-reasoning-effort", "high")
+    project.write(ANY.format(extra=""))
+    result = project.run("--holdfast-reasoning-effort", "high")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*reasoning_effort cannot be followed*leave it out*"])
-    assert course.engine.stats().requests == 0
+    assert project.engine.stats().requests == 0
 
 
 @pytest.mark.parametrize("name", ["--holdfast-summary", "--ep-summary-json"])
-def test_the_summary_has_a_place(course: Course, name: str) -> None:
-    course.write(ANY.format(extra=""))
-    course.run(name, "deep/er.json").assert_outcomes(passed=1)
-    found = json.loads((course.folder / "deep" / "er.json").read_text())
-    assert found["evaluations"][0]["runs"][0]["agg_score"] == 1.5
+def test_the_summary_has_a_place(project: EvaluationProject, name: str) -> None:
+    project.write(ANY.format(extra=""))
+    project.run(name, "deep/er.json").assert_outcomes(passed=1)
+    data = json.loads((project.folder / "deep" / "er.json").read_text())
+    assert data["evaluations"][0]["runs"][0]["agg_score"] == 1.5
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])
-def test_scores_are_told_as_soon_as_they_are_known(course: Course, name: str) -> None:
-    course.write(ANY.format(extra=""))
-    result = course.run(f"--{name}-print-summary", "-q")
+def test_scores_are_told_as_soon_as_they_are_known(project: EvaluationProject, name: str) -> None:
+    project.write(ANY.format(extra=""))
+    result = project.run(f"--{name}-print-summary", "-q")
     result.stdout.fnmatch_lines(["holdfast: test_it.test_it: 1.5000*", "*= evaluations =*"])
 
 
-def test_the_journal_has_a_place(course: Course) -> None:
-    course.write(ANY.format(extra=""))
-    course.run("--holdfast-journal", "kept/here.db").assert_outcomes(passed=1)
-    assert (course.folder / "kept" / "here.db").is_file()
-    assert not (course.folder / ".holdfast").exists()
-    course.run("--holdfast-journal", "memory:").assert_outcomes(passed=1)
-    assert course.engine.stats().requests == 8
-    result = course.run("--holdfast-journal", "kept")
+def test_the_journal_has_a_place(project: EvaluationProject) -> None:
+    project.write(ANY.format(extra=""))
+    project.run("--holdfast-journal", "kept/here.db").assert_outcomes(passed=1)
+    assert (project.folder / "kept" / "here.db").is_file()
+    assert not (project.folder / ".holdfast").exists()
+    project.run("--holdfast-journal", "memory:").assert_outcomes(passed=1)
+    assert project.engine.stats().requests == 8
+    result = project.run("--holdfast-journal", "kept")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*--holdfast-journal kept is a folder; name a file*"])
 
 
 @pytest.mark.parametrize(
-    ("words", "passes"),
+    ("arguments", "passes"),
     [
         ([], False),
         (["--holdfast-fail-on-permanent-failure"], False),
@@ -252,21 +258,21 @@ def test_the_journal_has_a_place(course: Course) -> None:
     ],
 )
 def test_a_row_that_failed_for_good_fails_the_test_or_not(
-    course: Course, words: list[str], passes: bool
+    project: EvaluationProject, arguments: list[str], passes: bool
 ) -> None:
-    course.write(
+    project.write(
         """
         @evaluation_test(dataset=ROWS, rollout_processor=NoOpRolloutProcessor())
         def test_it(row):
             return 1 / row.ground_truth
         """
     )
-    course.run(*words).assert_outcomes(**{"passed" if passes else "failed": 1})
-    assert course.only()["failed"] == 1
+    project.run(*arguments).assert_outcomes(**{"passed" if passes else "failed": 1})
+    assert project.only()["failed"] == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["--holdfast-max-rows", "-1"], "--holdfast-max-rows"),
         (["--ep-max-rows", "some"], "--ep-max-rows"),
@@ -287,20 +293,20 @@ def test_a_row_that_failed_for_good_fails_the_test_or_not(
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(
-    course: Course, words: list[str], named: str
+    project: EvaluationProject, arguments: list[str], named: str
 ) -> None:
-    course.write("def test_plain(): pass", head="")
-    result = course.run(*words)
+    project.write("def test_plain(): pass", head="")
+    result = project.run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert named in result.stderr.str()
 
 
-def test_a_parameter_that_nobody_knows_is_refused_by_name(course: Course) -> None:
-    course.write(ANY.format(extra=""))
-    result = course.run("--holdfast-input-param", "temprature=0")
+def test_a_parameter_that_nobody_knows_is_refused_by_name(project: EvaluationProject) -> None:
+    project.write(ANY.format(extra=""))
+    result = project.run("--holdfast-input-param", "temprature=0")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*unknown completion parameter 'temprature'*"])
-    assert course.engine.stats().requests == 0
+    assert project.engine.stats().requests == 0
 
 
 class _Parser:
@@ -317,12 +323,12 @@ class _Parser:
 
 
 def test_the_other_plugins_own_flags_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(name: str) -> ModuleSpec | None:
+    def find_spec(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name == "eval_protocol" else None
 
     alone, beside = _Parser(), _Parser()
     flags.register(alone)  # type: ignore[arg-type]
-    monkeypatch.setattr(flags, "find_spec", found)
+    monkeypatch.setattr(flags, "find_spec", find_spec)
     flags.register(beside)  # type: ignore[arg-type]
     assert beside.names
     assert all(name.startswith("--holdfast-") for name in beside.names)
@@ -331,16 +337,16 @@ def test_the_other_plugins_own_flags_are_left_to_it(monkeypatch: pytest.MonkeyPa
     assert len(theirs) == 18
 
 
-def test_every_sample_is_written(course: Course) -> None:
-    course.write(
+def test_every_sample_is_written(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, samples=2, num_runs=2)
         def test_it(row):
             return 1.0
         """
     )
-    course.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
-    lines = (course.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
+    project.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
+    lines = (project.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["input_metadata"]["row_id"] for row in rows] == [
         f"r{task}" for task in range(4) for _ in range(4)
@@ -369,21 +375,30 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture
-def beside(course: Course, monkeypatch: pytest.MonkeyPatch) -> Course:
+def beside(project: EvaluationProject, monkeypatch: pytest.MonkeyPatch) -> EvaluationProject:
     """A folder in whose sessions eval-protocol's plugin registers its flags."""
-    (course.folder / "conftest.py").write_text(EVAL_PROTOCOL_PLUGIN)
+    (project.folder / "conftest.py").write_text(EVAL_PROTOCOL_PLUGIN)
     monkeypatch.setattr(flags, "find_spec", lambda name: ModuleSpec(name, None))
-    return course
+    return project
 
 
-def test_flags_that_eval_protocols_plugin_registered_work(beside: Course) -> None:
-    found = told(beside, "--ep-max-rows", 2, "--ep-num-runs=3", "--ep-no-upload")
-    assert (found["num_runs"], found["samples"], found["rows"]) == (3, 3, 6)
-    assert told(beside, "--ep-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
-    bounds: Any = told(beside, "--ep-se-threshold", 0.1, "--ep-success-threshold=1")["threshold"]
+def test_flags_that_eval_protocols_plugin_registered_work(beside: EvaluationProject) -> None:
+    reply = summary_with(beside, "--ep-max-rows", 2, "--ep-num-runs=3", "--ep-no-upload")
+    assert (reply["num_runs"], reply["samples"], reply["rows"]) == (3, 3, 6)
+    assert summary_with(beside, "--ep-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
+    bounds: Any = summary_with(beside, "--ep-se-threshold", 0.1, "--ep-success-threshold=1")[
+        "threshold"
+    ]
     assert (bounds["success"], bounds["standard_error"]) == (1.0, 0.1)
-    words = ["--ep-completion-params", '{"temperature": 0.5}', "--ep-input-param", "max_tokens=7"]
-    told(beside, *words, "--ep-output-dir", "rows", "--ep-print-summary", "--ep-max-retry", 0)
+    arguments = [
+        "--ep-completion-params",
+        '{"temperature": 0.5}',
+        "--ep-input-param",
+        "max_tokens=7",
+    ]
+    summary_with(
+        beside, *arguments, "--ep-output-dir", "rows", "--ep-print-summary", "--ep-max-retry", 0
+    )
     (rows,) = (beside.folder / "rows").glob("*.jsonl")
     params = json.loads(rows.read_text().splitlines()[0])["input_metadata"]["completion_params"]
     assert (params["temperature"], params["max_tokens"]) == (0.5, 7)
@@ -391,19 +406,19 @@ def test_flags_that_eval_protocols_plugin_registered_work(beside: Course) -> Non
 
 @pytest.mark.parametrize(("flag", "value"), [("success-threshold", 2), ("max-rows", 0)])
 def test_a_bound_of_eval_protocols_plugin_can_fail_a_test(
-    beside: Course, flag: str, value: float
+    beside: EvaluationProject, flag: str, value: float
 ) -> None:
     beside.write(ANY.format(extra=""))
     beside.run(f"--ep-{flag}", value).assert_outcomes(failed=1)
 
 
-def test_our_own_spelling_goes_before_its_twin_even_as_0(beside: Course) -> None:
-    found = told(beside, "--ep-max-rows", 1, "--holdfast-max-rows", 3)
-    assert found["rows"] == 3
+def test_our_own_spelling_goes_before_its_twin_even_as_0(beside: EvaluationProject) -> None:
+    reply = summary_with(beside, "--ep-max-rows", 1, "--holdfast-max-rows", 3)
+    assert reply["rows"] == 3
     beside.run("--ep-max-rows", 1, "--holdfast-max-rows", 0).assert_outcomes(failed=1)
 
 
-def test_rows_that_failed_may_be_forgiven_by_eval_protocols_flag(beside: Course) -> None:
+def test_rows_that_failed_may_be_forgiven_by_eval_protocols_flag(beside: EvaluationProject) -> None:
     beside.write(
         """
         @evaluation_test(dataset=ROWS, rollout_processor=NoOpRolloutProcessor())
@@ -416,7 +431,7 @@ def test_rows_that_failed_may_be_forgiven_by_eval_protocols_flag(beside: Course)
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (["--ep-max-rows", "some"], "*--ep-max-rows wants a whole number, not 'some'"),
         (["--ep-success-threshold", "high"], "*--ep-success-threshold wants a number, not 'high'"),
@@ -428,28 +443,30 @@ def test_rows_that_failed_may_be_forgiven_by_eval_protocols_flag(beside: Course)
     ],
 )
 def test_a_flag_of_eval_protocols_plugin_that_cannot_work_is_refused(
-    beside: Course, words: list[str], line: str
+    beside: EvaluationProject, arguments: list[str], line: str
 ) -> None:
     beside.write(ANY.format(extra=""))
-    result = beside.run(*words)
+    result = beside.run(*arguments)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([line])
     assert beside.engine.stats().requests == 0
 
 
-def test_tests_of_eval_protocols_own_keep_its_flags_and_its_summary(beside: Course) -> None:
+def test_tests_of_eval_protocols_own_keep_its_flags_and_its_summary(
+    beside: EvaluationProject,
+) -> None:
     beside.write("def test_plain(): pass", head="")
-    words = ["-p", "no:cacheprovider", "--ep-summary-json", "theirs.json"]
-    words += ["--ep-remote-rollout-processor-base-url", "http://127.0.0.1:1"]
-    result = beside.pytester.runpytest_inprocess(*words, plugins=[plugin])
+    arguments = ["-p", "no:cacheprovider", "--ep-summary-json", "theirs.json"]
+    arguments += ["--ep-remote-rollout-processor-base-url", "http://127.0.0.1:1"]
+    result = beside.pytester.runpytest_inprocess(*arguments, plugins=[plugin])
     result.assert_outcomes(passed=1)
     assert not (beside.folder / "theirs.json").exists()
 
 
-def test_the_summary_goes_where_eval_protocols_flag_says(beside: Course) -> None:
+def test_the_summary_goes_where_eval_protocols_flag_says(beside: EvaluationProject) -> None:
     beside.write(ANY.format(extra=""))
-    words = ["-p", "no:cacheprovider", "--ep-summary-json", "both.json"]
-    words += ["--holdfast-policy", beside.engine.url]
-    beside.pytester.runpytest_inprocess(*words, plugins=[plugin]).assert_outcomes(passed=1)
+    arguments = ["-p", "no:cacheprovider", "--ep-summary-json", "both.json"]
+    arguments += ["--holdfast-policy", beside.engine.url]
+    beside.pytester.runpytest_inprocess(*arguments, plugins=[plugin]).assert_outcomes(passed=1)
     (outcome,) = json.loads((beside.folder / "both.json").read_text())["evaluations"]
     assert outcome["test"] == "test_it.py::test_it"

@@ -30,12 +30,12 @@ def defined(**arguments: Any) -> Definition:
     def judge(row: object, bonus: int = 0) -> float:
         return 1.0
 
-    found: Definition = judge.__holdfast__  # type: ignore[attr-defined]
-    return found
+    definition: Definition = judge.__holdfast__  # type: ignore[attr-defined]
+    return definition
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"tempreature": 1}, "has no argument 'tempreature'"),
         ({"mode": "listwise"}, "mode='listwise' is none of pointwise, groupwise, all"),
@@ -80,10 +80,10 @@ def defined(**arguments: Any) -> Definition:
         ),
     ],
 )
-def test_a_mistake_is_told_with_the_arguments_name(arguments: dict[str, Any], told: str) -> None:
+def test_a_mistake_is_told_with_the_arguments_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         defined(**arguments)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_thresholds_come_in_eval_protocols_shapes() -> None:
@@ -167,7 +167,7 @@ def test_variants_have_readable_ids() -> None:
         completion_params=[{"model": "a"}, {"model": "b"}],
         evaluation_test_kwargs=[{"bonus": 1}, None],
     )
-    assert [one.id for one in variants_of(definition)] == [
+    assert [variant.id for variant in variants_of(definition)] == [
         "a-kwargs0",
         "a-kwargs1",
         "b-kwargs0",
@@ -197,7 +197,7 @@ def test_rows_that_are_given_once_are_there_for_every_setting() -> None:
         dataset=({"prompt": str(n)} for n in range(3)),
         completion_params=[{"model": "a"}, {"model": "b"}],
     )
-    counts = [len(asyncio.run(one.dataset.rows())) for one in variants_of(definition)]
+    counts = [len(asyncio.run(variant.dataset.rows())) for variant in variants_of(definition)]
     assert counts == [3, 3]
 
 
@@ -221,12 +221,12 @@ def test_an_agent_takes_its_tools_from_a_config_file(tmp_path: Path) -> None:
     assert made.limits.turns == 7
     assert (agent.environments, made.system_prompt) == ((), "be good")
     assert made.identity != agent.identity
-    for text, told in (
+    for text, message in (
         ("{}", "mcpServers"),
         ('{"mcpServers": {"a": {}}}', "command"),
     ):
         config.write_text(text)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             defined(rollout_processor=agent, mcp_config_path=str(config))
     with pytest.raises(UsageError, match="starts no server script"):
         defined(rollout_processor=agent, server_script_path="s.py")

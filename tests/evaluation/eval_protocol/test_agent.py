@@ -11,7 +11,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprint_of
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import SUPPORT
 from support.rollout.stage import Oracle, text_of
 
@@ -37,30 +37,30 @@ def calling(name: str):
     return lambda request: "Done." if call(name) in text_of(request.prompt) else call(name)
 
 
-def performed(processor, policy, *, tools: tuple = (), **options) -> Yard:
-    yard = Yard(policy=Oracle(policy))
-    yard.tasks = [Task(id="a", messages=(user("2 and 3?"),), tools=tools)]
-    yard.run(processor, **options)
-    return yard
+def performed(processor, policy, *, tools: tuple = (), **options) -> LocalRun:
+    local = LocalRun(policy=Oracle(policy))
+    local.tasks = [Task(id="a", messages=(user("2 and 3?"),), tools=tools)]
+    local.run(processor, **options)
+    return local
 
 
-def results(yard: Yard) -> list[str]:
-    return [one.content for one in yard.history().results.values()]
+def results(local: LocalRun) -> list[str]:
+    return [result.content for result in local.history().results.values()]
 
 
 def test_the_servers_tools_are_called_until_no_more_are_wanted(adder):
-    yard = performed(AgentRolloutProcessor(mcp_config_path=adder), calling("add"))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert results(yard) == ["5"]
-    assert "multiplys two numbers" in text_of(yard.policy.requests[0].prompt)
+    local = performed(AgentRolloutProcessor(mcp_config_path=adder), calling("add"))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert results(local) == ["5"]
+    assert "multiplys two numbers" in text_of(local.policy.requests[0].prompt)
 
 
 def test_a_row_that_names_tools_is_shown_those_alone(adder):
     named = ({"type": "function", "function": {"name": "multiply"}},)
     processor = AgentRolloutProcessor(mcp_config_path=adder)
-    yard = performed(processor, calling("multiply"), tools=named)
-    assert results(yard) == ["6"]
-    assert "adds two numbers" not in text_of(yard.policy.requests[0].prompt)
+    local = performed(processor, calling("multiply"), tools=named)
+    assert results(local) == ["6"]
+    assert "adds two numbers" not in text_of(local.policy.requests[0].prompt)
     unknown = ({"type": "function", "function": {"name": "divide"}},)
     failed = performed(processor, calling("add"), tools=unknown, max_retry=0)
     (failure,) = failed.history().failures
@@ -68,15 +68,15 @@ def test_a_row_that_names_tools_is_shown_those_alone(adder):
 
 
 def test_without_servers_it_answers_in_one_turn():
-    yard = performed(AgentRolloutProcessor(), lambda request: "Five.")
-    assert len(yard.policy.requests) == 1
+    local = performed(AgentRolloutProcessor(), lambda request: "Five.")
+    assert len(local.policy.requests) == 1
 
 
 def test_steps_are_a_limit(adder):
     processor = AgentRolloutProcessor().configured(mcp_config_path=adder, steps=2)
-    yard = performed(processor, lambda request: call("add"))
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    assert len(yard.policy.requests) == 2
+    local = performed(processor, lambda request: call("add"))
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert len(local.policy.requests) == 2
 
 
 def test_what_the_decorator_says_configures_a_new_one(adder, tmp_path):
@@ -100,8 +100,8 @@ def test_variables_of_the_environment_are_handed_on_by_name_or_filled_in(tmp_pat
         path = config(
             tmp_path, {"adder": {"command": sys.executable, "args": [str(ADDER)], "env": env}}
         )
-        yard = performed(AgentRolloutProcessor(mcp_config_path=path), calling("add"))
-        assert results(yard) == ["15"]
+        local = performed(AgentRolloutProcessor(mcp_config_path=path), calling("add"))
+        assert results(local) == ["15"]
 
 
 def test_servers_behind_urls_are_named_too(tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_servers_behind_urls_are_named_too(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("servers", "said"),
+    ("servers", "message"),
     [
         ({}, "names no servers"),
         ([], "names no servers"),
@@ -127,8 +127,8 @@ def test_servers_behind_urls_are_named_too(tmp_path, monkeypatch):
         ({"a": {"command": "c", "env": 1}}, "env is a list of names"),
     ],
 )
-def test_a_bad_entry_is_told(tmp_path, servers, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_bad_entry_is_told(tmp_path, servers, message):
+    with pytest.raises(UsageError, match=message):
         servers_of(config(tmp_path, servers))
 
 

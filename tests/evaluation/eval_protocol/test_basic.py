@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 RECORDED: dict[str, Any] = {
     "messages": [
@@ -46,43 +46,43 @@ def as_given(row: dict[str, Any]) -> dict[str, Any]:
     return {**{name: row[name] for name in RECORDED}, "execution_metadata": ran}
 
 
-def test_a_row_is_judged_as_it_was_recorded(course: Course) -> None:
-    (course.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
-    course.write(JUDGE.format(processor=", rollout_processor=NoOpRolloutProcessor()"))
-    course.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
-    seen = json.loads((course.folder / "seen.json").read_text())
+def test_a_row_is_judged_as_it_was_recorded(project: EvaluationProject) -> None:
+    (project.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
+    project.write(JUDGE.format(processor=", rollout_processor=NoOpRolloutProcessor()"))
+    project.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
+    seen = json.loads((project.folder / "seen.json").read_text())
     assert seen["input_metadata"].pop("session_data") == {"mode": "pointwise"}
     given, result = as_given(seen), RECORDED["evaluation_result"]
     given["evaluation_result"] = {name: given["evaluation_result"][name] for name in result}
     assert given == RECORDED
-    (line,) = (course.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
+    (line,) = (project.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
     written = json.loads(line)
     assert written["evaluation_result"]["score"] == 1.0, "the new one"
     assert as_given(written) | {"evaluation_result": RECORDED["evaluation_result"]} == RECORDED
 
 
-def test_the_flag_judges_the_rows_of_any_evaluation_so(course: Course) -> None:
-    (course.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
-    course.write(JUDGE.format(processor=""))
-    course.run("--ep-no-op-rollout-processor", policy=False).assert_outcomes(passed=1)
-    seen = json.loads((course.folder / "seen.json").read_text())
+def test_the_flag_judges_the_rows_of_any_evaluation_so(project: EvaluationProject) -> None:
+    (project.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
+    project.write(JUDGE.format(processor=""))
+    project.run("--ep-no-op-rollout-processor", policy=False).assert_outcomes(passed=1)
+    seen = json.loads((project.folder / "seen.json").read_text())
     assert seen["rollout_status"]["code"] == 4
     assert seen["execution_metadata"]["extra"] == RECORDED["execution_metadata"]["extra"]
 
 
-def test_what_is_generated_replaces_what_was_recorded(course: Course) -> None:
-    (course.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
-    course.write(JUDGE.format(processor=""))
-    course.run().assert_outcomes(passed=1)
-    seen = json.loads((course.folder / "seen.json").read_text())
+def test_what_is_generated_replaces_what_was_recorded(project: EvaluationProject) -> None:
+    (project.folder / "rows.jsonl").write_text(json.dumps(RECORDED) + "\n")
+    project.write(JUDGE.format(processor=""))
+    project.run().assert_outcomes(passed=1)
+    seen = json.loads((project.folder / "seen.json").read_text())
     assert seen["rollout_status"]["code"] == 100
     assert seen["execution_metadata"]["extra"]["completion_ids"] != [[4]]
     assert seen["execution_metadata"]["extra"]["theirs"] is True
     assert seen["execution_metadata"]["usage"]["prompt_tokens"] > 3
 
 
-def test_a_row_without_a_status_has_finished(course: Course) -> None:
-    course.write(
+def test_a_row_without_a_status_has_finished(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, rollout_processor=NoOpRolloutProcessor())
         def test_it(row):
@@ -92,4 +92,4 @@ def test_a_row_without_a_status_has_finished(course: Course) -> None:
             return 1.0
         """
     )
-    course.run(policy=False).assert_outcomes(passed=1)
+    project.run(policy=False).assert_outcomes(passed=1)

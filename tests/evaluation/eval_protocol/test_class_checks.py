@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import SUPPORT
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
@@ -47,19 +47,19 @@ def row_reward(row):
 
 
 @pytest.fixture
-def theirs(course: Course, monkeypatch: pytest.MonkeyPatch) -> Course:
-    installed = course.folder / "site-packages"
+def theirs(project: EvaluationProject, monkeypatch: pytest.MonkeyPatch) -> EvaluationProject:
+    installed = project.folder / "site-packages"
     package = installed / "eval_protocol"
     package.mkdir(parents=True)
     for name, text in (("__init__", ""), ("models", MODELS), ("rewards", REWARDS)):
         (package / f"{name}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(course.folder), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(project.folder), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(installed))
-    return course
+    return project
 
 
-def test_their_functions_score_our_rows_as_their_own(theirs: Course) -> None:
+def test_their_functions_score_our_rows_as_their_own(theirs: EvaluationProject) -> None:
     theirs.write(
         """
         from eval_protocol.rewards import length_reward, row_reward
@@ -85,15 +85,15 @@ def test_their_functions_score_our_rows_as_their_own(theirs: Course) -> None:
         """
     )
     with theirs.apart() as process:
-        told, _ = process.communicate()
-    assert process.returncode == 0, told
-    scores = {one["test"]: one["runs"][0]["agg_score"] for one in theirs.outcomes()}
+        message, _ = process.communicate()
+    assert process.returncode == 0, message
+    scores = {outcome["test"]: outcome["runs"][0]["agg_score"] for outcome in theirs.outcomes()}
     assert scores == {
-        f"test_it.py::test_{one}": 1.0 for one in ("late", "made", "messages", "rows")
+        f"test_it.py::test_{item}": 1.0 for item in ("late", "made", "messages", "rows")
     }
 
 
-def test_a_row_that_met_them_too_late_fails_with_the_reason(theirs: Course) -> None:
+def test_a_row_that_met_them_too_late_fails_with_the_reason(theirs: EvaluationProject) -> None:
     theirs.write(
         "def late(row):\n    from eval_protocol.rewards import row_reward\n"
         "    return row_reward(row)\n",
@@ -110,9 +110,9 @@ def test_a_row_that_met_them_too_late_fails_with_the_reason(theirs: Course) -> N
         """
     )
     with theirs.apart() as process:
-        told, _ = process.communicate()
+        message, _ = process.communicate()
     assert process.returncode == 1
-    assert "import it at the top of the evaluation's file" in told
+    assert "import it at the top of the evaluation's file" in message
     run = theirs.only()
     assert (run["failed"], run["scored"], run["agg_score"]) == (1, 3, 1.0), "no zero"
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprint_of
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.environments.openenv_games import Host, Server
 from support.rollout.stage import Oracle, text_of
 
@@ -39,21 +39,21 @@ def guessing(request) -> str:
 
 
 def test_an_episode_is_played_with_ones_own_prompts_and_actions(server):
-    yard = Yard(policy=Oracle(guessing))
-    yard.run(processor(env_base_url=server.url, prompt_builder=shown), max_retry=0)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert yard.history().reward == 1.0
-    assert "1: up to 99 after nothing" in text_of(yard.policy.requests[0].prompt)
+    local = LocalRun(policy=Oracle(guessing))
+    local.run(processor(env_base_url=server.url, prompt_builder=shown), max_retry=0)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert local.history().reward == 1.0
+    assert "1: up to 99 after nothing" in text_of(local.policy.requests[0].prompt)
 
 
 def test_a_client_may_be_made_by_a_function_and_steps_are_a_limit(server):
     from holdfast.environments.openenv import GenericEnvClient
 
     made = processor(env_factory=lambda: GenericEnvClient(base_url=server.url), steps=9)
-    yard = Yard(policy=Oracle(lambda request: '{"number": 100}'))
-    yard.run(made.configured(steps=2), max_retry=0)
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    assert len(yard.policy.requests) == 2
+    local = LocalRun(policy=Oracle(lambda request: '{"number": 100}'))
+    local.run(made.configured(steps=2), max_retry=0)
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert len(local.policy.requests) == 2
     assert fingerprint_of(made) != fingerprint_of(made.configured(steps=2))
 
 

@@ -1,6 +1,6 @@
 """Agents of pydantic-ai and graphs of LangGraph as processors of rows."""
 
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 PYDANTIC = """
 from pydantic_ai import Agent
@@ -71,18 +71,20 @@ def test_it(row):
 """
 
 
-def test_a_pydantic_ai_agent_makes_a_row(course: Course) -> None:
-    course.write(PYDANTIC, head="")
-    course.run("-W", "default", policy=False).assert_outcomes(passed=1)
+def test_a_pydantic_ai_agent_makes_a_row(project: EvaluationProject) -> None:
+    project.write(PYDANTIC, head="")
+    project.run("-W", "default", policy=False).assert_outcomes(passed=1)
 
 
-def test_a_graph_makes_a_row(course: Course) -> None:
-    course.write(LANGGRAPH, head="")
-    course.run("-W", "default", policy=False).assert_outcomes(passed=1)
+def test_a_graph_makes_a_row(project: EvaluationProject) -> None:
+    project.write(LANGGRAPH, head="")
+    project.run("-W", "default", policy=False).assert_outcomes(passed=1)
 
 
-def test_a_graph_that_fails_fails_its_row(course: Course) -> None:
-    course.write(LANGGRAPH.replace("said = state", "raise KeyError('gone'); said = state"), head="")
-    result = course.run("-W", "default", policy=False)
+def test_a_graph_that_fails_fails_its_row(project: EvaluationProject) -> None:
+    project.write(
+        LANGGRAPH.replace("said = state", "raise KeyError('gone'); said = state"), head=""
+    )
+    result = project.run("-W", "default", policy=False)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*KeyError: 'gone'*"])

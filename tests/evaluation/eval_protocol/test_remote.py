@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.evaluation import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
-from support.evaluation.course import Course
 from support.evaluation.eval_protocol_remote import Remote, serving
+from support.evaluation.evaluation_project import EvaluationProject
 
 CODE = """
 from holdfast.evaluation import Message, RemoteRolloutProcessor, evaluation_test
@@ -21,40 +21,40 @@ def test_it(row):
 """
 
 
-def run(course: Course, remote: Remote, *flags: str) -> pytest.RunResult:
-    course.write(CODE.replace("URL", remote.url), head="")
-    return course.run(*flags)
+def run(project: EvaluationProject, remote: Remote, *flags: str) -> pytest.RunResult:
+    project.write(CODE.replace("URL", remote.url), head="")
+    return project.run(*flags)
 
 
-def test_a_rollout_is_over_when_its_server_logs_so(course: Course) -> None:
+def test_a_rollout_is_over_when_its_server_logs_so(project: EvaluationProject) -> None:
     with serving(Remote()) as remote:
-        run(course, remote).assert_outcomes(passed=1)
-    (asked,) = remote.started
-    assert asked["messages"] == [{"role": "user", "content": "draw a square"}]
-    assert asked["metadata"]["row_id"]
-    assert asked["completion_params"]["model"]
+        run(project, remote).assert_outcomes(passed=1)
+    (request,) = remote.started
+    assert request["messages"] == [{"role": "user", "content": "draw a square"}]
+    assert request["metadata"]["row_id"]
+    assert request["completion_params"]["model"]
 
 
-def test_a_server_that_has_a_status_is_asked_for_it(course: Course) -> None:
+def test_a_server_that_has_a_status_is_asked_for_it(project: EvaluationProject) -> None:
     with serving(Remote(tells_status=True)) as remote:
-        run(course, remote).assert_outcomes(passed=1)
+        run(project, remote).assert_outcomes(passed=1)
 
 
 def test_a_failure_that_may_pass_is_tried_again_and_nothing_is_sampled_twice(
-    course: Course,
+    project: EvaluationProject,
 ) -> None:
     unavailable = 14
     with serving(Remote(unavailable)) as remote:
-        run(course, remote).assert_outcomes(passed=1)
-    first, second = (one["metadata"]["rollout_id"] for one in remote.started)
+        run(project, remote).assert_outcomes(passed=1)
+    first, second = (item["metadata"]["rollout_id"] for item in remote.started)
     assert first != second, "what the first logs late is nobody's"
-    assert course.engine.stats().requests == 1
+    assert project.engine.stats().requests == 1
 
 
-def test_a_mistake_is_not_tried_again(course: Course) -> None:
+def test_a_mistake_is_not_tried_again(project: EvaluationProject) -> None:
     invalid_argument = 3
     with serving(Remote(invalid_argument)) as remote:
-        result = run(course, remote)
+        result = run(project, remote)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*InvalidArgumentError: over*"])
     assert len(remote.started) == 1

@@ -10,7 +10,7 @@ from holdfast.evaluation.eval_protocol.retries import (
 )
 from holdfast.records.errors import EnvironmentBroken, ToolBug, UsageError
 from holdfast.records.failure import Cause
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 RAISES = """
 from holdfast.evaluation import BackoffConfig, ExceptionHandlerConfig
@@ -28,8 +28,8 @@ CONFIG = """, exception_handler_config=ExceptionHandlerConfig(
 
 
 def config(listed: str = "", **rest: str) -> str:
-    told = f"retryable_exceptions={listed}, " if listed else ""
-    return CONFIG.format(listed=told, rest="".join(f", {k}={v}" for k, v in rest.items()))
+    text = f"retryable_exceptions={listed}, " if listed else ""
+    return CONFIG.format(listed=text, rest="".join(f", {k}={v}" for k, v in rest.items()))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def config(listed: str = "", **rest: str) -> str:
     ],
 )
 def test_what_a_rollout_raises_is_tried_again_by_its_cause(
-    course: Course, error: str, attempts: int, cause: Cause
+    project: EvaluationProject, error: str, attempts: int, cause: Cause
 ) -> None:
-    course.write(RAISES.format(error=error, config=config(max_tries="2")))
-    course.run().assert_outcomes(failed=1)
-    failures = course.histories("test_it.test_it")["r0/0"].failures
-    assert [one.cause for one in failures] == [cause] * attempts
-    assert course.only()["failed_by_cause"] == {cause.value: 1}
+    project.write(RAISES.format(error=error, config=config(max_tries="2")))
+    project.run().assert_outcomes(failed=1)
+    failures = project.histories("test_it.test_it")["r0/0"].failures
+    assert [failure.cause for failure in failures] == [cause] * attempts
+    assert project.only()["failed_by_cause"] == {cause.value: 1}
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_what_a_rollout_raises_is_tried_again_by_its_cause(
     ],
 )
 def test_the_evaluations_own_rule_decides(
-    course: Course, error: str, rule: str, attempts: int
+    project: EvaluationProject, error: str, rule: str, attempts: int
 ) -> None:
-    course.write(RAISES.format(error=error, config=rule))
-    course.run().assert_outcomes(failed=1)
-    assert len(course.histories("test_it.test_it")["r0/0"].failures) == attempts
+    project.write(RAISES.format(error=error, config=rule))
+    project.run().assert_outcomes(failed=1)
+    assert len(project.histories("test_it.test_it")["r0/0"].failures) == attempts
 
 
-def test_a_giveup_func_that_raises_fails_its_row_with_that(course: Course) -> None:
+def test_a_giveup_func_that_raises_fails_its_row_with_that(project: EvaluationProject) -> None:
     rule = config(giveup_func="lambda error: error.no_such_thing")
-    course.write(RAISES.format(error="OSError('the first')", config=rule))
-    course.run().assert_outcomes(failed=1)
-    (failure,) = course.histories("test_it.test_it")["r0/0"].failures
+    project.write(RAISES.format(error="OSError('the first')", config=rule))
+    project.run().assert_outcomes(failed=1)
+    (failure,) = project.histories("test_it.test_it")["r0/0"].failures
     assert failure.type == "AttributeError"
     assert "the first" in failure.traceback
 
@@ -102,8 +102,8 @@ def test_constant_delays_do_not_grow_and_others_grow_by_their_factor() -> None:
         growth(factor=0.5)
 
 
-def test_a_judge_is_called_again_only_if_it_is_asked_for(course: Course) -> None:
-    course.write(
+def test_a_judge_is_called_again_only_if_it_is_asked_for(project: EvaluationProject) -> None:
+    project.write(
         """
         calls = []
 
@@ -122,8 +122,8 @@ def test_a_judge_is_called_again_only_if_it_is_asked_for(course: Course) -> None
             return judge(row)
         """
     )
-    course.run("-k", "once").assert_outcomes(failed=1)
-    assert len(course.histories("test_it.test_once")["r0/0"].scoring_failures) == 1
-    assert course.only()["failed_by_cause"] == {"infrastructure": 1}
-    course.run("-k", "twice").assert_outcomes(passed=1)
-    assert len(course.histories("test_it.test_twice")["r0/0"].scoring_failures) == 1
+    project.run("-k", "once").assert_outcomes(failed=1)
+    assert len(project.histories("test_it.test_once")["r0/0"].scoring_failures) == 1
+    assert project.only()["failed_by_cause"] == {"infrastructure": 1}
+    project.run("-k", "twice").assert_outcomes(passed=1)
+    assert len(project.histories("test_it.test_twice")["r0/0"].scoring_failures) == 1

@@ -16,7 +16,7 @@ from holdfast.evaluation import (
 from holdfast.evaluation.eval_protocol.row_processor import RowsRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.records.step import ValueRecorded
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.rollout.kills import check_every_kill
 
 HEAD = """
@@ -98,78 +98,78 @@ def test_it(row):
 """
 
 
-def written(course: Course, code: str) -> None:
-    (course.folder / "test_it.py").write_text(HEAD + code)
+def written(project: EvaluationProject, code: str) -> None:
+    (project.folder / "test_it.py").write_text(HEAD + code)
 
 
-def calls(course: Course) -> list[str]:
-    return (course.folder / "calls.txt").read_text().split()
+def calls(project: EvaluationProject) -> list[str]:
+    return (project.folder / "calls.txt").read_text().split()
 
 
-def test_what_it_makes_of_a_row_is_what_is_judged(course: Course) -> None:
-    written(course, OWN)
-    result = course.run(policy=False)
+def test_what_it_makes_of_a_row_is_what_is_judged(project: EvaluationProject) -> None:
+    written(project, OWN)
+    result = project.run(policy=False)
     result.assert_outcomes(passed=1)
-    told = calls(course)
-    assert (told[0], told[-1]) == ("setup", "cleanup")
-    assert len(set(told[1:-1])) == 3
+    texts = calls(project)
+    assert (texts[0], texts[-1]) == ("setup", "cleanup")
+    assert len(set(texts[1:-1])) == 3
 
 
-def test_a_row_that_it_gave_back_is_never_asked_of_it_again(course: Course) -> None:
-    written(course, OWN)
-    course.run(policy=False)
+def test_a_row_that_it_gave_back_is_never_asked_of_it_again(project: EvaluationProject) -> None:
+    written(project, OWN)
+    project.run(policy=False)
     # Scored anew: what it gave back comes from the journal.
-    written(course, OWN.replace('return float(row.ground_truth == "changed")', "return 1.0"))
-    course.run(policy=False).assert_outcomes(passed=1)
-    assert len([one for one in calls(course) if one not in ("setup", "cleanup")]) == 3
+    written(project, OWN.replace('return float(row.ground_truth == "changed")', "return 1.0"))
+    project.run(policy=False).assert_outcomes(passed=1)
+    assert len([text for text in calls(project) if text not in ("setup", "cleanup")]) == 3
 
 
-def test_what_it_leaves_to_ours_is_recorded_turn_by_turn(course: Course) -> None:
-    written(course, DELEGATING.replace("COMPLETION_PARAMS", "None"))
-    (course.folder / "broken").touch()
-    result = course.run()
+def test_what_it_leaves_to_ours_is_recorded_turn_by_turn(project: EvaluationProject) -> None:
+    written(project, DELEGATING.replace("COMPLETION_PARAMS", "None"))
+    (project.folder / "broken").touch()
+    result = project.run()
     result.assert_outcomes(passed=1)
-    assert calls(course) == ["after", "after"], "the first attempt failed after its turn"
-    assert course.engine.stats().requests == 1, "and the turn was not sampled again"
+    assert calls(project) == ["after", "after"], "the first attempt failed after its turn"
+    assert project.engine.stats().requests == 1, "and the turn was not sampled again"
 
 
-def test_the_rows_that_are_exported_are_those_that_it_gave_back(course: Course) -> None:
-    written(course, DELEGATING.replace("COMPLETION_PARAMS", "None"))
-    course.run("--holdfast-output-dir", "rows").assert_outcomes(passed=1)
-    (line,) = (course.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()
+def test_the_rows_that_are_exported_are_those_that_it_gave_back(project: EvaluationProject) -> None:
+    written(project, DELEGATING.replace("COMPLETION_PARAMS", "None"))
+    project.run("--holdfast-output-dir", "rows").assert_outcomes(passed=1)
+    (line,) = (project.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()
     row = EvaluationRow.model_validate(json.loads(line))
     assert row.ground_truth == "mine"
-    assert [one.role for one in row.messages] == ["user", "assistant"]
+    assert [message.role for message in row.messages] == ["user", "assistant"]
     assert row.evaluation_result is not None
 
 
-def test_a_limit_that_the_policy_meets_in_it_is_an_outcome(course: Course) -> None:
-    written(course, DELEGATING.replace("COMPLETION_PARAMS", '[{"max_tokens": 1}]'))
-    course.run("--holdfast-summary", "told.json")
-    told = json.loads((course.folder / "told.json").read_text())
-    assert "truncated" in json.dumps(told)
-    assert calls(course) == ["after"]
+def test_a_limit_that_the_policy_meets_in_it_is_an_outcome(project: EvaluationProject) -> None:
+    written(project, DELEGATING.replace("COMPLETION_PARAMS", '[{"max_tokens": 1}]'))
+    project.run("--holdfast-summary", "told.json")
+    data = json.loads((project.folder / "told.json").read_text())
+    assert "truncated" in json.dumps(data)
+    assert calls(project) == ["after"]
 
 
-def test_an_error_status_fails_its_row(course: Course) -> None:
+def test_an_error_status_fails_its_row(project: EvaluationProject) -> None:
     written(
-        course,
+        project,
         OWN.replace(
             'row.ground_truth = "changed"',
             'row.rollout_status = Status.rollout_internal_error("it fell over")',
         ),
     )
-    result = course.run(policy=False)
+    result = project.run(policy=False)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*InternalError: it fell over*"])
 
 
-def test_completion_params_hold_for_the_whole_run(course: Course) -> None:
+def test_completion_params_hold_for_the_whole_run(project: EvaluationProject) -> None:
     changed = DELEGATING.replace("COMPLETION_PARAMS", "None").replace(
         "tasks = self.single", 'config.completion_params["temperature"] = 0.1; tasks = self.single'
     )
-    written(course, changed)
-    result = course.run()
+    written(project, changed)
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*'temperature'*completion_params*"])
 
@@ -194,9 +194,9 @@ class Twice(RolloutProcessor):
 def test_a_kill_at_every_record_boundary_changes_nothing() -> None:
     whole = asyncio.run(check_every_kill(RowsRolloutProcessor(Twice()).rollout))
     assert whole.generated == 2
-    (returned,) = [one for one in whole.history.steps.values() if isinstance(one, ValueRecorded)]
+    (returned,) = [step for step in whole.history.steps.values() if isinstance(step, ValueRecorded)]
     row = msgspec.msgpack.decode(returned.value)["row"]
-    assert [one["role"] for one in row["messages"]][-4:] == ["user", "assistant"] * 2
+    assert [message["role"] for message in row["messages"]][-4:] == ["user", "assistant"] * 2
 
 
 def test_ours_take_rows_within_an_evaluation_only() -> None:

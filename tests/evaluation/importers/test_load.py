@@ -17,28 +17,28 @@ from holdfast.evaluation.stats.results import Results, RowResult, results_of
 from holdfast.records.errors import EngineUnavailable, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import FIXTURES
 from support.rollout.stage import Oracle
 
 
 def test_an_inspect_log_is_read_with_its_epochs_scores_and_errors():
-    found = results_from(FIXTURES / "inspect.eval")
-    assert (found.run, found.model, found.samples) == ("sums", "mockllm/model", 2)
-    assert [row.name for row in found.rows] == [f"s{i}/{n}" for i in range(4) for n in range(2)]
-    assert found.by_task() == {"s0": [1.0, 1.0], "s1": [0.0, 0.0], "s2": [1.0, 1.0]}
-    assert found.metrics == ["match", "several/exact", "several/length"]
-    assert found.rows[0].metrics["several/length"] == 33.0
-    failed = [row for row in found.rows if row.task == "s3"]
+    results = results_from(FIXTURES / "inspect.eval")
+    assert (results.run, results.model, results.samples) == ("sums", "mockllm/model", 2)
+    assert [row.name for row in results.rows] == [f"s{i}/{n}" for i in range(4) for n in range(2)]
+    assert results.by_task() == {"s0": [1.0, 1.0], "s1": [0.0, 0.0], "s2": [1.0, 1.0]}
+    assert results.metrics == ["match", "several/exact", "several/length"]
+    assert results.rows[0].metrics["several/length"] == 33.0
+    failed = [row for row in results.rows if row.task == "s3"]
     assert [(row.status, row.score) for row in failed] == [("FAILED", None)] * 2
     assert failed[0].root == "RuntimeError('a bug in the solver')"
-    assert (found.rows[0].turns, found.rows[0].sampled_tokens) == (1, 33)
+    assert (results.rows[0].turns, results.rows[0].sampled_tokens) == (1, 33)
 
 
 def test_an_inspect_log_in_json_says_the_same():
-    found = results_from(FIXTURES / "inspect.json")
-    assert found.by_task() == {"s0": [1.0], "s1": [0.0]}
-    assert found.run == "sums"
+    results = results_from(FIXTURES / "inspect.json")
+    assert results.by_task() == {"s0": [1.0], "s1": [0.0]}
+    assert results.run == "sums"
 
 
 def test_the_folder_of_an_inspect_log_in_json_is_as_good_as_its_name(tmp_path):
@@ -63,32 +63,32 @@ def test_an_inspect_log_that_was_cut_short_is_read_from_its_journal(tmp_path):
         for part in (10, 9):
             body = json.dumps([summary | {"id": part}])
             archive.writestr(f"_journal/summaries/{part}.json", body)
-    found = results_from(tmp_path / "cut.eval")
-    assert [(row.task, row.status, row.reason) for row in found.rows] == [
+    results = results_from(tmp_path / "cut.eval")
+    assert [(row.task, row.status, row.reason) for row in results.rows] == [
         ("9", "TRUNCATED", "token"),
         ("10", "TRUNCATED", "token"),
     ]
-    assert found.by_task() == {"9": [0.25], "10": [0.25]}
-    assert results_from(tmp_path) == found, "the one log of a folder"
+    assert results.by_task() == {"9": [0.25], "10": [0.25]}
+    assert results_from(tmp_path) == results, "the one log of a folder"
 
 
 def test_episodes_of_verifiers_are_read_with_their_weighted_rewards():
-    found = results_from(FIXTURES / "verifiers_v1")
-    assert (found.run, found.samples, len(found.rows)) == ("sums", 2, 4)
-    assert list(found.by_task().values()) == [[0.25, 1.25], [0.25]]
-    assert found.rows[3].root == "ProviderError: 503 from the engine"
-    assert found.rows[0].metrics == {"length": 3.0}
+    results = results_from(FIXTURES / "verifiers_v1")
+    assert (results.run, results.samples, len(results.rows)) == ("sums", 2, 4)
+    assert list(results.by_task().values()) == [[0.25, 1.25], [0.25]]
+    assert results.rows[3].root == "ProviderError: 503 from the engine"
+    assert results.rows[0].metrics == {"length": 3.0}
 
 
 def test_results_of_verifiers_are_read_with_what_lies_beside_them():
-    found = results_from(FIXTURES / "verifiers_results")
-    assert found.model == "fake-model"
-    assert found.samples == 2
-    assert found.by_task() == {"0": [0.0, 0.0], "1": [0.0, 0.0], "2": [1.0, 0.0]}
-    assert found.metrics == ["exact", "length", "num_turns"]
-    assert found.rows[0].turns == 1
-    assert found.rows[0].sampled_tokens == 12
-    assert 0.4 < found.rows[0].seconds < 0.5
+    results = results_from(FIXTURES / "verifiers_results")
+    assert results.model == "fake-model"
+    assert results.samples == 2
+    assert results.by_task() == {"0": [0.0, 0.0], "1": [0.0, 0.0], "2": [1.0, 0.0]}
+    assert results.metrics == ["exact", "length", "num_turns"]
+    assert results.rows[0].turns == 1
+    assert results.rows[0].sampled_tokens == 12
+    assert 0.4 < results.rows[0].seconds < 0.5
 
 
 def test_evaluation_rows_are_results_too(tmp_path):
@@ -112,23 +112,23 @@ def test_evaluation_rows_are_results_too(tmp_path):
         line("d", 0.0, rollout_status=Status.rollout_unavailable_error("gone")),
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    found = results_from(tmp_path / "rows.jsonl")
-    assert found.by_task() == {"a": [1.0, 0.0], "b": [0.5]}
-    assert found.model == "m"
-    assert [row.root for row in found.failed] == ["gone"]
-    assert found.rows[0].metrics == {"k": 2.0}
+    results = results_from(tmp_path / "rows.jsonl")
+    assert results.by_task() == {"a": [1.0, 0.0], "b": [0.5]}
+    assert results.model == "m"
+    assert [row.root for row in results.failed] == ["gone"]
+    assert results.rows[0].metrics == {"k": 2.0}
 
 
-def exported(yard: Yard, path: Path) -> Results:
+def exported(local: LocalRun, path: Path) -> Results:
     """What is read back from the run's own rows."""
-    path.write_text("\n".join(json.dumps(row) for row in yard.rows(What.ROWS)))
+    path.write_text("\n".join(json.dumps(row) for row in local.rows(What.ROWS)))
     return results_from(path)
 
 
-def of_run(yard: Yard) -> Results:
+def of_run(local: LocalRun) -> Results:
     async def read() -> Results:
-        run = await yard.journal.find_run(yard.spec.name)
-        return await results_of(yard.journal, run)
+        run = await local.journal.find_run(local.spec.name)
+        return await results_of(local.journal, run)
 
     return asyncio.run(read())
 
@@ -142,31 +142,31 @@ def test_a_runs_own_rows_have_every_sample_of_it_with_its_number_and_its_score(t
         sample = int(request.id.split("/")[2])
         return EngineUnavailable("503 at port 4711") if sample == 1 else "x" * (sample + 1)
 
-    yard = Yard("a", "b", samples=4, policy=Oracle(answer), group=GroupPolicy(refill=0))
-    yard.run(
+    local = LocalRun("a", "b", samples=4, policy=Oracle(answer), group=GroupPolicy(refill=0))
+    local.run(
         TrainingRolloutProcessor(),
         lambda view: None if view.key.sample == 3 else view.key.sample / 3,
         max_retry=0,
     )
-    found, recorded = exported(yard, tmp_path / "rows.jsonl"), of_run(yard)
-    assert len(yard.rows(What.ROWS)) == 2, "the samples of a task are one row"
-    assert found.samples == 4
-    assert [same(row) for row in found.rows if row.status != "FAILED"] == [
+    results, recorded = exported(local, tmp_path / "rows.jsonl"), of_run(local)
+    assert len(local.rows(What.ROWS)) == 2, "the samples of a task are one row"
+    assert results.samples == 4
+    assert [same(row) for row in results.rows if row.status != "FAILED"] == [
         same(row) for row in recorded.rows if row.status != "FAILED"
     ]
-    assert [(row.name, row.cause, row.root) for row in found.failed] == [
+    assert [(row.name, row.cause, row.root) for row in results.failed] == [
         (row.name, row.cause, row.root) for row in recorded.failed
     ]
-    assert compare(recorded, found).paired.ties == 2
-    assert found.by_task() == {"a": [0.0, 2 / 3], "b": [0.0, 2 / 3]}
+    assert compare(recorded, results).paired.ties == 2
+    assert results.by_task() == {"a": [0.0, 2 / 3], "b": [0.0, 2 / 3]}
 
 
 def test_a_group_of_failures_has_a_failure_for_each_sample(tmp_path):
     down = Oracle(lambda request: EngineUnavailable("503"))
-    yard = Yard(samples=3, policy=down, group=GroupPolicy(refill=0))
-    yard.run(TrainingRolloutProcessor(), max_retry=0)
-    found = exported(yard, tmp_path / "rows.jsonl")
-    assert [row.name for row in found.failed] == ["a/0", "a/1", "a/2"]
+    local = LocalRun(samples=3, policy=down, group=GroupPolicy(refill=0))
+    local.run(TrainingRolloutProcessor(), max_retry=0)
+    results = exported(local, tmp_path / "rows.jsonl")
+    assert [row.name for row in results.failed] == ["a/0", "a/1", "a/2"]
 
 
 def test_branches_of_a_trajectory_are_one_result(tmp_path):
@@ -179,28 +179,28 @@ def test_branches_of_a_trajectory_are_one_result(tmp_path):
         await t.generate()
         await t.branch(go, go)
 
-    yard = Yard(samples=2)
-    yard.run(branches, lambda view: float(view.key.sample))
-    assert len(yard.rows(What.ROWS)) > 2
-    found = exported(yard, tmp_path / "rows.jsonl")
-    assert [(row.name, row.score) for row in found.rows] == [("a/0", 0.0), ("a/1", 1.0)]
+    local = LocalRun(samples=2)
+    local.run(branches, lambda view: float(view.key.sample))
+    assert len(local.rows(What.ROWS)) > 2
+    results = exported(local, tmp_path / "rows.jsonl")
+    assert [(row.name, row.score) for row in results.rows] == [("a/0", 0.0), ("a/1", 1.0)]
 
 
 def test_metrics_of_a_row_that_holds_several_samples_are_not_taken_for_all_of_them(tmp_path):
-    yard = Yard(samples=2)
-    yard.run(TrainingRolloutProcessor(), lambda view: Score(1.0, {"length": view.key.sample}))
-    assert exported(yard, tmp_path / "rows.jsonl").metrics == []
+    local = LocalRun(samples=2)
+    local.run(TrainingRolloutProcessor(), lambda view: Score(1.0, {"length": view.key.sample}))
+    assert exported(local, tmp_path / "rows.jsonl").metrics == []
 
 
 def test_what_comes_from_elsewhere_can_be_compared(tmp_path):
     ours = results_from(FIXTURES / "inspect.eval")
     theirs = results_from(FIXTURES / "inspect.json")
-    found = compare(ours, theirs)
-    assert found.a.run == found.b.run == "sums"
+    comparison = compare(ours, theirs)
+    assert comparison.a.run == comparison.b.run == "sums"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.eval", b"no zip", "is no Inspect log"),
         ("a.jsonl", b"", "is empty"),
@@ -208,9 +208,9 @@ def test_what_comes_from_elsewhere_can_be_compared(tmp_path):
         ("a.jsonl", b"{", "not JSON"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path, name, content, said):
+def test_what_cannot_be_read_is_told(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         results_from(tmp_path / name)
 
 

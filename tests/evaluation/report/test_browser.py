@@ -58,12 +58,12 @@ class Watched:
 
     def __init__(self, page: Page):
         self.page = page
-        self.told: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.told.append(message.text))
-        page.on("pageerror", lambda error: self.told.append(str(error)))
-        page.on("dialog", lambda dialog: (self.told.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: self.asked.append(request.url))
+        self.console: list[str] = []
+        self.urls: list[str] = []
+        page.on("console", lambda message: self.console.append(message.text))
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.on("dialog", lambda dialog: (self.console.append("dialog"), dialog.dismiss()))
+        page.on("request", lambda request: self.urls.append(request.url))
 
     def open(self, path: Path) -> Page:
         self.page.goto(path.as_uri())
@@ -104,16 +104,16 @@ def watched(browser):
 def page(watched, path):
     page = watched.open(path)
     yield page
-    assert watched.told == []
+    assert watched.console == []
 
 
 def names(page: Page) -> list[str]:
     return page.locator("#list .id").all_inner_texts()
 
 
-def search(page: Page, text: str, found: int) -> None:
+def search(page: Page, text: str, result: int) -> None:
     page.fill("#search", text)
-    expect(page.locator("#count")).to_have_text(f"{found} of 6 rows")
+    expect(page.locator("#count")).to_have_text(f"{result} of 6 rows")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -121,8 +121,8 @@ def test_it_opens_from_a_file_and_asks_for_nothing_else(browser, path, scheme):
     page = browser.new_page(color_scheme=scheme)
     watched = Watched(page)
     watched.open(path)
-    assert watched.asked == [path.as_uri()]
-    assert watched.told == []
+    assert watched.urls == [path.as_uri()]
+    assert watched.console == []
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert dark == ("rgb(15, 19, 24)" if scheme == "dark" else "rgb(246, 247, 249)")
     page.close()
@@ -188,9 +188,9 @@ QUERIES = {
 
 
 def test_search_finds_what_was_said(page):
-    for query, found in QUERIES.items():
-        search(page, query, found)
-        if not found:
+    for query, result in QUERIES.items():
+        search(page, query, result)
+        if not result:
             expect(page.locator("#list")).to_have_text("No row is like that.")
 
 
@@ -252,17 +252,17 @@ def test_what_comes_from_outside_does_nothing(watched, tmp_path):
     )
     talk = with_tools()
     hurt = [
-        msgspec.structs.replace(one, name=EVIL) if hasattr(one, "call_id") else one
-        for one in talk.records
+        msgspec.structs.replace(record, name=EVIL) if hasattr(record, "call_id") else record
+        for record in talk.records
     ]
-    said = scored(
+    scored_row = scored(
         0.5,
         generated("0", added=(user(EVIL),), message=assistant(EVIL), ids=list(EVIL.encode())),
         metrics={EVIL: 1.0},
         reasons={EVIL: EVIL},
     )
     tasks = {
-        EVIL: [said, failed(broken)],
+        EVIL: [scored_row, failed(broken)],
         "b": [talk._replace(records=hurt), truncated(1.0, EVIL)],
         "c": [scored(1.0)] * 2,
     }
@@ -282,15 +282,15 @@ def test_what_comes_from_outside_does_nothing(watched, tmp_path):
     page.locator("#overview summary").click()
     assert page.evaluate("window.hurt") is None
     assert page.locator("img").count() == 0
-    assert watched.told == []
-    assert watched.asked == [made.as_uri()]
+    assert watched.console == []
+    assert watched.urls == [made.as_uri()]
 
 
 def test_a_conversation_that_is_left_out_says_how_to_see_it(watched, tmp_path):
     made = in_a_thread(lambda: write_page(tmp_path / "r.html", TASKS, limit=10, source="j.db"))
     page = watched.open(made)
     expect(page.locator("#items")).to_contain_text("holdfast show 'r' 'kelp/0' --journal j.db")
-    assert watched.told == []
+    assert watched.console == []
 
 
 def test_five_thousand_rows_do_not_freeze_it(watched, tmp_path):
@@ -312,7 +312,7 @@ def test_five_thousand_rows_do_not_freeze_it(watched, tmp_path):
     expect(page.locator("#count")).to_have_text("5,000 of 5,000 rows")
     page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
     expect(page.locator("#list button").nth(300)).to_be_attached()
-    assert watched.told == []
+    assert watched.console == []
 
 
 def test_a_training_has_its_learning_curve(watched, tmp_path):
@@ -333,7 +333,7 @@ def test_a_training_has_its_learning_curve(watched, tmp_path):
         "training, step 1: 0.667",
         "training, step 2: 0.667",
     ]
-    assert watched.told == []
+    assert watched.console == []
 
 
 # --- rows, links and markdown
@@ -357,8 +357,8 @@ window.hurt = 1; <script>alert(1)</script>
 @pytest.fixture(scope="module")
 def marked_path(tmp_path_factory, browser):
     place = tmp_path_factory.mktemp("report") / "marked.html"
-    said = scored(1.0, generated("0", added=("task:0",), message=assistant(MARKED)))
-    tasks = {"first": [said, scored(0.0)], "a/b #2": [scored(0.5), scored(0.25)]}
+    scored_row = scored(1.0, generated("0", added=("task:0",), message=assistant(MARKED)))
+    tasks = {"first": [scored_row, scored(0.0)], "a/b #2": [scored(0.5), scored(0.25)]}
     return in_a_thread(lambda: write_page(place, tasks))
 
 
@@ -367,8 +367,8 @@ def marked_page(watched, marked_path):
     watched.page.goto(marked_path.as_uri())
     expect(watched.page.locator("#count")).to_have_text("4 of 4 rows")
     yield watched.page
-    assert watched.told == []
-    assert watched.asked == [marked_path.as_uri()]
+    assert watched.console == []
+    assert watched.urls == [marked_path.as_uri()]
     assert watched.page.evaluate("window.hurt") is None
 
 
@@ -399,18 +399,18 @@ def test_each_row_has_a_link(marked_page, marked_path, browser):
 
 
 def test_markdown_is_drawn_and_nothing_in_it_is_run_or_asked_for(marked_page):
-    said = marked_page.locator("#items .markdown")
-    expect(said).to_have_count(1)
-    assert said.locator("h5.h1").inner_text() == "Title"
-    assert said.locator("p b").inner_text() == "bold"
-    assert said.locator("p code").inner_text() == "code"
-    assert said.locator("li").all_inner_texts() == ["• one", "• two"]
-    assert "<script>alert(1)</script>" in said.locator("pre.code").inner_text()
-    assert '<b onclick="window.hurt=1">tags</b>' in said.inner_text()
-    assert said.locator("a, img, script, [onclick]").count() == 0
-    assert "(https://example.org/x?a=1)" in said.inner_text()
+    message = marked_page.locator("#items .markdown")
+    expect(message).to_have_count(1)
+    assert message.locator("h5.h1").inner_text() == "Title"
+    assert message.locator("p b").inner_text() == "bold"
+    assert message.locator("p code").inner_text() == "code"
+    assert message.locator("li").all_inner_texts() == ["• one", "• two"]
+    assert "<script>alert(1)</script>" in message.locator("pre.code").inner_text()
+    assert '<b onclick="window.hurt=1">tags</b>' in message.inner_text()
+    assert message.locator("a, img, script, [onclick]").count() == 0
+    assert "(https://example.org/x?a=1)" in message.inner_text()
     marked_page.keyboard.press("m")
-    expect(said).to_have_count(0)
+    expect(message).to_have_count(0)
     assert MARKED.strip() in marked_page.locator("#items pre.said").last.inner_text()
 
 

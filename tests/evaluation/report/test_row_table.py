@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from holdfast.evaluation.report.preview import Preview
 from holdfast.evaluation.report.row_table import ReportRow, table_lines
 from holdfast.testing import FakeEngine
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 LONG = "a text that goes on and on, " * 8
 
@@ -93,15 +93,15 @@ def test_what_a_model_says_cannot_steer_the_terminal() -> None:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     with FakeEngine(replies=["It is 2."]) as engine:
-        lab = Lab(tmp_path_factory.mktemp("rows"), engine)
-        lab.tasks(*(f"sum-{number}" for number in range(21)))
-        lab.finished_run("--samples", 2)
-    return lab
+        shell = CommandLine(tmp_path_factory.mktemp("rows"), engine)
+        shell.tasks(*(f"sum-{number}" for number in range(21)))
+        shell.finished_run("--samples", 2)
+    return shell
 
 
-def test_report_lists_the_first_rows_and_all_of_them_where_that_is_wanted(ran: Lab) -> None:
+def test_report_lists_the_first_rows_and_all_of_them_where_that_is_wanted(ran: CommandLine) -> None:
     printed = ran.holdfast("report", "r", env={"COLUMNS": "90"}).out
     numbers, _, listed = printed.partition("\n\n")
     assert "42 trajectories" in numbers
@@ -115,7 +115,7 @@ def test_report_lists_the_first_rows_and_all_of_them_where_that_is_wanted(ran: L
     assert "more (--all)" not in everything
 
 
-def test_report_as_json_has_every_row_with_its_texts(ran: Lab) -> None:
+def test_report_as_json_has_every_row_with_its_texts(ran: CommandLine) -> None:
     rows = json.loads(ran.holdfast("report", "r", "--json").out)["rows"]
     assert [(row["task"], row["sample"]) for row in rows[-2:]] == [("sum-20", 0), ("sum-20", 1)]
     assert len(rows) == 42

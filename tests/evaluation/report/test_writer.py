@@ -70,8 +70,8 @@ def report(tmp_path, tasks, *, run=None, **options):
         made = await write(journal, run or spec(samples=samples), tasks)
         return await write_report(journal, made, tmp_path / "r.html", **options)
 
-    told = asyncio.run(written())
-    return told, (tmp_path / "r.html").read_text(encoding="utf-8")
+    lines = asyncio.run(written())
+    return lines, (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def kinds(conversation):
@@ -82,9 +82,11 @@ def kinds(conversation):
 
 
 def test_every_row_has_its_numbers_and_its_conversation(tmp_path):
-    told, text = report(tmp_path, {"a": [with_tools(), failed()], "b": [retried(0.0), scored(1.0)]})
+    message, text = report(
+        tmp_path, {"a": [with_tools(), failed()], "b": [retried(0.0), scored(1.0)]}
+    )
     page = Blocks(text)
-    assert (told.rows, told.shortened, told.left_out) == (4, 0, 0)
+    assert (message.rows, message.shortened, message.left_out) == (4, 0, 0)
     index = page.data("index")
     assert [(row[0], row[1], row[2], row[3]) for row in index["rows"]] == [
         ("a", 0, "COMPLETED", 1.0), ("a", 1, "FAILED", None), ("b", 0, "COMPLETED", 0.0),
@@ -137,9 +139,11 @@ def test_a_conversation_has_its_parts_in_order(tmp_path):
 
 
 def test_a_score_that_is_declared_invalid_is_told_with_its_reasons(tmp_path):
-    told = scored(None, reasons={"judge": "did not answer"})
-    told.records[-1] = msgspec.structs.replace(told.records[-1], details={"is_score_valid": False})
-    _, text = report(tmp_path, {"a": [told]})
+    scored_row = scored(None, reasons={"judge": "did not answer"})
+    scored_row.records[-1] = msgspec.structs.replace(
+        scored_row.records[-1], details={"is_score_valid": False}
+    )
+    _, text = report(tmp_path, {"a": [scored_row]})
     assert Blocks(text).data("c0")[1][-1] == [
         "s", None, [], [["judge", "did not answer"]], '{"is_score_valid":false}',
     ]  # fmt: skip
@@ -154,7 +158,7 @@ def test_a_score_is_shown_without_a_verdict_of_ours_about_it(tmp_path):
 
 
 def test_messages_that_were_rendered_anew_are_shown_once(tmp_path):
-    told = scored(
+    scored_row = scored(
         1.0,
         generated("0", added=(system("be brief"), "task:0")),
         generated(
@@ -164,10 +168,10 @@ def test_messages_that_were_rendered_anew_are_shown_once(tmp_path):
             added=(system("be brief"), "task:0", "reply:0", user("go on")),
         ),
     )
-    _, text = report(tmp_path, {"a": [told]})
+    _, text = report(tmp_path, {"a": [scored_row]})
     items = Blocks(text).data("c0")[1]
-    said = [item[2] for item in items if item[0] == "m"]
-    assert said == ["be brief", "do a", "go on"]
+    messages = [item[2] for item in items if item[0] == "m"]
+    assert messages == ["be brief", "do a", "go on"]
 
 
 def test_a_verdict_that_is_given_is_the_one_that_is_shown(tmp_path):
@@ -318,9 +322,9 @@ def long_talk(size):
 
 
 def test_a_text_beyond_its_length_is_cut_in_its_middle_and_says_so(tmp_path):
-    told, text = report(tmp_path, {"a": [long_talk(30_000)]})
+    message, text = report(tmp_path, {"a": [long_talk(30_000)]})
     shown = Blocks(text).data("c0")[1][0][2]
-    assert told.shortened == 1
+    assert message.shortened == 1
     assert shown.startswith("qqq")
     assert "… 10,000 characters are left out …" in shown
     assert len(shown) < 20_100
@@ -330,21 +334,21 @@ def test_conversations_that_do_not_fit_are_cut_shorter_then_left_out_and_each_ke
     tmp_path,
 ):
     tasks = {f"t{place}": [long_talk(15_000)] for place in range(8)}
-    told, text = report(tmp_path, tasks, limit=60_000)
+    message, text = report(tmp_path, tasks, limit=60_000)
     page = Blocks(text)
-    assert (told.rows, told.shortened, told.left_out) == (8, 7, 0)
+    assert (message.rows, message.shortened, message.left_out) == (8, 7, 0)
     assert len(page.data("c0")[1][0][2]) == 15_000
     assert len(page.data("c7")[1][0][2]) < 2_100
-    told, text = report(tmp_path, tasks, limit=100)
-    assert (told.rows, told.left_out) == (8, 8)
+    reply, text = report(tmp_path, tasks, limit=100)
+    assert (reply.rows, reply.left_out) == (8, 8)
     assert len(Blocks(text).data("index")["rows"]) == 8
 
 
 def test_tokens_never_push_a_conversation_out(tmp_path):
     tasks = {f"t{place}": [with_tools()] for place in range(4)}
     plain, _ = report(tmp_path, tasks, limit=9_000)
-    told, text = report(tmp_path, tasks, limit=9_000, decode=ByteRenderer().decode)
-    assert told.left_out == plain.left_out == 0
+    message, text = report(tmp_path, tasks, limit=9_000, decode=ByteRenderer().decode)
+    assert message.left_out == plain.left_out == 0
     assert 0 <= Blocks(text).data("index")["tokens"] <= 4
 
 
@@ -387,16 +391,16 @@ def test_a_report_that_fails_leaves_the_old_file(tmp_path):
 
 def test_runs_of_other_names_never_share_a_file(tmp_path):
     names = ["m.f[a]", "m.f[a b]", "m.f[a_b]", "..", "é", "x" * 190, "x" * 191]
-    found = [report_file(tmp_path, name) for name in names]
-    assert len(set(found)) == len(names)
-    assert found[0] == tmp_path / "m.f[a].html"
-    assert all(path.parent == tmp_path and len(path.name) < 200 for path in found)
+    paths = [report_file(tmp_path, name) for name in names]
+    assert len(set(paths)) == len(names)
+    assert paths[0] == tmp_path / "m.f[a].html"
+    assert all(path.parent == tmp_path and len(path.name) < 200 for path in paths)
 
 
 def test_a_refilled_row_shows_its_last_life_and_all_its_failures(tmp_path):
-    told = retried(1.0)
-    told.records.insert(2, Refilled(1, "spent", 3.0))
-    _, text = report(tmp_path, {"a": [told]})
+    message = retried(1.0)
+    message.records.insert(2, Refilled(1, "spent", 3.0))
+    _, text = report(tmp_path, {"a": [message]})
     assert kinds(Blocks(text).data("c0")) == "mafs"
 
 

@@ -20,7 +20,7 @@ from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.tasks.read import read_tasks
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.evaluation.gym_runs import rows_of
 from support.evaluation.performed import adding, identified, performed
 from support.evaluation.rows import FULL, values
@@ -58,9 +58,9 @@ def test_any_column_survives(truth, columns):
 
 
 def test_what_was_made_just_now_is_no_part_of_the_task():
-    one, two = (task_of(EvaluationRow(messages=[{"role": "user", "content": "q"}])) for _ in "ab")
-    assert content_digest(one) == content_digest(two)
-    assert one.metadata == {}
+    first, two = (task_of(EvaluationRow(messages=[{"role": "user", "content": "q"}])) for _ in "ab")
+    assert content_digest(first) == content_digest(two)
+    assert first.metadata == {}
 
 
 def test_what_was_set_later_is_part_of_the_task():
@@ -107,16 +107,16 @@ def test_what_is_no_message_is_told_with_its_place():
 # --- finished trajectories
 
 
-def row_in(yard: Yard, name: str = "a/0") -> EvaluationRow:
+def row_in(local: LocalRun, name: str = "a/0") -> EvaluationRow:
     task, _, sample = name.partition("/")
-    tasks = {one.id: one for one in yard.tasks}
-    view = TrajectoryView(TrajectoryKey("run", task, int(sample)), tasks[task], yard.history(name))
-    return row_of(view, yard.spec)
+    tasks = {task.id: task for task in local.tasks}
+    view = TrajectoryView(TrajectoryKey("run", task, int(sample)), tasks[task], local.history(name))
+    return row_of(view, local.spec)
 
 
 def test_a_finished_row_has_the_whole_conversation_and_how_it_went():
     row = row_in(performed(adding))
-    assert [one.role for one in row.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message.role for message in row.messages] == ["user", "assistant", "tool", "assistant"]
     assert row.messages[1].tool_calls[0].function.arguments == '{"a": 2, "b": 2}'
     assert row.messages[2].content == "4"
     assert row.last_assistant_message().content == "It is 4."
@@ -133,10 +133,10 @@ def test_a_finished_row_has_the_whole_conversation_and_how_it_went():
 
 
 def test_a_finished_row_says_what_the_export_says():
-    yard = performed(adding)
-    (exported,) = yard.rows(What.ROWS)
+    local = performed(adding)
+    (exported,) = local.rows(What.ROWS)
     theirs = EvaluationRow.model_validate(exported)
-    mine = row_in(yard)
+    mine = row_in(local)
     assert mine.messages == theirs.messages
     assert mine.execution_metadata.extra == theirs.execution_metadata.extra
     assert mine.execution_metadata.usage == theirs.execution_metadata.usage
@@ -159,25 +159,25 @@ def test_what_the_data_set_said_about_messages_is_there_again():
         "execution_metadata": {"extra": {"kept": 1}, "cost_metrics": {"input_cost": 0.5}},
         "created_at": "2026-11-15T06:09:32Z",
     }
-    yard = performed(adding, record)
-    row = row_in(yard)
+    local = performed(adding, record)
+    row = row_in(local)
     assert (row.messages[0].weight, row.messages[0].note) == (1, "easy")
     assert (row.input_metadata.mine, row.input_metadata.dataset_info) == (2, {"k": 1})
     assert row.execution_metadata.extra["kept"] == 1
     assert row.execution_metadata.cost_metrics.input_cost == 0.5
     assert row.created_at.year == 2026
-    (exported,) = yard.rows(What.ROWS)
+    (exported,) = local.rows(What.ROWS)
     assert exported["messages"][0]["note"] == "easy"
 
 
 def test_what_a_scorer_changes_is_nobody_elses():
     record = {"prompt": "q", "id": "a", "input_metadata": {"dataset_info": {"k": [1]}}}
-    yard = performed(adding, record)
-    row = row_in(yard)
+    local = performed(adding, record)
+    row = row_in(local)
     row.input_metadata.dataset_info["k"].append(2)
     row.messages.clear()
-    assert row_in(yard).input_metadata.dataset_info == {"k": [1]}
-    assert len(row_in(yard).messages) == 4
+    assert row_in(local).input_metadata.dataset_info == {"k": [1]}
+    assert len(row_in(local).messages) == 4
 
 
 def test_a_row_that_was_cut_short_says_why():
@@ -198,7 +198,7 @@ def test_a_row_that_failed_has_an_error_and_no_score():
     assert row.rollout_status.is_error()
     assert "EngineUnavailable" in row.rollout_status.message
     assert row.evaluation_result is None
-    assert [one.content for one in row.messages] == ["2+2?"]
+    assert [message.content for message in row.messages] == ["2+2?"]
 
 
 # --- scores
@@ -218,22 +218,22 @@ def test_a_result_is_kept_whole_and_comes_back():
     score = score_of(result, "judge")
     assert (score.reward, dict(score.metrics)) == (0.25, {"style": 0.5})
     assert score.reasons == {"style": "so so", "reason": "partly"}
-    yard = performed(adding, scorer=lambda view: score)
-    assert row_in(yard).evaluation_result == result
-    (exported,) = yard.rows(What.ROWS)
+    local = performed(adding, scorer=lambda view: score)
+    assert row_in(local).evaluation_result == result
+    (exported,) = local.rows(What.ROWS)
     assert EvaluateResult.model_validate(exported["evaluation_result"]) == result
 
 
 def test_a_score_that_is_not_valid_is_no_reward_and_is_there_all_the_same():
     result = EvaluateResult(score=0.0, is_score_valid=False, reason="the judge was out")
-    yard = performed(adding, scorer=lambda view: score_of(result, "judge"))
-    assert yard.history().reward is None
-    assert row_in(yard).evaluation_result == result
+    local = performed(adding, scorer=lambda view: score_of(result, "judge"))
+    assert local.history().reward is None
+    assert row_in(local).evaluation_result == result
 
 
 def test_a_plain_score_reads_as_a_result():
-    yard = performed(adding, scorer=lambda view: Score(0.5, {"m": 1.0}, {"m": "why", "all": "x"}))
-    result = row_in(yard).evaluation_result
+    local = performed(adding, scorer=lambda view: Score(0.5, {"m": 1.0}, {"m": "why", "all": "x"}))
+    result = row_in(local).evaluation_result
     assert (result.score, result.metrics["m"].score, result.metrics["m"].reason) == (0.5, 1, "why")
     assert result.reason == "all: x"
 
@@ -290,12 +290,12 @@ async def told_nothing_at_the_end(t):
 
 @pytest.mark.parametrize("rollout", [told_as_it_is, told_in_its_own_words, told_nothing_at_the_end])
 def test_what_the_last_step_earned_is_in_the_row_however_the_model_was_told(rollout):
-    yard = Yard(policy=Oracle(lambda request: "down"))
-    yard.run(rollout)
-    (row,) = rows_of(yard)
+    local = LocalRun(policy=Oracle(lambda request: "down"))
+    local.run(rollout)
+    (row,) = rows_of(local)
     assert (row.get_steps(), row.get_total_reward(), row.get_terminated()) == (3, 0.5, True)
     assert row.get_termination_reason() == "control_plane_signal"
-    words = "You see 0 left." if rollout is told_in_its_own_words else "0 left"
-    assert [one.content for one in row.messages].count(words) == 1
-    assert row.messages[-1].content == words
+    arguments = "You see 0 left." if rollout is told_in_its_own_words else "0 left"
+    assert [message.content for message in row.messages].count(arguments) == 1
+    assert row.messages[-1].content == arguments
     assert row.execution_metadata.extra["step_rewards"] == [0.0, 0.0, 0.5]

@@ -45,10 +45,10 @@ def test_a_row_has_no_id_until_a_data_set_gives_it_one():
 
 
 def test_a_new_row_is_running_and_has_names_of_its_own():
-    one, two = EvaluationRow(), EvaluationRow()
-    assert one.rollout_status.is_running()
-    assert one.execution_metadata.rollout_id != two.execution_metadata.rollout_id
-    assert one.created_at.tzinfo is not None
+    row, two = EvaluationRow(), EvaluationRow()
+    assert row.rollout_status.is_running()
+    assert row.execution_metadata.rollout_id != two.execution_metadata.rollout_id
+    assert row.created_at.tzinfo is not None
 
 
 def test_what_a_row_says_about_its_conversation():
@@ -77,22 +77,22 @@ def test_what_a_row_says_about_its_environment():
 
 
 def test_the_hash_is_of_what_the_row_says_not_of_when_it_was_made():
-    one = EvaluationRow(messages=[Message(role="user", content="q")])
+    row = EvaluationRow(messages=[Message(role="user", content="q")])
     two = EvaluationRow(messages=[Message(role="user", content="q")])
-    assert hash(one) == hash(two)
-    assert hash(one) != hash(EvaluationRow(messages=[Message(role="user", content="r")]))
+    assert hash(row) == hash(two)
+    assert hash(row) != hash(EvaluationRow(messages=[Message(role="user", content="r")]))
 
 
 def test_tool_calls_without_an_id_are_told_apart_by_their_place():
     call = {"function": {"name": "f", "arguments": "{}"}}
     message = Message.model_validate({"role": "assistant", "tool_calls": [call, call]})
-    assert [one.id for one in message.tool_calls] == ["call_0", "call_1"]
+    assert [tool_call.id for tool_call in message.tool_calls] == ["call_0", "call_1"]
 
 
 def test_a_message_for_a_request_holds_what_chat_apis_take():
     message = Message(role="assistant", content="a", reasoning_content="r", weight=1, mine=2)
-    asked = message.dump_mdoel_for_chat_completion_request()
-    assert asked == {"role": "assistant", "content": "a"}
+    request = message.dump_mdoel_for_chat_completion_request()
+    assert request == {"role": "assistant", "content": "a"}
 
 
 def test_results_are_read_like_dicts_too():

@@ -20,7 +20,7 @@ from holdfast.records.errors import EngineUnavailable, Truncated
 from holdfast.records.task import own
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.evaluation.gym_runs import SCRIPT as GYM
 from support.evaluation.gym_runs import yard_of
 from support.evaluation.performed import adding, performed
@@ -46,7 +46,7 @@ def theirs(what: str, *lines: str) -> list[str]:
 
 def exported() -> list[dict]:
     """Rows of all layouts and endings."""
-    group = Yard("a", "b", samples=3)
+    group = LocalRun("a", "b", samples=3)
     group.run(TrainingRolloutProcessor(), lambda view: 0.5)
     result = EvaluateResult(score=1, metrics={"m": MetricResult(score=0.5, reason="so")})
     scored = performed(adding, scorer=lambda view: score_of(result, "judge"))
@@ -83,12 +83,12 @@ def test_the_export_opens_in_their_model_and_comes_back_the_same():
 
 
 def test_the_rows_that_scorers_see_open_there_too():
-    yard = performed(adding)
-    ((name, history),) = yard.histories().items()
+    local = performed(adding)
+    ((name, history),) = local.histories().items()
     assert name == "a/0"
     from holdfast.records.trajectory import TrajectoryKey
 
-    row = row_of(TrajectoryView(TrajectoryKey("run", "a", 0), yard.tasks[0], history), yard.spec)
+    row = row_of(TrajectoryView(TrajectoryKey("run", "a", 0), local.tasks[0], history), local.spec)
     (back,) = theirs("open", row.model_dump_json())
     assert EvaluationRow.model_validate_json(back) == row
 
@@ -106,9 +106,9 @@ def test_their_rows_come_through_ours_and_through_tasks_unchanged():
 
 
 def test_our_models_have_every_name_that_theirs_have():
-    (said,) = theirs("names")
-    for name, described in json.loads(said).items():
+    (message,) = theirs("names")
+    for name, described in json.loads(message).items():
         model = getattr(ours, name)
         assert set(described["fields"]) <= set(model.model_fields), name
-        missing = [one for one in described["others"] if not hasattr(model, one)]
+        missing = [item for item in described["others"] if not hasattr(model, item)]
         assert missing == [], name

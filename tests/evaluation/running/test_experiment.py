@@ -2,11 +2,11 @@
 
 import pytest
 
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 
-def test_rows_are_rolled_out_and_judged_and_the_score_is_told(course: Course) -> None:
-    course.write(
+def test_rows_are_rolled_out_and_judged_and_the_score_is_told(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, passed_threshold=0.5)
         def test_numbers(row: EvaluationRow) -> EvaluationRow:
@@ -21,29 +21,29 @@ def test_rows_are_rolled_out_and_judged_and_the_score_is_told(course: Course) ->
             return row
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(passed=1)
-    told = course.only()
-    assert told["agg_score"] == 0.75
-    assert told["passed"] is True
-    assert (told["rows"], told["scored"], told["failed"]) == (4, 4, 0)
-    assert told["metrics_agg"]["size"]["mean"] == 2.0
+    row = project.only()
+    assert row["agg_score"] == 0.75
+    assert row["passed"] is True
+    assert (row["rows"], row["scored"], row["failed"]) == (4, 4, 0)
+    assert row["metrics_agg"]["size"]["mean"] == 2.0
     result.stdout.fnmatch_lines(["*evaluations*", "*test_it.test_numbers: 0.7500*PASSED*"])
-    scored = course.histories("test_it.test_numbers")["r0/0"].scored
+    scored = project.histories("test_it.test_numbers")["r0/0"].scored
     assert scored is not None
     assert scored.details["reason"] == "it is what it is"
-    assert course.engine.stats().requests == 4
+    assert project.engine.stats().requests == 4
 
 
-def test_a_missed_threshold_fails_with_what_there_is_to_know(course: Course) -> None:
-    course.write(
+def test_a_missed_threshold_fails_with_what_there_is_to_know(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, passed_threshold={"success": 0.8, "standard_error": 0.5})
         def test_numbers(row):
             return row.ground_truth > 1
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -65,20 +65,22 @@ def test_a_missed_threshold_fails_with_what_there_is_to_know(course: Course) -> 
         ("{'score': 0.5, 'metrics': {'a': 2}, 'reason': 'because'}", 0.5),
     ],
 )
-def test_a_score_may_be_returned_in_many_ways(course: Course, returned: str, score: float) -> None:
-    course.write(
+def test_a_score_may_be_returned_in_many_ways(
+    project: EvaluationProject, returned: str, score: float
+) -> None:
+    project.write(
         f"""
         @evaluation_test(dataset=ROWS)
         def test_it(row):
             return {returned}
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == score
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == score
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "message"),
     [
         ("'good'", "; return a row with its evaluation_result"),
         ("row", "returned a row without its evaluation_result"),
@@ -87,52 +89,54 @@ def test_a_score_may_be_returned_in_many_ways(course: Course, returned: str, sco
         ("'1.0'", "; return a row"),
     ],
 )
-def test_what_is_no_score_fails_its_rows(course: Course, returned: str, told: str) -> None:
-    course.write(
+def test_what_is_no_score_fails_its_rows(
+    project: EvaluationProject, returned: str, message: str
+) -> None:
+    project.write(
         f"""
         @evaluation_test(dataset=ROWS[:1])
         def test_it(row):
             return {returned}
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     assert "no row was scored" in result.stdout.str()
-    assert told in result.stdout.str()
+    assert message in result.stdout.str()
 
 
-def test_an_invalid_score_is_in_no_mean_and_is_kept(course: Course) -> None:
-    course.write(
+def test_an_invalid_score_is_in_no_mean_and_is_kept(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS)
         def test_it(row):
             return EvaluateResult(score=9.0, is_score_valid=row.ground_truth != 1, reason="so")
         """
     )
-    course.run().assert_outcomes(passed=1)
-    told = course.only()
-    assert (told["agg_score"], told["scored"], told["unscored"], told["failed"]) == (9.0, 3, 1, 0)
-    scored = course.histories("test_it.test_it")["r1/0"].scored
+    project.run().assert_outcomes(passed=1)
+    row = project.only()
+    assert (row["agg_score"], row["scored"], row["unscored"], row["failed"]) == (9.0, 3, 1, 0)
+    scored = project.histories("test_it.test_it")["r1/0"].scored
     assert scored is not None
     assert scored.reward is None
     assert scored.details == {"score": 9.0, "is_score_valid": False, "reason": "so"}
 
 
-def test_scores_that_are_all_invalid_are_no_score(course: Course) -> None:
-    course.write(
+def test_scores_that_are_all_invalid_are_no_score(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS)
         def test_it(row):
             return EvaluateResult(score=1.0, is_score_valid=False)
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*no row was scored*"])
 
 
-def test_async_functions_fixtures_classes_and_parameters(course: Course) -> None:
-    course.write(
+def test_async_functions_fixtures_classes_and_parameters(project: EvaluationProject) -> None:
+    project.write(
         """
         @pytest.fixture
         def bonus():
@@ -149,18 +153,18 @@ def test_async_functions_fixtures_classes_and_parameters(course: Course) -> None
                 return float(above < row.ground_truth <= self.limit) + bonus
         """
     )
-    result = course.run("-k", "not nothing")
+    result = project.run("-k", "not nothing")
     result.assert_outcomes(passed=8)
-    scores = {one["test"]: one["runs"][0]["agg_score"] for one in course.outcomes()}
+    scores = {outcome["test"]: outcome["runs"][0]["agg_score"] for outcome in project.outcomes()}
     assert sorted(scores.values()) == [0.5] * 4 + [0.75] * 4
-    assert len(course.runs()) == 8
-    assert any("temperature=0.5" in name for name in course.runs())
-    result = course.run("-k", "temperature and a-1 or nothing")
+    assert len(project.runs()) == 8
+    assert any("temperature=0.5" in name for name in project.runs())
+    result = project.run("-k", "temperature and a-1 or nothing")
     assert result.parseoutcomes()["passed"] == 1
 
 
-def test_a_sync_function_that_returns_a_coroutine_is_awaited(course: Course) -> None:
-    course.write(
+def test_a_sync_function_that_returns_a_coroutine_is_awaited(project: EvaluationProject) -> None:
+    project.write(
         """
         async def later(row):
             return 1.0
@@ -170,12 +174,14 @@ def test_a_sync_function_that_returns_a_coroutine_is_awaited(course: Course) -> 
             return later(row)
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
 
 
-def test_completion_params_that_pytest_parametrizes_are_settings(course: Course) -> None:
-    course.write(
+def test_completion_params_that_pytest_parametrizes_are_settings(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         """
         @pytest.mark.parametrize(
             "completion_params", [{"temperature": 0.1}, {"temperature": 0.9}], ids=["cold", "hot"]
@@ -188,28 +194,28 @@ def test_completion_params_that_pytest_parametrizes_are_settings(course: Course)
             return row
         """
     )
-    course.run().assert_outcomes(passed=2)
-    scores = {one["test"]: one["runs"][0]["agg_score"] for one in course.outcomes()}
+    project.run().assert_outcomes(passed=2)
+    scores = {outcome["test"]: outcome["runs"][0]["agg_score"] for outcome in project.outcomes()}
     assert scores == {
         "test_it.py::test_it[cold]": pytest.approx(0.1),
         "test_it.py::test_it[hot]": pytest.approx(0.9),
     }
 
 
-def test_keyword_arguments_make_variants(course: Course) -> None:
-    course.write(
+def test_keyword_arguments_make_variants(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, evaluation_test_kwargs=[{"bonus": 0}, {"bonus": 1}])
         def test_it(row, bonus):
             return bonus
         """
     )
-    course.run().assert_outcomes(passed=2)
-    assert [one["runs"][0]["agg_score"] for one in course.outcomes()] == [0.0, 1.0]
+    project.run().assert_outcomes(passed=2)
+    assert [outcome["runs"][0]["agg_score"] for outcome in project.outcomes()] == [0.0, 1.0]
 
 
-def test_a_group_is_what_became_of_one_row(course: Course) -> None:
-    course.write(
+def test_a_group_is_what_became_of_one_row(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, mode="groupwise", samples=3)
         def test_it(rows):
@@ -217,14 +223,14 @@ def test_a_group_is_what_became_of_one_row(course: Course) -> None:
             return [float(place) for place, row in enumerate(rows)]
         """
     )
-    course.run().assert_outcomes(passed=1)
-    told = course.only()
-    assert (told["agg_score"], told["rows"], told["samples"]) == (1.0, 12, 3)
-    assert course.engine.stats().requests == 12
+    project.run().assert_outcomes(passed=1)
+    row = project.only()
+    assert (row["agg_score"], row["rows"], row["samples"]) == (1.0, 12, 3)
+    assert project.engine.stats().requests == 12
 
 
-def test_settings_are_members_of_one_group_at_no_more_cost(course: Course) -> None:
-    course.write(
+def test_settings_are_members_of_one_group_at_no_more_cost(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(
             dataset=ROWS,
@@ -241,22 +247,22 @@ def test_settings_are_members_of_one_group_at_no_more_cost(course: Course) -> No
             return rows
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(passed=1)
-    (outcome,) = course.outcomes()
+    (outcome,) = project.outcomes()
     assert [run["agg_score"] for run in outcome["runs"]] == [
         pytest.approx(0.1),
         pytest.approx(0.9),
     ]
-    assert sorted(course.runs()) == [
+    assert sorted(project.runs()) == [
         "test_it.test_it[temperature=0.1]",
         "test_it.test_it[temperature=0.9]",
     ]
-    assert course.engine.stats().requests == 8
+    assert project.engine.stats().requests == 8
 
 
-def test_all_sees_the_whole_data_set_in_order(course: Course) -> None:
-    course.write(
+def test_all_sees_the_whole_data_set_in_order(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, mode="all", num_runs=2, passed_threshold=0.0)
         def test_it(rows):
@@ -264,14 +270,14 @@ def test_all_sees_the_whole_data_set_in_order(course: Course) -> None:
             return [len(rows)] * len(rows)
         """
     )
-    course.run().assert_outcomes(passed=1)
-    told = course.only()
-    assert (told["agg_score"], told["num_runs"], told["run_scores"]) == (8.0, 2, [8.0, 8.0])
+    project.run().assert_outcomes(passed=1)
+    row = project.only()
+    assert (row["agg_score"], row["num_runs"], row["run_scores"]) == (8.0, 2, [8.0, 8.0])
 
 
-def test_runs_are_aggregated_as_asked(course: Course) -> None:
+def test_runs_are_aggregated_as_asked(project: EvaluationProject) -> None:
     for method, score in (("max", 1.0), ("min", 0.0), ("mean", 0.5)):
-        course.write(
+        project.write(
             f"""
             @evaluation_test(dataset=ROWS, num_runs=2, aggregation_method="{method}")
             def test_{method}(row):
@@ -279,5 +285,5 @@ def test_runs_are_aggregated_as_asked(course: Course) -> None:
             """,
             f"test_{method}.py",
         )
-        course.run(f"test_{method}.py").assert_outcomes(passed=1)
-        assert course.only()["agg_score"] == score
+        project.run(f"test_{method}.py").assert_outcomes(passed=1)
+        assert project.only()["agg_score"] == score

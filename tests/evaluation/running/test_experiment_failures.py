@@ -4,15 +4,15 @@ import re
 
 from holdfast.records.trajectory import Status
 from holdfast.testing import Fault, FaultKind
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 TWENTY = """
 TWENTY = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(20)]
 """
 
 
-def test_one_scorer_of_twenty_that_raises_costs_its_own_row(course: Course) -> None:
-    course.write(
+def test_one_scorer_of_twenty_that_raises_costs_its_own_row(project: EvaluationProject) -> None:
+    project.write(
         TWENTY
         + """
 @evaluation_test(dataset=TWENTY)
@@ -22,7 +22,7 @@ def test_it(row):
     return 1.0
 """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -32,12 +32,12 @@ def test_it(row):
             "*ZeroDivisionError: seven is too much*",
         ]
     )
-    told = course.only()
-    assert (told["agg_score"], told["scored"], told["failed"]) == (1.0, 19, 1)
-    assert told["failed_by_cause"] == {"code": 1}
-    statuses = {name: one.status for name, one in course.histories("test_it.test_it").items()}
+    row = project.only()
+    assert (row["agg_score"], row["scored"], row["failed"]) == (1.0, 19, 1)
+    assert row["failed_by_cause"] == {"code": 1}
+    statuses = {name: item.status for name, item in project.histories("test_it.test_it").items()}
     assert [name for name, status in statuses.items() if status is Status.FAILED] == ["r7/0"]
-    course.run("--holdfast-no-fail-on-permanent-failure").assert_outcomes(passed=1)
+    project.run("--holdfast-no-fail-on-permanent-failure").assert_outcomes(passed=1)
 
 
 HOSTILE = """
@@ -47,8 +47,10 @@ class Hostile(Exception):
 """
 
 
-def test_a_judge_whose_error_cannot_be_looked_at_costs_its_own_row(course: Course) -> None:
-    course.write(
+def test_a_judge_whose_error_cannot_be_looked_at_costs_its_own_row(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         TWENTY
         + HOSTILE
         + """
@@ -59,14 +61,16 @@ def test_it(row):
     return 1.0
 """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     result.stdout.fnmatch_lines(["*19 of 20 rows scored*", "*Hostile, which cannot be looked at*"])
 
 
-def test_a_data_set_whose_error_cannot_be_looked_at_fails_its_own_test(course: Course) -> None:
-    course.write(
+def test_a_data_set_whose_error_cannot_be_looked_at_fails_its_own_test(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         HOSTILE
         + """
 def rows():
@@ -77,14 +81,14 @@ def test_it(row):
     return 1.0
 """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
-def test_what_the_engine_breaks_is_no_score_and_is_not_judged(course: Course) -> None:
-    course.engine.set_faults(Fault(FaultKind.MISSING_IDS, matching="/r1/", times=0))
-    course.write(
+def test_what_the_engine_breaks_is_no_score_and_is_not_judged(project: EvaluationProject) -> None:
+    project.engine.set_faults(Fault(FaultKind.MISSING_IDS, matching="/r1/", times=0))
+    project.write(
         """
         @evaluation_test(dataset=ROWS, passed_threshold=1.0)
         def test_it(row):
@@ -92,22 +96,24 @@ def test_what_the_engine_breaks_is_no_score_and_is_not_judged(course: Course) ->
             return 1.0
         """
     )
-    result = course.run("--holdfast-max-retry", 0, "--holdfast-report", "pages")
+    result = project.run("--holdfast-max-retry", 0, "--holdfast-report", "pages")
     result.assert_outcomes(failed=1)
-    told = course.only()
-    assert (told["agg_score"], told["passed"], told["failed"]) == (1.0, False, 1)
-    page = (course.folder / "pages" / "test_it.test_it.html").read_text()
+    row = project.only()
+    assert (row["agg_score"], row["passed"], row["failed"]) == (1.0, False, 1)
+    page = (project.folder / "pages" / "test_it.test_it.html").read_text()
     assert '"passed":false' in page
     result.stdout.fnmatch_lines(["*FAILED: score 1 reaches*but 1 of 4 rows failed for good"])
-    assert told["reason"].endswith("but 1 of 4 rows failed for good")
-    assert told["failed_by_cause"] == {"infrastructure": 1}
+    assert row["reason"].endswith("but 1 of 4 rows failed for good")
+    assert row["failed_by_cause"] == {"infrastructure": 1}
     result.stdout.fnmatch_lines(["*1 of 4 rows failed for good (1 infrastructure)*"])
-    failures = course.histories("test_it.test_it")["r1/0"].failures
+    failures = project.histories("test_it.test_it")["r1/0"].failures
     assert len(failures) == 1, "0 retries are no retry"
 
 
-def test_a_retried_row_goes_on_from_its_journal_and_is_told_apart(course: Course) -> None:
-    course.write(
+def test_a_retried_row_goes_on_from_its_journal_and_is_told_apart(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         """
         seen = set()
 
@@ -125,15 +131,15 @@ def test_a_retried_row_goes_on_from_its_journal_and_is_told_apart(course: Course
             return 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
-    told = course.only()
-    assert told["disturbed"]["rows"] == 1
-    assert told["clean"]["rows"] == 3
-    assert course.engine.stats().requests == 8, "no turn is sampled twice"
+    project.run().assert_outcomes(passed=1)
+    row = project.only()
+    assert row["disturbed"]["rows"] == 1
+    assert row["clean"]["rows"] == 3
+    assert project.engine.stats().requests == 8, "no turn is sampled twice"
 
 
-def test_retries_may_be_asked_for_as_eval_protocol_does(course: Course) -> None:
-    course.write(
+def test_retries_may_be_asked_for_as_eval_protocol_does(project: EvaluationProject) -> None:
+    project.write(
         """
         from holdfast.evaluation import BackoffConfig, ExceptionHandlerConfig
         from holdfast import EnvironmentBroken
@@ -152,17 +158,17 @@ def test_retries_may_be_asked_for_as_eval_protocol_does(course: Course) -> None:
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*no row was scored*"])
     assert "--holdfast-no-fail-on-permanent-failure" not in result.stdout.str()
-    assert len(course.histories("test_it.test_it")["r0/0"].failures) == 3
-    course.run("--holdfast-new", "--ep-max-retry", 0).assert_outcomes(failed=1)
-    assert len(course.histories("test_it.test_it-2")["r0/0"].failures) == 1
+    assert len(project.histories("test_it.test_it")["r0/0"].failures) == 3
+    project.run("--holdfast-new", "--ep-max-retry", 0).assert_outcomes(failed=1)
+    assert len(project.histories("test_it.test_it-2")["r0/0"].failures) == 1
 
 
-def test_what_the_policy_ran_into_is_an_outcome_and_is_judged(course: Course) -> None:
-    course.write(
+def test_what_the_policy_ran_into_is_an_outcome_and_is_judged(project: EvaluationProject) -> None:
+    project.write(
         """
         # With another seed, a reply may be one token long of its own accord.
         @evaluation_test(
@@ -173,14 +179,14 @@ def test_what_the_policy_ran_into_is_an_outcome_and_is_judged(course: Course) ->
             return 0.0
         """
     )
-    course.run().assert_outcomes(passed=1)
-    told = course.only()
-    assert (told["scored"], told["failed"], told["truncated"]) == (4, 0, 4)
-    assert told["truncated_by_reason"] == {"max_tokens": 4}
+    project.run().assert_outcomes(passed=1)
+    row = project.only()
+    assert (row["scored"], row["failed"], row["truncated"]) == (4, 0, 4)
+    assert row["truncated_by_reason"] == {"max_tokens": 4}
 
 
-def test_a_scorer_that_hangs_is_given_up(course: Course) -> None:
-    course.write(
+def test_a_scorer_that_hangs_is_given_up(project: EvaluationProject) -> None:
+    project.write(
         """
         import asyncio
 
@@ -191,14 +197,14 @@ def test_a_scorer_that_hangs_is_given_up(course: Course) -> None:
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ScorerTimeout: *test_it did not answer within**"])
-    assert course.only()["scored"] == 3
+    assert project.only()["scored"] == 3
 
 
-def test_equal_rows_stay_distinct(course: Course) -> None:
-    course.write(
+def test_equal_rows_stay_distinct(project: EvaluationProject) -> None:
+    project.write(
         """
         SAME = [{"prompt": "again"}] * 3 + [
             EvaluationRow(
@@ -212,15 +218,15 @@ def test_equal_rows_stay_distinct(course: Course) -> None:
             return 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["tasks"] == 5
-    names = list(course.histories("test_it.test_it"))
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["tasks"] == 5
+    names = list(project.histories("test_it.test_it"))
     assert names[3:] == ["twin/0", "twin-2/0"]
-    assert course.engine.stats().requests == 5
+    assert project.engine.stats().requests == 5
 
 
-def test_any_language_and_any_id(course: Course) -> None:
-    course.write(
+def test_any_language_and_any_id(project: EvaluationProject) -> None:
+    project.write(
         """
         TEXTS = ["Größe? 尺寸 🌊", "\\u202eשלום\\u202c", "a\\u0301\\u0000b", "x" * 200]
 
@@ -232,17 +238,17 @@ def test_any_language_and_any_id(course: Course) -> None:
             return Score(1.0, reasons={"warum": row.messages[0].content})
         """
     )
-    result = course.run("--holdfast-output-dir", "out")
+    result = project.run("--holdfast-output-dir", "out")
     result.assert_outcomes(passed=1)
-    assert course.only()["scored"] == 4
-    (run,) = course.runs()
+    assert project.only()["scored"] == 4
+    (run,) = project.runs()
     assert run == "test_it.test_übung"
-    assert len((course.folder / "out" / f"{run}.jsonl").read_text().splitlines()) == 4
-    assert re.search("zeile/Größe", "".join(course.histories(run)))
+    assert len((project.folder / "out" / f"{run}.jsonl").read_text().splitlines()) == 4
+    assert re.search("zeile/Größe", "".join(project.histories(run)))
 
 
-def test_no_rows_is_a_mistake_that_is_told(course: Course) -> None:
-    course.write(
+def test_no_rows_is_a_mistake_that_is_told(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset="nowhere.jsonl")
         def test_missing(row):
@@ -253,14 +259,16 @@ def test_no_rows_is_a_mistake_that_is_told(course: Course) -> None:
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     assert result.ret != 0
     assert "nowhere.jsonl" in result.stdout.str() or "empty" in result.stdout.str()
-    assert course.engine.stats().requests == 0
+    assert project.engine.stats().requests == 0
 
 
-def test_a_limit_on_what_is_spent_fails_the_test_and_a_higher_one_goes_on(course: Course) -> None:
-    course.write(
+def test_a_limit_on_what_is_spent_fails_the_test_and_a_higher_one_goes_on(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         TWENTY
         + """
 @evaluation_test(dataset=TWENTY, max_concurrent_rollouts=1)
@@ -268,17 +276,17 @@ def test_it(row):
     return 1.0
 """
     )
-    result = course.run("--holdfast-max-tokens-total", 100)
+    result = project.run("--holdfast-max-tokens-total", 100)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*tokens are used: max-tokens-total (100) is reached;*"])
-    asked = course.engine.stats().requests
-    assert 0 < asked < 20
-    course.run("--holdfast-max-tokens-total", 100_000).assert_outcomes(passed=1)
-    assert course.engine.stats().requests == 20, "nothing is sampled twice"
+    requests = project.engine.stats().requests
+    assert 0 < requests < 20
+    project.run("--holdfast-max-tokens-total", 100_000).assert_outcomes(passed=1)
+    assert project.engine.stats().requests == 20, "nothing is sampled twice"
 
 
-def test_a_limit_that_the_last_replies_cross_stops_nothing(course: Course) -> None:
-    course.write(
+def test_a_limit_that_the_last_replies_cross_stops_nothing(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, completion_params=[{"temperature": 0.1}, {"temperature": 1}])
         def test_it(row):
@@ -286,20 +294,20 @@ def test_a_limit_that_the_last_replies_cross_stops_nothing(course: Course) -> No
         """
     )
     for times in ("rolled out", "read from the journal"):
-        course.run("--holdfast-max-tokens-total", 10).assert_outcomes(passed=2)
-        assert course.engine.stats().requests == 8, f"both settings, once, {times}"
+        project.run("--holdfast-max-tokens-total", 10).assert_outcomes(passed=2)
+        assert project.engine.stats().requests == 8, f"both settings, once, {times}"
 
 
-def test_a_summary_says_what_was_used_and_what_it_costs(course: Course) -> None:
-    course.write("@evaluation_test(dataset=ROWS)\ndef test_it(row):\n    return 1.0\n")
-    table = course.folder / "prices.toml"
+def test_a_summary_says_what_was_used_and_what_it_costs(project: EvaluationProject) -> None:
+    project.write("@evaluation_test(dataset=ROWS)\ndef test_it(row):\n    return 1.0\n")
+    table = project.folder / "prices.toml"
     table.write_text("[models.'*']\nprompt = 1000\ncompletion = 1000\n")
-    result = course.run("--holdfast-price", table, "--holdfast-report", "pages")
+    result = project.run("--holdfast-price", table, "--holdfast-report", "pages")
     result.assert_outcomes(passed=1)
-    told = course.only()
-    (used,) = told["usage"].values()
-    assert used["completion_tokens"] == told["sampled_tokens"] > 0
+    row = project.only()
+    (used,) = row["usage"].values()
+    assert used["completion_tokens"] == row["sampled_tokens"] > 0
     total = used["prompt_tokens"] + used["completion_tokens"]
-    assert abs(told["cost"]["amount"] - total / 1000) < 1e-9
+    assert abs(row["cost"]["amount"] - total / 1000) < 1e-9
     result.stdout.fnmatch_lines(["  * tokens of prompts and * of replies", "  cost: * USD"])
-    assert '"currency":"USD"' in (course.folder / "pages" / "test_it.test_it.html").read_text()
+    assert '"currency":"USD"' in (project.folder / "pages" / "test_it.test_it.html").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.records.usage import judge_usage
 from holdfast.testing import FakeEngine
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 GOOD = '{"reason": "it is right", "score": 8}'
 JUDGED = """
@@ -31,85 +31,89 @@ def judging() -> Iterator[FakeEngine]:
         yield engine
 
 
-def write(course: Course, engine: FakeEngine, source: str = JUDGED) -> None:
-    course.write(source.replace("URL", engine.url))
+def write(project: EvaluationProject, engine: FakeEngine, source: str = JUDGED) -> None:
+    project.write(source.replace("URL", engine.url))
 
 
 def questions(engine: FakeEngine) -> int:
     return sum(name == "judge" for name, _ in engine.requests())
 
 
-def test_rows_are_judged_at_once_each_by_one_question(course: Course, judging: FakeEngine) -> None:
-    write(course, judging)
-    course.run().assert_outcomes(passed=2)
-    found = course.only()
-    assert (found["agg_score"], found["scored"], found["failed"]) == (pytest.approx(0.8), 4, 0)
+def test_rows_are_judged_at_once_each_by_one_question(
+    project: EvaluationProject, judging: FakeEngine
+) -> None:
+    write(project, judging)
+    project.run().assert_outcomes(passed=2)
+    row = project.only()
+    assert (row["agg_score"], row["scored"], row["failed"]) == (pytest.approx(0.8), 4, 0)
     assert questions(judging) == 4
-    for history in course.histories("test_it.test_it").values():
+    for history in project.histories("test_it.test_it").values():
         assert history.scored is not None
         assert history.scored.reasons == {"score": "it is right"}
         assert not history.scoring_failures
 
 
 def test_tokens_count_also_where_a_function_makes_a_number_of_the_verdict(
-    course: Course, judging: FakeEngine
+    project: EvaluationProject, judging: FakeEngine
 ) -> None:
     plain = JUDGED.replace("return await judge(row)", "return (await judge(row)).reward / 2")
-    write(course, judging, plain.replace("0.75", "0.3"))
-    course.run().assert_outcomes(passed=2)
-    assert course.only()["agg_score"] == pytest.approx(0.4)
-    for history in course.histories("test_it.test_it").values():
+    write(project, judging, plain.replace("0.75", "0.3"))
+    project.run().assert_outcomes(passed=2)
+    assert project.only()["agg_score"] == pytest.approx(0.4)
+    for history in project.histories("test_it.test_it").values():
         assert history.scored is not None
         assert judge_usage(history.scored.details)["fake"].completion_tokens > 0
 
 
 def test_what_is_judged_is_not_judged_again_by_the_same_command(
-    course: Course, judging: FakeEngine
+    project: EvaluationProject, judging: FakeEngine
 ) -> None:
-    write(course, judging, JUDGED.partition("def test_afterwards")[0])
-    course.run().assert_outcomes(passed=1)
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["scored"] == 4
+    write(project, judging, JUDGED.partition("def test_afterwards")[0])
+    project.run().assert_outcomes(passed=1)
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["scored"] == 4
     assert questions(judging) == 4
 
 
 def test_a_judge_is_called_without_a_block_beside_one_that_has_one(
-    course: Course, judging: FakeEngine
+    project: EvaluationProject, judging: FakeEngine
 ) -> None:
     beside = """
     if row.ground_truth % 2:
         return await judge(row)
     async with judge:"""
-    write(course, judging, JUDGED.replace("\n    async with judge:", beside))
-    course.run().assert_outcomes(passed=2)
-    assert course.only()["scored"] == 4
+    write(project, judging, JUDGED.replace("\n    async with judge:", beside))
+    project.run().assert_outcomes(passed=2)
+    assert project.only()["scored"] == 4
     assert questions(judging) == 4
 
 
-def test_a_row_that_the_judge_cannot_judge_has_no_score_and_is_in_no_mean(course: Course) -> None:
+def test_a_row_that_the_judge_cannot_judge_has_no_score_and_is_in_no_mean(
+    project: EvaluationProject,
+) -> None:
     with FakeEngine(replies=['{"reason": "it is empty", "score": null}']) as engine:
-        write(course, engine)
-        result = course.run()
-    assert course.only()["agg_score"] is None
+        write(project, engine)
+        result = project.run()
+    assert project.only()["agg_score"] is None
     result.stdout.fnmatch_lines(["*no row was scored*"])
 
 
 def test_a_verdict_that_could_not_be_read_is_asked_for_again_with_retry_failed(
-    course: Course, monkeypatch: pytest.MonkeyPatch
+    project: EvaluationProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = JUDGED.replace('"URL"', 'os.environ["JUDGE_AT"]').partition("def test_afterwards")[0]
     with FakeEngine(replies=["nonsense"]) as engine:
         monkeypatch.setenv("JUDGE_AT", engine.url)
-        write(course, engine, f"import os\n{source}")
-        course.run()
-        assert course.only()["agg_score"] is None
+        write(project, engine, f"import os\n{source}")
+        project.run()
+        assert project.only()["agg_score"] is None
     with FakeEngine(replies=[GOOD]) as engine:
         monkeypatch.setenv("JUDGE_AT", engine.url)
-        course.run()
+        project.run()
         assert questions(engine) == 0
-        course.run("--holdfast-retry-failed").assert_outcomes(passed=1)
+        project.run("--holdfast-retry-failed").assert_outcomes(passed=1)
         assert questions(engine) == 4
-        assert course.only()["scored"] == 4
+        assert project.only()["scored"] == 4
 
 
 COMPARED = """
@@ -126,13 +130,13 @@ async def test_it(rows):
 """
 
 
-def test_samples_of_a_row_are_compared_in_one_question(course: Course) -> None:
+def test_samples_of_a_row_are_compared_in_one_question(project: EvaluationProject) -> None:
     answer = '{"A": {"reason": "better", "score": 9}, "B": {"reason": "worse", "score": 3}}'
     with FakeEngine(replies=[answer], delay=0.2) as engine:
-        write(course, engine, COMPARED)
-        course.run().assert_outcomes(passed=1)
+        write(project, engine, COMPARED)
+        project.run().assert_outcomes(passed=1)
         assert questions(engine) == 4
-    assert course.only()["agg_score"] == pytest.approx(0.6)
+    assert project.only()["agg_score"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -165,22 +169,22 @@ class TestIt:
     ids=["of the module", "a fixture", "of the class"],
 )
 def test_a_judge_that_is_down_is_found_before_anything_is_sampled(
-    course: Course, source: str
+    project: EvaluationProject, source: str
 ) -> None:
     with FakeEngine() as gone:
         address = gone.url
-    course.write(source.replace("URL", address))
-    result = course.run("-k", "test_it")
+    project.write(source.replace("URL", address))
+    result = project.run("-k", "test_it")
     result.stdout.fnmatch_lines([f"EndpointDown: the judge: the policy at {address} does *"])
-    assert course.engine.stats().tokens == 0
-    assert not list(course.runs()), "a run that nobody can judge is not made"
+    assert project.engine.stats().tokens == 0
+    assert not list(project.runs()), "a run that nobody can judge is not made"
 
 
-def test_what_is_judged_needs_no_judge(course: Course) -> None:
+def test_what_is_judged_needs_no_judge(project: EvaluationProject) -> None:
     with FakeEngine(replies=[GOOD]) as engine:
-        write(course, engine, JUDGED.partition("def test_afterwards")[0])
-        course.run().assert_outcomes(passed=1)
-    course.run().assert_outcomes(passed=1)
+        write(project, engine, JUDGED.partition("def test_afterwards")[0])
+        project.run().assert_outcomes(passed=1)
+    project.run().assert_outcomes(passed=1)
 
 
 # --- a judge whose engine goes away while rows are rolled out
@@ -213,23 +217,23 @@ ALL = ALL.replace("CALL", "return [await judge(row) for row in rows]")
 
 @pytest.mark.parametrize("source", [POINTWISE, ALL], ids=["pointwise", "all"])
 def test_one_that_stays_down_blames_no_row_and_the_same_command_only_judges(
-    course: Course, source: str, monkeypatch: pytest.MonkeyPatch
+    project: EvaluationProject, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FakeEngine(replies=[GOOD]) as engine:
-        write(course, engine, source)
+        write(project, engine, source)
         monkeypatch.setenv("VICTIM", str(engine.pid))
-        result = course.run("--holdfast-patience", "0")
+        result = project.run("--holdfast-patience", "0")
         result.stdout.fnmatch_lines(
             [f"EndpointDown: the judge: {engine.url} has been down *the same command to go on"]
         )
         result.stdout.no_fnmatch_line("*correct the function*")
         engine.kill()
         engine.start()
-        sampled = course.engine.stats().tokens
-        course.run("--holdfast-patience", "0").assert_outcomes(passed=1)
-        assert course.engine.stats().tokens == sampled
+        sampled = project.engine.stats().tokens
+        project.run("--holdfast-patience", "0").assert_outcomes(passed=1)
+        assert project.engine.stats().tokens == sampled
         assert questions(engine) == 1
-    assert course.only()["failed"] == 0
+    assert project.only()["failed"] == 0
 
 
 # --- a judge that changed
@@ -274,10 +278,12 @@ class TestIt:
 
 class TestAChangedJudge:
     @pytest.fixture(autouse=True)
-    def engine(self, course: Course, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    def engine(
+        self, project: EvaluationProject, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[FakeEngine]:
         with FakeEngine(replies=[GOOD]) as engine:
             monkeypatch.setenv("JUDGE_AT", engine.url)
-            (course.folder / "rubric.txt").write_text("Is the answer right?")
+            (project.folder / "rubric.txt").write_text("Is the answer right?")
             yield engine
 
     @pytest.mark.parametrize(
@@ -287,67 +293,67 @@ class TestAChangedJudge:
     )
     def test_another_rubric_from_the_same_file_scores_all_rows_anew(
         self,
-        course: Course,
+        project: EvaluationProject,
         engine: FakeEngine,
         source: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        course.write(source)
+        project.write(source)
         monkeypatch.setenv("NUMBER", "2")
-        course.run().assert_outcomes(passed=1)
+        project.run().assert_outcomes(passed=1)
         assert questions(engine) == 2
-        sampled = course.engine.stats().tokens
-        (course.folder / "rubric.txt").write_text("Is the answer polite?")
-        course.run().assert_outcomes(passed=1)
+        sampled = project.engine.stats().tokens
+        (project.folder / "rubric.txt").write_text("Is the answer polite?")
+        project.run().assert_outcomes(passed=1)
         assert questions(engine) == 4
-        assert course.engine.stats().tokens == sampled
+        assert project.engine.stats().tokens == sampled
 
     def test_rows_that_are_appended_are_in_no_mean_with_verdicts_of_another_judge(
-        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        course.write(ASKED)
+        project.write(ASKED)
         monkeypatch.setenv("NUMBER", "2")
-        course.run().assert_outcomes(passed=1)
-        assert course.only()["agg_score"] == pytest.approx(0.8)
+        project.run().assert_outcomes(passed=1)
+        assert project.only()["agg_score"] == pytest.approx(0.8)
         with FakeEngine(replies=['{"score": 2}']) as other:
             monkeypatch.setenv("JUDGE_AT", other.url)
-            (course.folder / "rubric.txt").write_text("Is the answer polite?")
+            (project.folder / "rubric.txt").write_text("Is the answer polite?")
             monkeypatch.setenv("NUMBER", "4")
-            course.run().assert_outcomes(passed=1)
+            project.run().assert_outcomes(passed=1)
             assert questions(other) == 4
-        assert course.only()["agg_score"] == pytest.approx(0.2)
-        assert len(course.runs()) == 1
+        assert project.only()["agg_score"] == pytest.approx(0.2)
+        assert len(project.runs()) == 1
 
     def test_another_model_from_a_variable_scores_all_rows_anew(
-        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        course.write(ASKED)
+        project.write(ASKED)
         monkeypatch.setenv("JUDGE_MODEL", "fake")
-        course.run().assert_outcomes(passed=1)
+        project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD], model="other") as other:
             monkeypatch.setenv("JUDGE_AT", other.url)
             monkeypatch.setenv("JUDGE_MODEL", "other")
-            course.run().assert_outcomes(passed=1)
+            project.run().assert_outcomes(passed=1)
             assert questions(other) == 4
 
     def test_another_model_that_only_the_engine_names_scores_all_rows_anew_with_the_next(
-        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        course.write(ASKED)
+        project.write(ASKED)
         monkeypatch.setenv("NUMBER", "2")
-        course.run().assert_outcomes(passed=1)
+        project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD], model="other") as other:
             monkeypatch.setenv("JUDGE_AT", other.url)
             monkeypatch.setenv("NUMBER", "4")
-            course.run().assert_outcomes(passed=1)
+            project.run().assert_outcomes(passed=1)
             assert questions(other) == 4
 
     def test_the_same_judge_at_another_address_judges_nothing_again(
-        self, course: Course, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self, project: EvaluationProject, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        course.write(ASKED)
-        course.run().assert_outcomes(passed=1)
+        project.write(ASKED)
+        project.run().assert_outcomes(passed=1)
         with FakeEngine(replies=[GOOD]) as moved:
             monkeypatch.setenv("JUDGE_AT", moved.url)
-            course.run().assert_outcomes(passed=1)
+            project.run().assert_outcomes(passed=1)
             assert questions(moved) == 0

@@ -15,11 +15,11 @@ from holdfast.evaluation.running.connect import find_address, key_remedy
 from holdfast.policy.providers import names_of
 from holdfast.records.errors import PolicyRefused, UsageError
 from holdfast.testing import FakeEngine
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.policy.canned_server import Answer, Canned
 
 
-def found(
+def address_for(
     model: str | None = None,
     *,
     given: tuple[str, ...] = (),
@@ -39,25 +39,28 @@ def where(address: EngineAddress | None) -> tuple[tuple[str, ...], str | None]:
 def test_who_names_the_engine_is_asked_in_this_order() -> None:
     everyone = {"HOLDFAST_POLICY": "http://p", "OPENAI_API_KEY": "o", "HOLDFAST_API_KEY": "h"}
     model, own = "openai/gpt-4o", "http://own"
-    flag = found(model, given=("http://a", "http://b"), base_url=own, **everyone)
+    flag = address_for(model, given=("http://a", "http://b"), base_url=own, **everyone)
     assert where(flag) == (("http://a", "http://b"), "h")
-    assert where(found(model, base_url=own, **everyone)) == (("http://own",), "h")
-    assert where(found(model, **everyone)) == (("https://api.openai.com",), "o")
-    assert where(found("gpt-4o", **everyone)) == (("http://p",), "h")
-    assert where(found("m", HOLDFAST_POLICY="http://a http://b")) == (
+    assert where(address_for(model, base_url=own, **everyone)) == (("http://own",), "h")
+    assert where(address_for(model, **everyone)) == (("https://api.openai.com",), "o")
+    assert where(address_for("gpt-4o", **everyone)) == (("http://p",), "h")
+    assert where(address_for("m", HOLDFAST_POLICY="http://a http://b")) == (
         ("http://a", "http://b"),
         None,
     )
-    assert found("m") is None
-    assert found() is None
-    assert where(found(model, api_key="mine", **everyone)) == (("https://api.openai.com",), "mine")
+    assert address_for("m") is None
+    assert address_for() is None
+    assert where(address_for(model, api_key="mine", **everyone)) == (
+        ("https://api.openai.com",),
+        "mine",
+    )
 
 
 def test_a_provider_wants_its_key_and_its_key_goes_nowhere_else() -> None:
     with pytest.raises(UsageError, match=r"wants a key: set FIREWORKS_API_KEY"):
-        found("fireworks_ai/accounts/fireworks/models/k2", OPENAI_API_KEY="o")
-    assert where(found("openai/m", base_url="http://own", OPENAI_API_KEY="o"))[1] is None
-    assert "secret" not in repr(found("openai/m", OPENAI_API_KEY="secret"))
+        address_for("fireworks_ai/accounts/fireworks/models/k2", OPENAI_API_KEY="o")
+    assert where(address_for("openai/m", base_url="http://own", OPENAI_API_KEY="o"))[1] is None
+    assert "secret" not in repr(address_for("openai/m", OPENAI_API_KEY="secret"))
 
 
 def test_an_engine_may_call_a_model_with_or_without_its_prefix() -> None:
@@ -65,24 +68,24 @@ def test_an_engine_may_call_a_model_with_or_without_its_prefix() -> None:
     assert names_of("gpt-4o") == ("gpt-4o",)
 
 
-def test_a_settings_own_address_is_used(course: Course) -> None:
-    course.write(
+def test_a_settings_own_address_is_used(project: EvaluationProject) -> None:
+    project.write(
         f"""
         @evaluation_test(
             dataset=ROWS,
-            completion_params={{"model": "openai/fake", "base_url": "{course.engine.url}/v1"}},
+            completion_params={{"model": "openai/fake", "base_url": "{project.engine.url}/v1"}},
         )
         def test_it(row):
             return 1.0
         """
     )
-    course.run(policy=False).assert_outcomes(passed=1)
-    assert course.only()["model"] == "fake"
-    assert course.engine.stats().requests == 4
+    project.run(policy=False).assert_outcomes(passed=1)
+    assert project.only()["model"] == "fake"
+    assert project.engine.stats().requests == 4
 
 
-def test_several_replicas_share_the_work(course: Course) -> None:
-    course.write(
+def test_several_replicas_share_the_work(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, samples=4, max_concurrent_rollouts=16)
         def test_it(row):
@@ -90,38 +93,41 @@ def test_several_replicas_share_the_work(course: Course) -> None:
         """
     )
     with FakeEngine(delay=0.05) as other:
-        course.run("--holdfast-policy", other.url).assert_outcomes(passed=1)
+        project.run("--holdfast-policy", other.url).assert_outcomes(passed=1)
         # Requests of one token compare the replicas.
         both = [
-            sum(call.max_tokens > 1 for call in engine.calls()) for engine in (course.engine, other)
+            sum(call.max_tokens > 1 for call in engine.calls())
+            for engine in (project.engine, other)
         ]
     assert sum(both) == 16
     assert min(both) > 0
 
 
-def test_what_is_served_is_told_before_anything_is_done(course: Course) -> None:
-    course.write(
+def test_what_is_served_is_told_before_anything_is_done(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, completion_params={"model": "openai/gpt-4o"})
         def test_it(row):
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*does not serve model 'openai/gpt-4o'; it serves: fake.*"])
-    result = course.run("--holdfast-policy", "http://127.0.0.1:9", policy=False)
+    result = project.run("--holdfast-policy", "http://127.0.0.1:9", policy=False)
     result.stdout.fnmatch_lines(["*EndpointDown: the policy at*does not answer*"])
-    result = course.run(policy=False)
+    result = project.run(policy=False)
     result.stdout.fnmatch_lines(["*wants a key: set OPENAI_API_KEY*--holdfast-policy URL*"])
-    assert course.engine.stats().requests == 0
-    assert not course.journal.exists() or course.runs() == {}
+    assert project.engine.stats().requests == 0
+    assert not project.journal.exists() or project.runs() == {}
 
 
-def test_one_embedded_engine_serves_all_evaluations_of_a_session(course: Course) -> None:
+def test_one_embedded_engine_serves_all_evaluations_of_a_session(
+    project: EvaluationProject,
+) -> None:
     pytest.importorskip("torch")
     for name in ("test_a.py", "test_b.py"):
-        course.write(
+        project.write(
             """
             @evaluation_test(
                 dataset=[{"prompt": "What is 1 + 1?"}], completion_params={"max_tokens": 4}
@@ -131,10 +137,10 @@ def test_one_embedded_engine_serves_all_evaluations_of_a_session(course: Course)
             """,
             name,
         )
-    result = course.run(policy=False)
+    result = project.run(policy=False)
     result.assert_outcomes(passed=2)
-    told = result.stderr.str().count("no policy is named: starting the embedded engine")
-    assert told == 1, result.stderr.str()
+    occurrences = result.stderr.str().count("no policy is named: starting the embedded engine")
+    assert occurrences == 1, result.stderr.str()
 
 
 HEAVY = ("aiohttp", "pydantic", "sqlite3", "msgspec", "asyncio", "rich")
@@ -154,16 +160,17 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert "heavy []" in bare
     assert "heavy []" in out
     assert (
-        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
+        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.option_kinds', "
+        "'holdfast.engine.options', 'holdfast.evaluation', "
         "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
         "'holdfast.evaluation.plugin', 'holdfast.lazy_names', 'holdfast.records', "
         "'holdfast.records.errors', 'holdfast.records.exit_codes']"
     ) in out
 
 
-def collected(folder: Path, *words: str) -> str:
+def collected(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", *words],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments],
         cwd=folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
@@ -180,8 +187,8 @@ def test_a_password_in_an_address_is_shown_nowhere() -> None:
     assert "hunter2" not in f"{settings!r} {ids_of(settings)} {settings[0].params}"
 
 
-def test_a_row_with_an_image_is_asked_and_judged_with_it(course: Course) -> None:
-    course.write(
+def test_a_row_with_an_image_is_asked_and_judged_with_it(project: EvaluationProject) -> None:
+    project.write(
         """
         IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
         SAID = [{"role": "user", "content": [{"type": "text", "text": "what is it?"}, IMAGE]}]
@@ -193,9 +200,9 @@ def test_a_row_with_an_image_is_asked_and_judged_with_it(course: Course) -> None
         """
     )
     with FakeEngine(dialect="chat", images=True) as engine:
-        course.run("--holdfast-policy", engine.url, policy=False).assert_outcomes(passed=1)
+        project.run("--holdfast-policy", engine.url, policy=False).assert_outcomes(passed=1)
         assert [call.images for call in engine.calls()] == [("data:image/png;base64,AAAA",)]
-    assert course.only()["agg_score"] == 1.0
+    assert project.only()["agg_score"] == 1.0
 
 
 def test_an_engine_that_takes_no_key_is_told_with_the_key_that_it_was_sent() -> None:
@@ -239,8 +246,8 @@ def test_a_setting_whose_key_is_not_taken_says_so_before_anything_is_sampled(
     assert "the-wrong-key" not in str(caught.value)
 
 
-def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(course: Course) -> None:
-    course.write(
+def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=[{"prompt": "a"}], completion_params={"max_tokens": 9})
         def test_it(row):
@@ -250,7 +257,7 @@ def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(course: Course) 
     )
     # As a real vLLM: it names its model, and says nothing of a renderer.
     with FakeEngine(describes=False) as engine:
-        done = course.run("--holdfast-policy", engine.url, policy=False)
+        done = project.run("--holdfast-policy", engine.url, policy=False)
         done.assert_outcomes(passed=1)
         assert [call.path for call in engine.calls()][-1] == "/v1/chat/completions"
     line = (
@@ -258,13 +265,13 @@ def test_an_engine_whose_tokenizer_is_not_here_is_asked_by_chat(course: Course) 
         "no token ids"
     )
     assert done.stderr.str().count(line) == 1
-    assert course.only()["agg_score"] == 1.0
+    assert project.only()["agg_score"] == 1.0
 
 
 def test_a_thought_in_a_content_is_no_part_of_what_is_judged_unless_it_is_asked_for(
-    course: Course,
+    project: EvaluationProject,
 ) -> None:
-    course.write(
+    project.write(
         """
         PARAMS = [{"max_tokens": 99}, {"max_tokens": 99, "separate_reasoning": False}]
 
@@ -274,5 +281,5 @@ def test_a_thought_in_a_content_is_no_part_of_what_is_judged_unless_it_is_asked_
         """
     )
     with FakeEngine(dialect="chat", replies=("<think>41? No.</think>42",)) as engine:
-        course.run("--holdfast-policy", engine.url, policy=False)
-    assert [outcome["runs"][0]["agg_score"] for outcome in course.outcomes()] == [0.0, 1.0]
+        project.run("--holdfast-policy", engine.url, policy=False)
+    assert [outcome["runs"][0]["agg_score"] for outcome in project.outcomes()] == [0.0, 1.0]

@@ -8,7 +8,7 @@ import pytest
 from holdfast.engine.scoring.scorer import NotAScore
 from holdfast.evaluation import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata
 from holdfast.evaluation.running.scorer import GivenRows
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 
 def row(task: str, sample: int = 0) -> EvaluationRow:
@@ -31,8 +31,10 @@ def made_by_the_function(task: str) -> EvaluationRow:
     ["rows[::-1]", "[row.model_copy(deep=True) for row in reversed(rows)]"],
     ids=["rows", "copies"],
 )
-def test_rows_in_another_order_keep_their_scores(course: Course, kind: str, returned: str) -> None:
-    course.write(
+def test_rows_in_another_order_keep_their_scores(
+    project: EvaluationProject, kind: str, returned: str
+) -> None:
+    project.write(
         f"""
         @evaluation_test(dataset=ROWS, mode="all")
         {kind} test_it(rows):
@@ -41,15 +43,15 @@ def test_rows_in_another_order_keep_their_scores(course: Course, kind: str, retu
             return {returned}
         """
     )
-    course.run().assert_outcomes(passed=1)
-    rewards = {name: one.reward for name, one in course.histories("test_it.test_it").items()}
+    project.run().assert_outcomes(passed=1)
+    rewards = {name: item.reward for name, item in project.histories("test_it.test_it").items()}
     assert rewards == {"r0/0": 0.0, "r1/0": 0.1, "r2/0": 0.2, "r3/0": 0.3}
 
 
 def test_a_comparison_of_two_settings_is_not_inverted_by_the_order_of_its_rows(
-    course: Course,
+    project: EvaluationProject,
 ) -> None:
-    course.write(
+    project.write(
         """
         @evaluation_test(
             dataset=ROWS,
@@ -63,13 +65,13 @@ def test_a_comparison_of_two_settings_is_not_inverted_by_the_order_of_its_rows(
             return sorted(rows, key=lambda row: -row.evaluation_result.score)
         """
     )
-    course.run().assert_outcomes(passed=1)
-    (outcome,) = course.outcomes()
+    project.run().assert_outcomes(passed=1)
+    (outcome,) = project.outcomes()
     assert [run["agg_score"] for run in outcome["runs"]] == [0.25, 1.0]
 
 
-def test_a_logger_gets_each_row_with_its_own_result(course: Course) -> None:
-    course.write(
+def test_a_logger_gets_each_row_with_its_own_result(project: EvaluationProject) -> None:
+    project.write(
         """
         class Log:
             def log(self, row):
@@ -86,8 +88,8 @@ def test_a_logger_gets_each_row_with_its_own_result(course: Course) -> None:
             return rows[::-1]
         """
     )
-    course.run().assert_outcomes(passed=1)
-    logged = (course.folder / "log.txt").read_text().splitlines()
+    project.run().assert_outcomes(passed=1)
+    logged = (project.folder / "log.txt").read_text().splitlines()
     assert sorted(logged) == ["r0 0.0", "r1 0.1", "r2 0.2", "r3 0.3"]
 
 
@@ -104,9 +106,9 @@ def test_a_logger_gets_each_row_with_its_own_result(course: Course) -> None:
     ],
 )
 def test_a_missing_doubled_or_foreign_row_is_an_error_that_names_it(
-    course: Course, returned: str, error: str
+    project: EvaluationProject, returned: str, error: str
 ) -> None:
-    course.write(
+    project.write(
         f"""
         @evaluation_test(dataset=ROWS, mode="all")
         def test_it(rows):
@@ -115,13 +117,15 @@ def test_a_missing_doubled_or_foreign_row_is_an_error_that_names_it(
             return {returned}
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     assert error in result.stdout.str()
 
 
-def test_a_pointwise_function_may_not_return_the_row_of_another_rollout(course: Course) -> None:
-    course.write(
+def test_a_pointwise_function_may_not_return_the_row_of_another_rollout(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         """
         SEEN = []
 
@@ -132,10 +136,10 @@ def test_a_pointwise_function_may_not_return_the_row_of_another_rollout(course: 
             return SEEN[0]
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
-    said = result.stdout.str()
-    assert re.search(r"returned the row test_it\.test_it/r./0 for the row test_it\.test_it/r", said)
+    text = result.stdout.str()
+    assert re.search(r"returned the row test_it\.test_it/r./0 for the row test_it\.test_it/r", text)
 
 
 @pytest.mark.parametrize("results", [[0.1, 0.2], [{"score": 0.1}, None]])

@@ -9,7 +9,7 @@ from holdfast.evaluation import EvaluateResult, EvaluationRow, evaluation_test
 from holdfast.evaluation.running.scorer import score_of
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 
 ROWS = [{"prompt": "What is 1?"}]
 
@@ -17,7 +17,7 @@ ROWS = [{"prompt": "What is 1?"}]
 @pytest.mark.parametrize("mode", ["pointwise", "groupwise", "all"])
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_a_skip_in_the_function_skips_the_test_and_loses_no_rollout(
-    course: Course, mode: str, kind: str
+    project: EvaluationProject, mode: str, kind: str
 ) -> None:
     argument = "row" if mode == "pointwise" else "rows"
     source = f"""
@@ -29,21 +29,23 @@ def test_a_skip_in_the_function_skips_the_test_and_loses_no_rollout(
             pytest.skip("the judge has no key")
         return {"1.0" if mode == "pointwise" else "[1.0 for row in rows]"}
     """
-    course.write(source)
-    result = course.run("-rs")
+    project.write(source)
+    result = project.run("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*test_it.py*the judge has no key"])
-    statuses = {one.status for one in course.histories("test_it.test_it").values()}
+    statuses = {item.status for item in project.histories("test_it.test_it").values()}
     assert Status.FAILED not in statuses
-    asked = course.engine.stats().requests
+    requests = project.engine.stats().requests
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUDGES_KEY", "secret")
-        course.run().assert_outcomes(passed=1)
-    assert course.engine.stats().requests == 4, f"{asked} replies were kept"
+        project.run().assert_outcomes(passed=1)
+    assert project.engine.stats().requests == 4, f"{requests} replies were kept"
 
 
-def test_an_expected_failure_is_one_and_a_failed_row_fails_alone(course: Course) -> None:
-    course.write(
+def test_an_expected_failure_is_one_and_a_failed_row_fails_alone(
+    project: EvaluationProject,
+) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS)
         def test_expected(row):
@@ -56,19 +58,19 @@ def test_an_expected_failure_is_one_and_a_failed_row_fails_alone(course: Course)
             return 1.0
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(xfailed=1, failed=1)
     result.stdout.fnmatch_lines(["*1 of 4 rows failed for good (1 code)*", "*one is wrong*"])
 
 
-def test_without_pytest_a_skip_is_what_the_function_raised(course: Course) -> None:
+def test_without_pytest_a_skip_is_what_the_function_raised(project: EvaluationProject) -> None:
     @evaluation_test(dataset=ROWS)
     def judge(row: EvaluationRow) -> float:
         pytest.skip("not today")
 
-    place = str(course.folder / "journal.db")
+    place = str(project.folder / "journal.db")
     with pytest.raises(pytest.skip.Exception, match="not today"):
-        judge.evaluate(policy=course.engine.url, journal=place)  # type: ignore[attr-defined]
+        judge.evaluate(policy=project.engine.url, journal=place)  # type: ignore[attr-defined]
 
 
 def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
@@ -88,8 +90,8 @@ def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
     row = EvaluationRow()
 
     async def awaited() -> None:
-        for found in (await point(row), await point(row=row), await later(row)):
-            assert found is row
+        for result in (await point(row), await point(row=row), await later(row)):
+            assert result is row
         assert await together([row, row]) == [row, row]  # type: ignore[misc]
 
     asyncio.run(awaited())
@@ -97,8 +99,8 @@ def test_a_synchronous_function_can_be_awaited_as_eval_protocols_are() -> None:
     assert together([row]) == [row]
 
 
-def test_what_a_scorer_does_to_its_row_is_not_seen_by_the_next(course: Course) -> None:
-    course.write(
+def test_what_a_scorer_does_to_its_row_is_not_seen_by_the_next(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(
             dataset=ROWS, samples=2, completion_params={"stop": ["never said"]},
@@ -113,12 +115,12 @@ def test_what_a_scorer_does_to_its_row_is_not_seen_by_the_next(course: Course) -
             return float(untouched)
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert course.only()["agg_score"] == 1.0
+    project.run().assert_outcomes(passed=1)
+    assert project.only()["agg_score"] == 1.0
 
 
-def test_a_metric_that_is_no_number_fails_its_row(course: Course) -> None:
-    course.write(
+def test_a_metric_that_is_no_number_fails_its_row(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS, scorer_tries=1)
         def test_it(row):
@@ -126,12 +128,12 @@ def test_a_metric_that_is_no_number_fails_its_row(course: Course) -> None:
             return EvaluateResult(score=1.0, metrics={"length": metric})
         """
     )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*returned nan as its metric 'length'*"])
-    assert course.only()["failed"] == 1
-    assert course.only()["metrics_agg"]["length"]["mean"] == 1.0
-    assert "NaN" not in (course.folder / "summary.json").read_text()
+    assert project.only()["failed"] == 1
+    assert project.only()["metrics_agg"]["length"]["mean"] == 1.0
+    assert "NaN" not in (project.folder / "summary.json").read_text()
 
 
 LATE = """
@@ -157,34 +159,34 @@ ALL = 'mode="all"'
 SETTINGS = 'mode="groupwise", completion_params=[{"temperature": 0.1}, {"temperature": 0.2}]'
 
 
-def calls(course: Course) -> list[str]:
-    return sorted((course.folder / "calls").read_text().splitlines())
+def calls(project: EvaluationProject) -> list[str]:
+    return sorted((project.folder / "calls").read_text().splitlines())
 
 
-def retried(course: Course) -> None:
+def retried(project: EvaluationProject) -> None:
     """The evaluation with a row that fails, and again when that is mended."""
-    mending = course.folder / "broken"
+    mending = project.folder / "broken"
     mending.touch()
-    course.run("--holdfast-max-retry", "0").assert_outcomes(failed=1)
+    project.run("--holdfast-max-retry", "0").assert_outcomes(failed=1)
     mending.unlink()
-    course.run("--holdfast-retry-failed").assert_outcomes(passed=1)
+    project.run("--holdfast-retry-failed").assert_outcomes(passed=1)
 
 
-def test_a_row_that_is_there_at_last_is_judged_with_all_others(course: Course) -> None:
-    course.write(LATE.format(settings=1, mode=ALL))
-    retried(course)
-    assert calls(course) == ["r0 3", "r0 4"]
-    histories = course.histories("test_it.test_it").values()
+def test_a_row_that_is_there_at_last_is_judged_with_all_others(project: EvaluationProject) -> None:
+    project.write(LATE.format(settings=1, mode=ALL))
+    retried(project)
+    assert calls(project) == ["r0 3", "r0 4"]
+    histories = project.histories("test_it.test_it").values()
     assert [history.reward for history in histories] == [0.25] * 4
 
 
-def test_and_so_are_those_of_other_settings(course: Course) -> None:
-    course.write(LATE.format(settings=2, mode=SETTINGS))
-    retried(course)
+def test_and_so_are_those_of_other_settings(project: EvaluationProject) -> None:
+    project.write(LATE.format(settings=2, mode=SETTINGS))
+    retried(project)
     for temperature in (0.1, 0.2):
-        histories = course.histories(f"test_it.test_it[temperature={temperature}]").values()
+        histories = project.histories(f"test_it.test_it[temperature={temperature}]").values()
         assert [history.reward for history in histories] == [0.5] * 4
-    assert course.engine.stats().requests == 8, "nothing is rolled out again"
+    assert project.engine.stats().requests == 8, "nothing is rolled out again"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_what_a_scorer_of_a_run_may_return_an_evaluation_may_return(
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ({"score": "1"}, "returned '1' as its score, which is no number; return a"),
         ({"reward": "0.5"}, "returned '0.5' as its score, which is no number; return a"),
@@ -222,10 +224,10 @@ def test_what_a_scorer_of_a_run_may_return_an_evaluation_may_return(
     ],
 )
 def test_what_a_scorer_of_a_run_may_not_return_an_evaluation_may_not_either(
-    returned: object, said: str
+    returned: object, message: str
 ) -> None:
     for read in (score_of, checked):
-        with pytest.raises(NotAScore, match=f"^test_it {said}"):
+        with pytest.raises(NotAScore, match=f"^test_it {message}"):
             read(returned, "test_it")
 
 
@@ -266,11 +268,13 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("mode", NONSENSE)
-def test_nonsense_is_one_line_that_names_the_evaluation(course: Course, mode: str) -> None:
+def test_nonsense_is_one_line_that_names_the_evaluation(
+    project: EvaluationProject, mode: str
+) -> None:
     argument = "row" if mode == "pointwise" else "rows"
     samples = 1 if mode == "pointwise" else 2
     for number, body in enumerate(NONSENSE[mode]):
-        course.write(
+        project.write(
             f"""
             @evaluation_test(dataset=ROWS, mode="{mode}", samples={samples})
             def test_it({argument}):
@@ -278,22 +282,22 @@ def test_nonsense_is_one_line_that_names_the_evaluation(course: Course, mode: st
             """,
             f"test_{number}.py",
         )
-    result = course.run()
+    result = project.run()
     result.assert_outcomes(failed=len(NONSENSE[mode]))
     rows = 4 * samples
-    for number, said in enumerate(NONSENSE[mode].values()):
-        line = f"*[[]code, scoring[]] {rows} × NotAScore: test_{number}.py::test_it {said}"
+    for number, message in enumerate(NONSENSE[mode].values()):
+        line = f"*[[]code, scoring[]] {rows} × NotAScore: test_{number}.py::test_it {message}"
         result.stdout.fnmatch_lines([line, f"  holdfast show test_{number}.test_it *"])
     assert "src/holdfast/" not in result.stdout.str(), "frames of ours"
 
 
-def test_none_that_is_returned_on_purpose_is_no_mistake(course: Course) -> None:
-    course.write(
+def test_none_that_is_returned_on_purpose_is_no_mistake(project: EvaluationProject) -> None:
+    project.write(
         """
         @evaluation_test(dataset=ROWS)
         def test_it(row):
             return None if row.ground_truth == 1 else 1.0
         """
     )
-    course.run().assert_outcomes(passed=1)
-    assert (course.only()["scored"], course.only()["unscored"]) == (3, 1)
+    project.run().assert_outcomes(passed=1)
+    assert (project.only()["scored"], project.only()["unscored"]) == (3, 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.evaluation.running import experiment
-from support.evaluation.course import Course
+from support.evaluation.evaluation_project import EvaluationProject
 from support.paths import DOCS
 
 ONE = """
@@ -23,74 +23,80 @@ def test_{name}(row):
 """
 
 
-def test_two_modules_share_a_journal(course: Course) -> None:
-    course.write(ONE.format(name="first", score=1.0, threshold=0.5), "test_a.py")
-    course.write(ONE.format(name="second", score=0.5, threshold=0.5), "test_b.py")
-    course.run().assert_outcomes(passed=2)
-    assert sorted(course.runs()) == ["test_a.test_first", "test_b.test_second"]
-    assert [one["test"] for one in course.outcomes()] == [
+def test_two_modules_share_a_journal(evaluations: EvaluationProject) -> None:
+    evaluations.write(ONE.format(name="first", score=1.0, threshold=0.5), "test_a.py")
+    evaluations.write(ONE.format(name="second", score=0.5, threshold=0.5), "test_b.py")
+    evaluations.run().assert_outcomes(passed=2)
+    assert sorted(evaluations.runs()) == ["test_a.test_first", "test_b.test_second"]
+    assert [outcome["test"] for outcome in evaluations.outcomes()] == [
         "test_a.py::test_first",
         "test_b.py::test_second",
     ]
-    ignored = course.folder / ".holdfast" / ".gitignore"
+    ignored = evaluations.folder / ".holdfast" / ".gitignore"
     assert "*" in ignored.read_text().splitlines()
 
 
-def test_a_module_with_a_syntax_error_is_pytests_own_error(course: Course) -> None:
-    course.write("def broken(:\n    pass\n", "test_a.py")
-    course.write(ONE.format(name="good", score=1.0, threshold=0.5), "test_b.py")
-    result = course.run("--continue-on-collection-errors")
+def test_a_module_with_a_syntax_error_is_pytests_own_error(evaluations: EvaluationProject) -> None:
+    evaluations.write("def broken(:\n    pass\n", "test_a.py")
+    evaluations.write(ONE.format(name="good", score=1.0, threshold=0.5), "test_b.py")
+    result = evaluations.run("--continue-on-collection-errors")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*SyntaxError*"])
-    assert course.only()["agg_score"] == 1.0
+    assert evaluations.only()["agg_score"] == 1.0
 
 
-def test_plain_tests_stand_beside_evaluations(course: Course) -> None:
-    course.write(
+def test_plain_tests_stand_beside_evaluations(evaluations: EvaluationProject) -> None:
+    evaluations.write(
         ONE.format(name="it", score=1.0, threshold=0.5)
         + "\n\ndef test_plain(tmp_path):\n    assert tmp_path\n"
     )
-    course.run().assert_outcomes(passed=2)
-    assert len(course.outcomes()) == 1
+    evaluations.run().assert_outcomes(passed=2)
+    assert len(evaluations.outcomes()) == 1
 
 
-def test_four_workers_share_a_journal_and_one_summary_is_written(course: Course) -> None:
+def test_four_workers_share_a_journal_and_one_summary_is_written(
+    evaluations: EvaluationProject,
+) -> None:
     for number in range(6):
-        course.write(
+        evaluations.write(
             ONE.format(name=f"number{number}", score=number / 10, threshold=0.15),
             f"test_m{number}.py",
         )
-    workers = course.apart("-p", "xdist.plugin", "-n", 4, "-q", "--junitxml", "junit.xml")
+    workers = evaluations.apart("-p", "xdist.plugin", "-n", 4, "-q", "--junitxml", "junit.xml")
     out, _ = workers.communicate(timeout=200)
     assert "4 passed" in out, out
     assert "2 failed" in out, out
-    scores = [one["runs"][0]["agg_score"] for one in course.outcomes()]
+    scores = [outcome["runs"][0]["agg_score"] for outcome in evaluations.outcomes()]
     assert scores == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert len(course.runs()) == 6
-    assert all(states == {"COMPLETED": 4} for states in course.runs().values())
-    assert course.engine.stats().requests == 24
+    assert len(evaluations.runs()) == 6
+    assert all(states == {"COMPLETED": 4} for states in evaluations.runs().values())
+    assert evaluations.engine.stats().requests == 24
     assert "= evaluations =" in out
     assert "test_m5.test_number5: 0.5000 ± 0.0000" in out
-    cases = ElementTree.parse(course.folder / "junit.xml").getroot().iter("testcase")
-    told = [{one.get("name"): one.get("value") for one in case.iter("property")} for case in cases]
-    by_run = {one["run"]: one for one in told}
+    cases = ElementTree.parse(evaluations.folder / "junit.xml").getroot().iter("testcase")
+    messages = [
+        {item.get("name"): item.get("value") for item in case.iter("property")} for case in cases
+    ]
+    by_run = {message["run"]: message for message in messages}
     assert len(by_run) == 6
     assert by_run["test_m3.test_number3"]["score"] == "0.3"
     assert by_run["test_m3.test_number3"]["rows"] == "4"
     assert by_run["test_m3.test_number3"]["failed"] == "0"
     assert by_run["test_m3.test_number3"]["standard_error"] == "0.0"
-    assert by_run["test_m3.test_number3"]["journal"] == str(course.journal)
-    course.run().assert_outcomes(passed=4, failed=2)
-    assert course.engine.stats().requests == 24
+    assert by_run["test_m3.test_number3"]["journal"] == str(evaluations.journal)
+    evaluations.run().assert_outcomes(passed=4, failed=2)
+    assert evaluations.engine.stats().requests == 24
 
 
-def test_a_session_without_evaluations_writes_an_empty_summary(course: Course) -> None:
-    course.write("def test_plain():\n    pass\n", head="")
-    result = course.run()
+def test_a_session_without_evaluations_writes_an_empty_summary(
+    evaluations: EvaluationProject,
+) -> None:
+    evaluations.write("def test_plain():\n    pass\n", head="")
+    result = evaluations.run()
     result.assert_outcomes(passed=1)
-    assert course.outcomes() == []
+    assert evaluations.outcomes() == []
     result.stdout.no_fnmatch_line("*= evaluations =*")
-    assert not (course.folder / ".holdfast").exists()
+    assert not (evaluations.folder / ".holdfast").exists()
 
 
 SLOW = """
@@ -118,17 +124,17 @@ def test_after():
 """
 
 
-def interrupted(course: Course, number: signal.Signals) -> tuple[int, str]:
+def interrupted(evaluations: EvaluationProject, number: signal.Signals) -> tuple[int, str]:
     """A session that is sent a signal when eight rows are done, and two in flight."""
-    child = course.apart()
+    child = evaluations.apart()
     try:
         deadline = time.monotonic() + 120
-        while course.engine.stats().completions < 10:
+        while evaluations.engine.stats().completions < 10:
             assert time.monotonic() < deadline, "it does not get on"
             assert child.poll() is None, child.communicate()[0]
             time.sleep(0.02)
         os.kill(child.pid, number)
-        (course.folder / "go").touch()
+        (evaluations.folder / "go").touch()
         out, _ = child.communicate(timeout=120)
     finally:
         if child.poll() is None:
@@ -137,49 +143,51 @@ def interrupted(course: Course, number: signal.Signals) -> tuple[int, str]:
     return child.returncode, out
 
 
-def goes_on(course: Course) -> None:
-    done = course.engine.stats().completions
+def goes_on(evaluations: EvaluationProject) -> None:
+    done = evaluations.engine.stats().completions
     assert done < 40
-    (states,) = course.runs().values()
+    (states,) = evaluations.runs().values()
     assert states["COMPLETED"] >= 1
-    (course.folder / "again").touch()
-    result = course.run("--deselect", "test_it.py::test_after")
+    (evaluations.folder / "again").touch()
+    result = evaluations.run("--deselect", "test_it.py::test_after")
     result.assert_outcomes(passed=1, deselected=1)
-    assert course.only()["scored"] == 40
-    assert course.engine.stats().requests == 40, "what was in flight became durable"
+    assert evaluations.only()["scored"] == 40
+    assert evaluations.engine.stats().requests == 40, "what was in flight became durable"
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(course: Course) -> None:
-    course.write(SLOW)
-    code, out = interrupted(course, signal.SIGINT)
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+    evaluations: EvaluationProject,
+) -> None:
+    evaluations.write(SLOW)
+    code, out = interrupted(evaluations, signal.SIGINT)
     assert code == 2, out
     assert "KeyboardInterrupt" in out
     assert "SIGINT: stopped; what is done is kept, the same command goes on" in out
-    goes_on(course)
+    goes_on(evaluations)
 
 
-def test_sigterm_does_the_same(course: Course) -> None:
-    course.write(SLOW)
-    code, out = interrupted(course, signal.SIGTERM)
+def test_sigterm_does_the_same(evaluations: EvaluationProject) -> None:
+    evaluations.write(SLOW)
+    code, out = interrupted(evaluations, signal.SIGTERM)
     assert code == 2, out
     assert "SIGTERM: stopped; what is done is kept, the same command goes on" in out
-    goes_on(course)
+    goes_on(evaluations)
 
 
-def test_a_held_run_is_refused_by_name(course: Course) -> None:
-    course.write(SLOW)
-    child = course.apart("-k", "slow")
+def test_a_held_run_is_refused_by_name(evaluations: EvaluationProject) -> None:
+    evaluations.write(SLOW)
+    child = evaluations.apart("-k", "slow")
     try:
-        while not course.engine.stats().completions:
+        while not evaluations.engine.stats().completions:
             assert child.poll() is None
             time.sleep(0.02)
-        result = course.run("-k", "slow", "--holdfast-summary", "other.json")
+        result = evaluations.run("-k", "slow", "--holdfast-summary", "other.json")
         result.assert_outcomes(failed=1, deselected=1)
         result.stdout.fnmatch_lines(
             ["*RunHeld: run 'test_it.test_slow' is being worked*--holdfast-new*"]
         )
         for name in ("go", "again"):
-            (course.folder / name).touch()
+            (evaluations.folder / name).touch()
         out, _ = child.communicate(timeout=120)
         assert child.returncode == 0, out
     finally:
@@ -188,16 +196,18 @@ def test_a_held_run_is_refused_by_name(course: Course) -> None:
             child.communicate()
 
 
-def test_the_summary_may_be_written_into_a_folder(course: Course) -> None:
-    course.write(ONE.format(name="it", score=1.0, threshold=0.5))
-    course.run("--holdfast-summary", "new/").assert_outcomes(passed=1)
-    told = json.loads((course.folder / "new" / "evaluations.json").read_text())
-    assert told["evaluations"][0]["passed"] is True
+def test_the_summary_may_be_written_into_a_folder(evaluations: EvaluationProject) -> None:
+    evaluations.write(ONE.format(name="it", score=1.0, threshold=0.5))
+    evaluations.run("--holdfast-summary", "new/").assert_outcomes(passed=1)
+    data = json.loads((evaluations.folder / "new" / "evaluations.json").read_text())
+    assert data["evaluations"][0]["passed"] is True
 
 
-def test_who_waits_is_told_how_far_it_is(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_told_how_far_it_is(
+    evaluations: EvaluationProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(experiment, "PROGRESS_SECONDS", 0.05)
-    course.write(
+    evaluations.write(
         """
         import asyncio
 
@@ -209,23 +219,23 @@ def test_who_waits_is_told_how_far_it_is(course: Course, monkeypatch: pytest.Mon
             return 1.0
         """
     )
-    result = course.run()
+    result = evaluations.run()
     result.assert_outcomes(passed=1)
     result.stderr.fnmatch_lines(["holdfast: test_it.test_it: */4 done, * running*"])
 
 
-def test_the_documented_evaluation_runs_as_it_is_documented(course: Course) -> None:
+def test_the_documented_evaluation_runs_as_it_is_documented(evaluations: EvaluationProject) -> None:
     page = (DOCS / "evaluations.md").read_text()
     first = re.search(r"```python\n(# test_sums.py\n.*?)```", page, re.DOTALL)
     assert first is not None
-    course.write(first[1], "test_sums.py", head="")
-    result = course.run("--holdfast-success-threshold", 0)
+    evaluations.write(first[1], "test_sums.py", head="")
+    result = evaluations.run("--holdfast-success-threshold", 0)
     result.assert_outcomes(passed=2)
-    assert [one["test"] for one in course.outcomes()] == [
+    assert [outcome["test"] for outcome in evaluations.outcomes()] == [
         "test_sums.py::test_sums[temperature=0.2]",
         "test_sums.py::test_sums[temperature=1.0]",
     ]
-    assert all(one["runs"][0]["scored"] == 20 for one in course.outcomes())
+    assert all(outcome["runs"][0]["scored"] == 20 for outcome in evaluations.outcomes())
 
 
 def interrupted_at(process: "subprocess.Popen[str]", sign: Path) -> bool:
@@ -238,8 +248,8 @@ def interrupted_at(process: "subprocess.Popen[str]", sign: Path) -> bool:
     return False
 
 
-def test_code_that_keeps_the_loop_busy_can_be_interrupted(course: Course) -> None:
-    course.write(
+def test_code_that_keeps_the_loop_busy_can_be_interrupted(evaluations: EvaluationProject) -> None:
+    evaluations.write(
         """
         import time
         from pathlib import Path
@@ -258,20 +268,20 @@ def test_code_that_keeps_the_loop_busy_can_be_interrupted(course: Course) -> Non
             return 1.0
         """
     )
-    process = course.apart()
+    process = evaluations.apart()
     try:
-        while not (course.folder / "begun").exists():
+        while not (evaluations.folder / "begun").exists():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)  # The first asks it to stop.
         time.sleep(0.3)
-        while not interrupted_at(process, course.folder / "interrupted"):
+        while not interrupted_at(process, evaluations.folder / "interrupted"):
             pass  # Two that came at once were one to it.
-        told, _ = process.communicate(timeout=120)
+        message, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 2, told
-    assert "KeyboardInterrupt" in told
+    assert process.returncode == 2, message
+    assert "KeyboardInterrupt" in message
 
 
 def test_the_journal_is_where_it_was_whatever_path_a_flag_has(tmp_path: Path) -> None:

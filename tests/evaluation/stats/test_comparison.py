@@ -28,12 +28,12 @@ B = graded("b", {f"t{number}": 1.0 if number < 7 else number % 2 for number in r
 
 
 def test_the_difference_is_told_with_its_error_and_chance():
-    found = compare(A, B)
-    assert found.paired.difference == pytest.approx(0.4)
-    assert (found.paired.wins, found.paired.losses, found.paired.ties) == (4, 0, 6)
+    comparison = compare(A, B)
+    assert comparison.paired.difference == pytest.approx(0.4)
+    assert (comparison.paired.wins, comparison.paired.losses, comparison.paired.ties) == (4, 0, 6)
     # Of 16 patterns of four equal signs, two are as far from 0.
-    assert found.paired.p_value == pytest.approx(0.125)
-    lines = format_comparison(found).splitlines()
+    assert comparison.paired.p_value == pytest.approx(0.125)
+    lines = format_comparison(comparison).splitlines()
     assert lines[0] == "A a: 0.5000   B b: 0.9000   on 10 tasks of both"
     assert lines[1].startswith("  B - A: +0.4000 ± 0.1633 (SE), 95% [+0.1000, +0.7000], p = 0.125")
     assert lines[2] == "  B is higher on 4, lower on 0, the same on 6; sign test p = 0.125"
@@ -45,11 +45,11 @@ def test_turned_round_it_is_the_same_with_the_other_sign():
 
 
 def test_the_biggest_changes_come_first():
-    one = graded("a", {"x": 0.0, "y": 0.5, "z": 1.0, "same": 0.3})
+    grade = graded("a", {"x": 0.0, "y": 0.5, "z": 1.0, "same": 0.3})
     other = graded("b", {"x": 0.2, "y": 0.4, "z": 0.0, "same": 0.3})
-    found = compare(one, other)
-    assert [name for name, _ in biggest_changes(found.paired)] == ["z", "x", "y"]
-    text = format_comparison(found)
+    comparison = compare(grade, other)
+    assert [name for name, _ in biggest_changes(comparison.paired)] == ["z", "x", "y"]
+    text = format_comparison(comparison)
     assert "  biggest changes\n    -1.0000  z\n    +0.2000  x\n    -0.1000  y" in text
     many = compare(
         graded("a", {f"t{i}": 0 for i in range(30)}), graded("b", {f"t{i}": 1 for i in range(30)})
@@ -60,9 +60,9 @@ def test_the_biggest_changes_come_first():
 def test_a_metric_is_compared_instead_of_the_score():
     a = results({"x": [scored(1.0, metrics={"m": 1.0})], "y": [scored(1.0, metrics={"m": 3.0})]})
     b = results({"x": [scored(0.0, metrics={"m": 2.0})], "y": [scored(0.0, metrics={"m": 5.0})]})
-    found = compare(a, b, metric="m")
-    assert found.paired.difference == pytest.approx(1.5)
-    assert "(m)" in format_comparison(found)
+    comparison = compare(a, b, metric="m")
+    assert comparison.paired.difference == pytest.approx(1.5)
+    assert "(m)" in format_comparison(comparison)
     with pytest.raises(UsageError, match="run 'run' has no metric 'n'; it has m"):
         compare(a, b, metric="n")
 
@@ -83,14 +83,14 @@ def test_what_differs_in_the_runs_is_told():
     assert compare(a, b).spec_differences == {}
     other = msgspec.structs.replace(b.spec, rollout="solve other", seed=7, samples=1)
     b = msgspec.structs.replace(b, spec=other, sampling=Sampling(temperature=0.2), model="larger")
-    found = compare(a, b)
-    assert found.spec_differences == {
+    comparison = compare(a, b)
+    assert comparison.spec_differences == {
         "model": ("model", "larger"),
         "sampling.temperature": ("1.0", "0.2"),
         "seed": ("None", "7"),
         "rollout": ("solve", "solve other"),
     }
-    text = format_comparison(found)
+    text = format_comparison(comparison)
     assert "    model: model → larger" in text
     assert "    rollout: another rollout, or another version of its code" in text
 
@@ -102,7 +102,7 @@ def test_results_of_other_tools_are_compared_by_what_they_tell():
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("other", "arguments"),
     [
         (
             graded("b", {"z": 1.0}),
@@ -130,10 +130,10 @@ def test_results_of_other_tools_are_compared_by_what_they_tell():
         ),
     ],
 )
-def test_where_nothing_can_be_compared_it_says_why(other, words):
+def test_where_nothing_can_be_compared_it_says_why(other, arguments):
     with pytest.raises(UsageError) as caught:
         compare(A, other)
-    assert words in str(caught.value)
+    assert arguments in str(caught.value)
 
 
 def test_control_characters_in_ids_are_shown():
@@ -153,9 +153,9 @@ def asking(run: str, scores: dict[str, float], **questions: str) -> Results:
 def test_a_task_that_asks_something_else_is_another_one_and_that_is_said():
     a = asking("a", {"x": 0.0, "y": 0.0}, x="1+1", y="2+2")
     b = asking("b", {"x": 1.0, "y": 1.0}, x="1+1", y="3+3")
-    found = compare(a, b)
-    assert (found.paired.tasks, found.changed) == (1, ("y",))
-    text = format_comparison(found)
+    comparison = compare(a, b)
+    assert (comparison.paired.tasks, comparison.changed) == (1, ("y",))
+    text = format_comparison(comparison)
     assert "left out: 1 task with other messages or another ground truth in B: y (--by-id" in text
     by_id = compare(a, b, by_id=True)
     assert by_id.paired.tasks == 2
@@ -174,8 +174,8 @@ def test_where_nobody_knows_what_a_task_asks_its_id_counts():
 
 def test_what_is_asked_are_the_messages_but_for_system_messages_and_the_truth():
     (task,) = make_tasks("a")
-    told = structs.replace(task, messages=(system("Be kind."), *task.messages))
-    assert questions_of([task]) == questions_of([told])
+    changed = structs.replace(task, messages=(system("Be kind."), *task.messages))
+    assert questions_of([task]) == questions_of([changed])
     for other in (
         structs.replace(task, ground_truth=2),
         structs.replace(task, messages=(user("another"),)),

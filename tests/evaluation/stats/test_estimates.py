@@ -44,17 +44,17 @@ def singles(scores):
 
 
 def test_the_error_of_a_mean_is_that_of_a_cluster_robust_regression():
-    found = clustered_mean(UNEVEN)
-    assert found.value == pytest.approx(0.575)
+    estimate = clustered_mean(UNEVEN)
+    assert estimate.value == pytest.approx(0.575)
     # statsmodels: OLS(y, ones).fit(cov_type="cluster", cov_kwds={"groups": task}).bse
-    assert found.standard_error == pytest.approx(0.15942605391424153, rel=1e-12)
-    assert (found.tasks, found.rows) == (4, 10)
+    assert estimate.standard_error == pytest.approx(0.15942605391424153, rel=1e-12)
+    assert (estimate.tasks, estimate.rows) == (4, 10)
 
 
 def test_with_one_score_per_task_the_error_is_the_textbook_s():
-    found = clustered_mean(singles([0, 0, 1, 1]))
-    assert found.value == 0.5
-    assert found.standard_error == pytest.approx(math.sqrt(1 / 3) / 2)
+    estimate = clustered_mean(singles([0, 0, 1, 1]))
+    assert estimate.value == 0.5
+    assert estimate.standard_error == pytest.approx(math.sqrt(1 / 3) / 2)
 
 
 def test_samples_that_repeat_each_other_are_no_more_evidence():
@@ -96,19 +96,19 @@ def test_the_chance_of_k_samples_counts_subsets(samples, correct, k, any_of_them
 
 
 def test_a_pass_rate_is_a_mean_over_tasks_with_their_error():
-    found = pass_rate({"a": [1, 1, 0, 0], "b": [0, 0, 0, 0], "c": [1, 1, 1, 1]}, 2)
-    assert found.value == pytest.approx((5 / 6 + 0 + 1) / 3)
+    rate = pass_rate({"a": [1, 1, 0, 0], "b": [0, 0, 0, 0], "c": [1, 1, 1, 1]}, 2)
+    assert rate.value == pytest.approx((5 / 6 + 0 + 1) / 3)
     spread = [5 / 6, 0, 1]
     mean = sum(spread) / 3
-    assert found.standard_error == pytest.approx(
-        math.sqrt(sum((one - mean) ** 2 for one in spread) / 2) / math.sqrt(3)
+    assert rate.standard_error == pytest.approx(
+        math.sqrt(sum((item - mean) ** 2 for item in spread) / 2) / math.sqrt(3)
     )
-    assert (found.tasks, found.left_out) == (3, 0)
+    assert (rate.tasks, rate.left_out) == (3, 0)
 
 
 def test_a_task_with_too_few_samples_is_left_out_and_told():
-    found = pass_rate({"a": [1, 0], "b": [1], "c": [0, 0]}, 2, all_of_them=True)
-    assert (found.value, found.tasks, found.left_out) == (0.0, 2, 1)
+    rate = pass_rate({"a": [1, 0], "b": [1], "c": [0, 0]}, 2, all_of_them=True)
+    assert (rate.value, rate.tasks, rate.left_out) == (0.0, 2, 1)
     assert pass_rate({"a": [1]}, 2) is None
 
 
@@ -140,11 +140,11 @@ def test_only_zeros_and_ones_are_binary():
 
 def test_the_bootstrap_agrees_with_scipy():
     # scipy.stats.bootstrap(…, method="BCa", n_resamples=200_000): (0.3250, 0.6542), SE 0.08430
-    found = bootstrap(totals_of([singles(TWELVE)]))
-    assert found.resamples == 10_000
-    assert found.interval == pytest.approx((0.3250, 0.6542), abs=0.012)
-    assert found.standard_error == pytest.approx(0.08430, rel=0.02)
-    assert found.mean == pytest.approx(sum(TWELVE) / 12, abs=0.003)
+    interval = bootstrap(totals_of([singles(TWELVE)]))
+    assert interval.resamples == 10_000
+    assert interval.interval == pytest.approx((0.3250, 0.6542), abs=0.012)
+    assert interval.standard_error == pytest.approx(0.08430, rel=0.02)
+    assert interval.mean == pytest.approx(sum(TWELVE) / 12, abs=0.003)
 
 
 def test_a_skewed_sample_gets_a_skewed_interval_as_in_scipy():
@@ -181,11 +181,11 @@ def test_tasks_are_drawn_whole():
 
 def test_of_several_runs_each_resample_draws_the_same_tasks():
     run = singles(TWELVE)
-    one, both = bootstrap(totals_of([run])), bootstrap(totals_of([run, run]), combine=max)
-    assert both.interval == pytest.approx(one.interval)
+    interval, both = bootstrap(totals_of([run])), bootstrap(totals_of([run, run]), combine=max)
+    assert both.interval == pytest.approx(interval.interval)
     higher = {name: [scores[0] + 0.1] for name, scores in run.items()}
     best = bootstrap(totals_of([run, higher]), combine=max)
-    assert best.interval == pytest.approx([end + 0.1 for end in one.interval])
+    assert best.interval == pytest.approx([end + 0.1 for end in interval.interval])
 
 
 @pytest.mark.parametrize("tasks", [10, 30])
@@ -239,31 +239,39 @@ def test_the_sign_test_agrees_with_scipy():
 def test_a_comparison_is_that_of_the_tasks_means():
     a = {f"t{place}": [0.0, 0.2] for place in range(8)}
     b = {f"t{place}": [0.1 + change] * 3 for place, change in enumerate(EIGHT)}
-    found = paired(a, b)
-    assert found.difference == pytest.approx(0.15625)
-    assert found.standard_error == pytest.approx(0.07098635432250343)
-    assert found.p_value == pytest.approx(0.078125)
-    assert (found.wins, found.losses, found.ties, found.tasks) == (5, 2, 1, 8)
-    assert (found.mean_a, found.mean_b) == (pytest.approx(0.1), pytest.approx(0.25625))
-    low, high = found.interval
-    assert low < found.difference < high
-    assert found.by_task["t2"] == pytest.approx(0.5)
+    difference = paired(a, b)
+    assert difference.difference == pytest.approx(0.15625)
+    assert difference.standard_error == pytest.approx(0.07098635432250343)
+    assert difference.p_value == pytest.approx(0.078125)
+    assert (difference.wins, difference.losses, difference.ties, difference.tasks) == (5, 2, 1, 8)
+    assert (difference.mean_a, difference.mean_b) == (pytest.approx(0.1), pytest.approx(0.25625))
+    low, high = difference.interval
+    assert low < difference.difference < high
+    assert difference.by_task["t2"] == pytest.approx(0.5)
 
 
 def test_tasks_of_one_side_are_told_and_left_out():
-    found = paired({"a": [1], "b": [0], "x": [1]}, {"a": [0], "b": [0], "y": [1], "z": []})
-    assert (found.only_a, found.only_b, found.tasks) == (("x",), ("y",), 2)
-    assert found.difference == -0.5
+    difference = paired({"a": [1], "b": [0], "x": [1]}, {"a": [0], "b": [0], "y": [1], "z": []})
+    assert (difference.only_a, difference.only_b, difference.tasks) == (("x",), ("y",), 2)
+    assert difference.difference == -0.5
     assert paired({"a": [1]}, {"b": [1]}) is None
 
 
 def test_one_common_task_has_a_difference_and_no_certainty():
-    found = paired({"a": [1, 0]}, {"a": [1, 1]})
-    assert found.difference == 0.5
-    assert (found.standard_error, found.interval, found.p_value) == (None, None, None)
+    difference = paired({"a": [1, 0]}, {"a": [1, 1]})
+    assert difference.difference == 0.5
+    assert (difference.standard_error, difference.interval, difference.p_value) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_runs_that_agree_everywhere_have_no_p_value():
-    found = paired(singles(TWELVE), singles(TWELVE))
-    assert (found.difference, found.standard_error, found.p_value) == (0.0, 0.0, None)
-    assert (found.interval, found.ties) == ((0.0, 0.0), 12)
+    difference = paired(singles(TWELVE), singles(TWELVE))
+    assert (difference.difference, difference.standard_error, difference.p_value) == (
+        0.0,
+        0.0,
+        None,
+    )
+    assert (difference.interval, difference.ties) == ((0.0, 0.0), 12)

@@ -42,26 +42,26 @@ def test_no_order_changes_a_mean(clusters, seed):
 
 @given(CLUSTERS)
 def test_a_mean_lies_among_its_scores_and_its_error_is_no_nan(clusters):
-    found = clustered_mean(clusters)
+    estimate = clustered_mean(clusters)
     scores = [score for cluster in clusters.values() for score in cluster]
-    assert (found is None) == (not scores)
-    if found is not None:
-        assert min(scores) - 1e-9 <= found.value <= max(scores) + 1e-9
+    assert (estimate is None) == (not scores)
+    if estimate is not None:
+        assert min(scores) - 1e-9 <= estimate.value <= max(scores) + 1e-9
         tasks = sum(bool(cluster) for cluster in clusters.values())
-        assert (found.standard_error is None) == (tasks < 2)
-        assert found.standard_error is None or found.standard_error >= 0
+        assert (estimate.standard_error is None) == (tasks < 2)
+        assert estimate.standard_error is None or estimate.standard_error >= 0
 
 
 @given(CLUSTERS)
 def test_tasks_that_are_there_twice_shrink_the_error_as_they_should(clusters):
     filled = {name: scores for name, scores in clusters.items() if scores}
-    found = clustered_mean(filled)
-    if found is None or found.standard_error is None:
+    estimate = clustered_mean(filled)
+    if estimate is None or estimate.standard_error is None:
         return
     twice = clustered_mean(filled | {f"{name}/again": scores for name, scores in filled.items()})
     tasks = len(filled)
-    shrunk = found.standard_error * math.sqrt((tasks - 1) / (2 * tasks - 1))
-    assert twice.value == pytest.approx(found.value, abs=1e-9)
+    shrunk = estimate.standard_error * math.sqrt((tasks - 1) / (2 * tasks - 1))
+    assert twice.value == pytest.approx(estimate.value, abs=1e-9)
     assert twice.standard_error == pytest.approx(shrunk, abs=1e-9)
 
 
@@ -77,14 +77,14 @@ def test_no_order_changes_an_interval(clusters, seed):
 @given(CLUSTERS)
 @options(max_examples=60)
 def test_an_interval_is_in_order_and_among_the_scores(clusters):
-    found = bootstrap(totals_of([clusters]), resamples=FEW)
+    interval = bootstrap(totals_of([clusters]), resamples=FEW)
     scores = [score for cluster in clusters.values() for score in cluster]
-    if found is None:
+    if interval is None:
         assert sum(bool(cluster) for cluster in clusters.values()) < 2
         return
-    low, high = found.interval
+    low, high = interval.interval
     assert min(scores) - 1e-6 <= low <= high <= max(scores) + 1e-6
-    assert found.standard_error >= 0
+    assert interval.standard_error >= 0
 
 
 @given(SCORES, st.integers(2, 9), st.integers(1, 3))
@@ -121,19 +121,23 @@ def test_both_rates_mirror_each_other(samples, data):
 @given(st.lists(SCORES, max_size=16))
 @options(max_examples=60)
 def test_a_p_value_is_a_chance_and_does_not_know_which_run_came_first(differences):
-    found = sign_flip_p_value(differences)
-    mirrored = sign_flip_p_value([-one for one in differences])
-    assert found == mirrored
-    assert found is None or 0 < found <= 1
+    value = sign_flip_p_value(differences)
+    mirrored = sign_flip_p_value([-difference for difference in differences])
+    assert value == mirrored
+    assert value is None or 0 < value <= 1
 
 
 @given(CLUSTERS, CLUSTERS)
 @options(max_examples=40)
 def test_a_comparison_turned_round_changes_its_sign(a, b):
-    one, other = paired(a, b), paired(b, a)
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert other.difference == pytest.approx(-one.difference, abs=1e-9)
-        assert (one.wins, one.losses, one.ties) == (other.losses, other.wins, other.ties)
-        assert one.p_value == other.p_value
-        assert set(one.only_a).isdisjoint(one.only_b)
+    difference, other = paired(a, b), paired(b, a)
+    assert (difference is None) == (other is None)
+    if difference is not None:
+        assert other.difference == pytest.approx(-difference.difference, abs=1e-9)
+        assert (difference.wins, difference.losses, difference.ties) == (
+            other.losses,
+            other.wins,
+            other.ties,
+        )
+        assert difference.p_value == other.p_value
+        assert set(difference.only_a).isdisjoint(difference.only_b)

@@ -32,18 +32,18 @@ from support.evaluation.graded_runs import (
 from support.records import generated, spec, sql, started
 
 
-def rows_of(*told, **options):
-    return results({"a": list(told)}, **options).rows
+def rows_of(*message, **options):
+    return results({"a": list(message)}, **options).rows
 
 
 def test_rows_come_by_task_and_sample_with_their_scores():
-    found = results({"b": [scored(1.0), scored(0.0)], "a": [scored(0.25), scored(0.5)]})
-    assert [(row.task, row.sample, row.score) for row in found.rows] == [
+    report = results({"b": [scored(1.0), scored(0.0)], "a": [scored(0.25), scored(0.5)]})
+    assert [(row.task, row.sample, row.score) for row in report.rows] == [
         ("b", 0, 1.0), ("b", 1, 0.0), ("a", 0, 0.25), ("a", 1, 0.5),
     ]  # fmt: skip
-    assert found.by_task() == {"b": [1.0, 0.0], "a": [0.25, 0.5]}
-    assert (found.run, found.model, found.samples) == ("run", "model", 2)
-    assert found.spec is not None
+    assert report.by_task() == {"b": [1.0, 0.0], "a": [0.25, 0.5]}
+    assert (report.run, report.model, report.samples) == ("run", "model", 2)
+    assert report.spec is not None
 
 
 def test_a_row_counts_turns_tokens_seconds_and_metrics():
@@ -74,8 +74,8 @@ def test_what_is_not_final_has_no_score():
 
 
 def test_a_finished_row_that_waits_for_its_scorer_has_no_score_yet():
-    told = scored(1.0, metrics={"m": 1.0})
-    (row,) = rows_of(told._replace(settled=False))
+    scored_row = scored(1.0, metrics={"m": 1.0})
+    (row,) = rows_of(scored_row._replace(settled=False))
     assert (row.status, row.score, row.metrics, row.settled) == ("COMPLETED", None, {}, False)
 
 
@@ -89,14 +89,14 @@ def test_retried_refilled_and_interrupted_rows_are_disturbed_and_single_calls_di
     changed = scored(1.0, before=[started(), Forked("0", CAME_BACK_DIFFERENT, "", 1.0)])
     forked = scored(1.0, before=[started(), Forked("0", "another prompt", "", 1.0)])
     patient = scored(1.0, msgspec.structs.replace(generated("0"), tries=4))
-    told = [retried(1.0), refilled(1.0), interrupted, changed, forked, patient, failed()]
-    assert [row.disturbed for row in rows_of(*told)] == [True] * 4 + [False] * 3
+    messages = [retried(1.0), refilled(1.0), interrupted, changed, forked, patient, failed()]
+    assert [row.disturbed for row in rows_of(*messages)] == [True] * 4 + [False] * 3
 
 
 def test_like_failures_share_a_root_with_one_example_of_those_for_good():
     other = msgspec.structs.replace(BROKEN, message="port 9999 refused")
-    found = results({"a": [retried(1.0), failed(), failed(other)], "b": [failed_to_score()] * 3})
-    first, second = found.roots
+    report = results({"a": [retried(1.0), failed(), failed(other)], "b": [failed_to_score()] * 3})
+    first, second = report.roots
     assert (first.root, first.failures, first.permanent) == ("KeyError: 'answer'", 3, 3)
     assert (second.root, second.failures, second.permanent, second.example) == (
         "ConnectionError: port # refused", 3, 2, "a/1",
@@ -106,20 +106,20 @@ def test_like_failures_share_a_root_with_one_example_of_those_for_good():
 
 
 def test_samples_belong_to_runs():
-    told = [scored(score) for score in (0.0, 0.1, 0.2, 0.3)] + [failed(), scored(0.5)]
-    found = results({"a": told}, num_runs=3)
-    assert found.by_run() == [{"a": [0.0, 0.1]}, {"a": [0.2, 0.3]}, {"a": [0.5]}]
+    message = [scored(score) for score in (0.0, 0.1, 0.2, 0.3)] + [failed(), scored(0.5)]
+    report = results({"a": message}, num_runs=3)
+    assert report.by_run() == [{"a": [0.0, 0.1]}, {"a": [0.2, 0.3]}, {"a": [0.5]}]
 
 
 def test_a_metric_is_counted_where_it_is():
-    found = results(
+    report = results(
         {
             "a": [scored(1.0, metrics={"m": 0.5}), scored(0.0)],
             "b": [scored(None, metrics={"m": 2.0}), failed()],
         }
     )
-    assert found.by_task("m") == {"a": [0.5], "b": [2.0]}
-    assert found.metrics == ["m"]
+    assert report.by_task("m") == {"a": [0.5], "b": [2.0]}
+    assert report.metrics == ["m"]
 
 
 def test_one_history_is_in_memory_at_a_time():
@@ -136,14 +136,14 @@ def test_one_history_is_in_memory_at_a_time():
             def __del__(self):
                 Watched.alive -= 1
 
-    async def found():
+    async def write_and_read():
         journal = Watched()
         run = await write(
             journal, spec(samples=4), {f"t{i}": [with_tools()] * 4 for i in range(25)}
         )
         return await results_of(journal, run)
 
-    assert len(asyncio.run(found()).rows) == 100
+    assert len(asyncio.run(write_and_read()).rows) == 100
     assert Watched.most <= 2, "the next one is read before the last one is let go"
 
 
@@ -163,5 +163,5 @@ def test_a_bad_record_is_told_with_its_trajectory(tmp_path):
 
 
 def test_results_survive_json():
-    found = results({"ünï/<b>": [with_tools(), Told([], Status.PENDING, settled=False)]})
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Results) == found
+    report = results({"ünï/<b>": [with_tools(), Told([], Status.PENDING, settled=False)]})
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Results) == report

@@ -28,21 +28,21 @@ EVENTFUL = {
 }
 
 
-def text_of(found: Results, **options) -> str:
-    return summary_text(found, verdict_of(found, **options))
+def text_of(result: Results, **options) -> str:
+    return summary_text(result, verdict_of(result, **options))
 
 
-def json_of(found: Results, **options) -> dict:
-    told = summary_json(found, verdict_of(found, **options), timestamp=7)
-    return json.loads(msgspec.json.encode(told))
+def json_of(result: Results, **options) -> dict:
+    report = summary_json(result, verdict_of(result, **options), timestamp=7)
+    return json.loads(msgspec.json.encode(report))
 
 
 def test_the_first_line_has_the_score_its_error_and_the_verdict():
-    found = results({"a": [scored(1.0)], "b": [scored(0.0)], "c": [scored(1.0)]}, name="r")
-    head = text_of(found, threshold=Threshold(0.5)).splitlines()[0]
+    report = results({"a": [scored(1.0)], "b": [scored(0.0)], "c": [scored(1.0)]}, name="r")
+    head = text_of(report, threshold=Threshold(0.5)).splitlines()[0]
     assert head.startswith("r: 0.6667 ± 0.3333 (SE), 95% [")
     assert head.endswith("PASSED: score 0.666667 reaches the threshold of 0.5")
-    assert "FAILED: score" in text_of(found, threshold=Threshold(0.7))
+    assert "FAILED: score" in text_of(report, threshold=Threshold(0.7))
 
 
 def test_every_kind_of_end_is_counted():
@@ -72,21 +72,21 @@ def test_failures_that_were_made_good_have_no_traceback():
 
 def test_many_roots_and_long_tracebacks_are_bounded():
     long = "".join(f"line {number}\n" for number in range(100))
-    told = [
+    message = [
         failed(msgspec.structs.replace(BUG, type=f"Bug{letter}", traceback=long, phase="rollout"))
         for letter in "ABCDEFG"
     ]
-    text = text_of(results({"a": told}))
+    text = text_of(results({"a": message}))
     assert "  … and 2 other kinds of failure" in text
     assert text.count("line 99") == 5
     assert "line 87" not in text
 
 
 def test_the_commands_to_look_further_are_quoted():
-    found = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         results({"a": [scored(1.0)]}, name="t[x y]"), source="my runs.db"
     )
-    assert "  holdfast show 't[x y]' --journal 'my runs.db'\n" in text_of(found) + "\n"
+    assert "  holdfast show 't[x y]' --journal 'my runs.db'\n" in text_of(changed) + "\n"
     foreign = Results("theirs", (RowResult("a", score=1.0),), source="log.json")
     assert "holdfast" not in text_of(foreign)
     assert "  from log.json" in text_of(foreign)
@@ -120,8 +120,8 @@ def test_a_run_without_a_score_says_so():
 
 
 def test_several_runs_are_told_one_by_one():
-    found = results({"a": [scored(1.0), scored(0.0)], "b": [scored(1.0), scored(1.0)]}, num_runs=2)
-    text = text_of(found, aggregation="max")
+    report = results({"a": [scored(1.0), scored(0.0)], "b": [scored(1.0), scored(1.0)]}, num_runs=2)
+    text = text_of(report, aggregation="max")
     assert "max of 2 runs" in text
     assert "  by run: 1.0000, 0.5000" in text
     assert "(2 tasks × 2 samples (2 runs))" in text
@@ -131,47 +131,50 @@ def test_several_runs_are_told_one_by_one():
 
 
 def test_the_json_has_the_keys_of_eval_protocol():
-    found = results(EVENTFUL, name="r")
-    told = summary_json(found, verdict_of(found), suite="test_math", timestamp=7)
-    assert {name: told[name] for name in ("suite", "model", "num_runs", "rows", "timestamp")} == {
+    totals = results(EVENTFUL, name="r")
+    data = summary_json(totals, verdict_of(totals), suite="test_math", timestamp=7)
+    assert {name: data[name] for name in ("suite", "model", "num_runs", "rows", "timestamp")} == {
         "suite": "test_math", "model": "model", "num_runs": 1, "rows": 8, "timestamp": 7,
     }  # fmt: skip
-    assert told["agg_score"] == 0.6
-    assert told["agg_ci_low"] <= 0.6 <= told["agg_ci_high"]
-    assert told["standard_error"] > 0
-    assert told["metrics_agg"]["depth"] == {"mean": 12.0}
+    assert data["agg_score"] == 0.6
+    assert data["agg_ci_low"] <= 0.6 <= data["agg_ci_high"]
+    assert data["standard_error"] > 0
+    assert data["metrics_agg"]["depth"] == {"mean": 12.0}
 
 
 def test_a_metric_has_an_interval_of_its_clustered_error():
-    told = json_of(
+    body = json_of(
         results({"a": [scored(1.0, metrics={"m": 2.0})], "b": [scored(0.0, metrics={"m": 4.0})]})
     )
-    metric = told["metrics_agg"]["m"]
+    metric = body["metrics_agg"]["m"]
     assert metric["mean"] == 3.0
     assert metric["standard_error"] == 1.0
     assert (round(metric["ci_low"], 3), round(metric["ci_high"], 3)) == (1.04, 4.96)
 
 
 def test_the_json_tells_what_the_text_tells():
-    told = json_of(results(EVENTFUL), threshold=Threshold(0.9, 0.1))
-    assert told["passed"] is False
-    assert told["threshold"] == {
+    body = json_of(results(EVENTFUL), threshold=Threshold(0.9, 0.1))
+    assert body["passed"] is False
+    assert body["threshold"] == {
         "success": 0.9,
         "standard_error": 0.1,
         "clustered_standard_error": None,
     }
-    assert told["failed_by_cause"] == {"code": 1, "infrastructure": 1}
-    assert told["truncated_by_reason"] == {"max_turns": 1}
-    assert told["pass_at"] == {"1": 0.5, "2": 1.0}
-    assert told["pass_all"] == {"1": 0.5, "2": 0.5}
-    assert (told["clean"]["rows"], told["disturbed"]["rows"]) == (4, 1)
-    assert [one["traceback"] for one in told["failures"]] == [BROKEN.traceback, BUG.traceback]
-    assert told["slowest"] == [{"row": "b/0", "seconds": 1.25}]
-    assert (told["scored"], told["unsettled"], told["turns"]) == (5, 1, 8)
+    assert body["failed_by_cause"] == {"code": 1, "infrastructure": 1}
+    assert body["truncated_by_reason"] == {"max_turns": 1}
+    assert body["pass_at"] == {"1": 0.5, "2": 1.0}
+    assert body["pass_all"] == {"1": 0.5, "2": 0.5}
+    assert (body["clean"]["rows"], body["disturbed"]["rows"]) == (4, 1)
+    assert [failure["traceback"] for failure in body["failures"]] == [
+        BROKEN.traceback,
+        BUG.traceback,
+    ]
+    assert body["slowest"] == [{"row": "b/0", "seconds": 1.25}]
+    assert (body["scored"], body["unsettled"], body["turns"]) == (5, 1, 8)
 
 
 def test_what_is_not_known_is_left_out():
-    told = json_of(results({"a": [scored(1.0)]}))
-    assert told["agg_score"] == 1.0
-    assert not {"agg_ci_low", "agg_ci_high", "standard_error", "metrics_agg"} & set(told)
+    data = json_of(results({"a": [scored(1.0)]}))
+    assert data["agg_score"] == 1.0
+    assert not {"agg_ci_low", "agg_ci_high", "standard_error", "metrics_agg"} & set(data)
     assert json_of(results({"a": [failed()]}))["agg_score"] is None

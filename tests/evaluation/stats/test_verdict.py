@@ -30,8 +30,8 @@ def graded(*scores, samples=1, num_runs=1):
 
 
 def test_the_score_is_the_mean_with_the_clustered_error():
-    found = graded(1, 0, 1, 1, 0, 0, samples=2)
-    verdict = verdict_of(found)
+    grade = graded(1, 0, 1, 1, 0, 0, samples=2)
+    verdict = verdict_of(grade)
     expected = clustered_mean({"t0": [1, 0], "t1": [1, 1], "t2": [0, 0]})
     assert verdict.score == expected.value == 0.5
     assert verdict.standard_error == pytest.approx(expected.standard_error)
@@ -41,20 +41,20 @@ def test_the_score_is_the_mean_with_the_clustered_error():
 
 
 def test_failures_are_in_no_mean_and_are_counted_by_cause():
-    found = results(
+    report = results(
         {"a": [scored(1.0), failed(), failed()], "b": [scored(0.0), failed_to_score(), running()]}
     )
-    verdict = verdict_of(found)
+    verdict = verdict_of(report)
     assert verdict.score == 0.5
     assert (verdict.failed, verdict.failed_by_cause) == (3, {"infrastructure": 2, "code": 1})
     assert (verdict.scored, verdict.unsettled, verdict.rows) == (2, 1, 6)
 
 
 def test_truncations_are_the_policy_s_own_and_are_scored():
-    found = results(
+    report = results(
         {"a": [truncated(0.0), truncated(1.0)], "b": [truncated(0.5, "max_tokens")] * 2}
     )
-    verdict = verdict_of(found)
+    verdict = verdict_of(report)
     assert verdict.score == 0.5
     assert verdict.truncated_by_reason == {"max_tokens": 2, "max_turns": 2}
     assert (verdict.truncated, verdict.failed, verdict.failed_by_cause) == (4, 0, {})
@@ -81,8 +81,8 @@ def test_an_invalid_score_is_counted_as_none():
 )
 def test_runs_are_averaged_first_and_then_aggregated(method, score):
     # run 0 has 1, 0, 0, 0; run 1 has 1, 1, 1, 0
-    found = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
-    verdict = verdict_of(found, aggregation=method)
+    grade = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
+    verdict = verdict_of(grade, aggregation=method)
     assert verdict.run_scores == (0.25, 0.75)
     assert verdict.score == pytest.approx(score, abs=0.01 if method == "bootstrap" else 1e-12)
     assert verdict.aggregation is Aggregation(method)
@@ -92,15 +92,15 @@ def test_runs_are_averaged_first_and_then_aggregated(method, score):
 
 
 def test_the_error_of_the_mean_of_equal_runs_is_the_clustered_one():
-    found = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
-    assert verdict_of(found).standard_error == pytest.approx(
-        clustered_mean(found.by_task()).standard_error
+    grade = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
+    assert verdict_of(grade).standard_error == pytest.approx(
+        clustered_mean(grade.by_task()).standard_error
     )
 
 
 def test_a_run_with_fewer_scores_weighs_as_much_as_the_others():
-    found = graded(1, 0, 1, None, 1, None, samples=2, num_runs=2)
-    verdict = verdict_of(found)
+    grade = graded(1, 0, 1, None, 1, None, samples=2, num_runs=2)
+    verdict = verdict_of(grade)
     assert verdict.run_scores == (1.0, 0.0)
     assert verdict.score == 0.5
     # Task 0 moves it by (0 + 0), no other moves it: every run agrees with itself.
@@ -108,8 +108,8 @@ def test_a_run_with_fewer_scores_weighs_as_much_as_the_others():
 
 
 def test_the_bootstrap_s_own_error_is_near_the_formula_s():
-    found = graded(*[place % 3 / 2 for place in range(90)])
-    mean, boot = verdict_of(found), verdict_of(found, aggregation="bootstrap")
+    grade = graded(*[place % 3 / 2 for place in range(90)])
+    mean, boot = verdict_of(grade), verdict_of(grade, aggregation="bootstrap")
     assert boot.standard_error == pytest.approx(mean.standard_error, rel=0.05)
     assert boot.interval == mean.interval
 
@@ -153,7 +153,7 @@ def test_without_a_threshold_there_is_no_verdict():
 
 
 @pytest.mark.parametrize(
-    ("threshold", "passed", "words"),
+    ("threshold", "passed", "arguments"),
     [
         (Threshold(0.5), True, "score 0.5 reaches the threshold of 0.5"),
         (Threshold(0.51), False, "score 0.5 is below the threshold of 0.51"),
@@ -164,18 +164,18 @@ def test_without_a_threshold_there_is_no_verdict():
         (clustered(0.0), False, "above the 0 that is allowed"),
     ],
 )
-def test_a_threshold_decides_and_says_why(threshold, passed, words):
+def test_a_threshold_decides_and_says_why(threshold, passed, arguments):
     verdict = verdict_of(graded(0, 0, 1, 1), threshold=threshold)
     assert verdict.passed is passed
-    assert words in verdict.reason
+    assert arguments in verdict.reason
 
 
 def test_a_threshold_in_percent_is_named_where_scores_are_shares():
     verdict = verdict_of(graded(1, 0), threshold=Threshold(80))
-    told = (
+    text = (
         "score 0.5 is below the threshold of 80, and no score is above 1 (in shares, 80 % is 0.8)"
     )
-    assert verdict.reason == told
+    assert verdict.reason == text
     beyond = verdict_of(graded(1, 0), threshold=Threshold(1.5))
     assert beyond.reason == "score 0.5 is below the threshold of 1.5, and no score is above 1"
     points = verdict_of(graded(70, 0), threshold=Threshold(80))
@@ -216,8 +216,8 @@ def test_eval_protocols_standard_error_keeps_its_meaning(scores, samples, expect
 
 
 def test_only_a_mean_has_eval_protocols_standard_error():
-    found = graded(1, 0, 0, 1, samples=2)
-    verdict = verdict_of(found, aggregation="bootstrap", threshold=Threshold(0.0, 0.0))
+    grade = graded(1, 0, 0, 1, samples=2)
+    verdict = verdict_of(grade, aggregation="bootstrap", threshold=Threshold(0.0, 0.0))
     assert (verdict.fixed_set_error, verdict.passed) == (None, True)
 
 
@@ -225,14 +225,14 @@ def test_only_a_mean_has_eval_protocols_standard_error():
 
 
 def test_rows_that_failed_for_good_fail_the_verdict_of_a_test():
-    found = results({"a": [failed(), scored(1.0)]})
-    reached = verdict_of(found, threshold=Threshold(0.5), failures_fail=True)
+    report = results({"a": [failed(), scored(1.0)]})
+    reached = verdict_of(report, threshold=Threshold(0.5), failures_fail=True)
     assert (reached.passed, reached.reached) == (False, True)
     assert reached.reason.endswith("of 0.5, but 1 of 2 rows failed for good")
-    assert verdict_of(found, threshold=Threshold(0.5), failures_fail=False).passed is True
-    bare = verdict_of(found, failures_fail=True)
+    assert verdict_of(report, threshold=Threshold(0.5), failures_fail=False).passed is True
+    bare = verdict_of(report, failures_fail=True)
     assert (bare.passed, bare.reason) == (False, "1 of 2 rows failed for good")
-    assert verdict_of(found).passed is None, "nobody asked"
+    assert verdict_of(report).passed is None, "nobody asked"
 
 
 def test_a_test_without_a_score_has_failed():
@@ -242,8 +242,8 @@ def test_a_test_without_a_score_has_failed():
 
 
 def test_no_score_at_all_does_not_pass_and_says_why():
-    found = results({"a": [failed(), running()], "b": [unscored(), failed()]})
-    verdict = verdict_of(found, threshold=Threshold(0.0))
+    report = results({"a": [failed(), running()], "b": [unscored(), failed()]})
+    verdict = verdict_of(report, threshold=Threshold(0.0))
     assert (verdict.score, verdict.passed) == (None, False)
     assert verdict.reason == "no row has a score (2 failed for good, 1 not settled, 1 not scored)"
     empty = verdict_of(Results("run", ()), threshold=Threshold(0.0))
@@ -258,9 +258,9 @@ def test_a_threshold_that_is_no_number_is_refused():
 
 
 def test_the_order_of_rows_changes_nothing():
-    found = graded(1, 0, 0, 1, 1, 0.5, samples=2)
-    turned = Results("run", tuple(reversed(found.rows)), samples=2)
-    assert verdict_of(turned) == verdict_of(found)
+    grade = graded(1, 0, 0, 1, 1, 0.5, samples=2)
+    turned = Results("run", tuple(reversed(grade.rows)), samples=2)
+    assert verdict_of(turned) == verdict_of(grade)
 
 
 def test_a_score_that_equals_its_threshold_reaches_it() -> None:

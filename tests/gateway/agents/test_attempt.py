@@ -11,9 +11,9 @@ from holdfast.records.message import assistant, user
 from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
-from support.engine.yard import Yard
-from support.gateway.trajectories import HELLO, ask, attempt, told
-from support.rollout.stage import Oracle, Play
+from support.engine.local_run import LocalRun
+from support.gateway.trajectories import HELLO, answer_to, ask, attempt
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 class Client:
@@ -34,13 +34,13 @@ class Client:
         async with self._session.post(self._url, json=body) as answer:
             return answer.status, await answer.json()
 
-    async def said(self, messages) -> dict:
+    async def reply_to(self, messages) -> dict:
         status, body = await self.post(messages)
         assert status == 200, body
         return body["choices"][0]["message"]
 
 
-def words(text: str) -> dict[str, str]:
+def user_message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
@@ -52,7 +52,7 @@ class Zombie:
 
     def __init__(self) -> None:
         self.attempts = itertools.count(1)
-        self.told: list[tuple[int, dict]] = []
+        self.replies: list[tuple[int, dict]] = []
         self.waiting: asyncio.Task | None = None
         self.client: Client | None = None
         self.arrived = asyncio.Event()
@@ -60,19 +60,19 @@ class Zombie:
     async def __call__(self, binding, task):
         if next(self.attempts) == 1:
             self.client = Client(binding)
-            await self.client.said([words("first")])
-            self.waiting = asyncio.create_task(self.client.post([words("slow")]))
+            await self.client.reply_to([user_message("first")])
+            self.waiting = asyncio.create_task(self.client.post([user_message("slow")]))
             await asyncio.wait_for(self.arrived.wait(), 60)
             raise RuntimeError("the agent is lost")
         async with Client(binding) as new:
-            await new.said([words("first")])
+            await new.reply_to([user_message("first")])
             assert self.client is not None
             assert self.waiting is not None
-            self.told.append(await self.waiting)
-            self.told.append(await self.client.post([words("first")]))
-            self.told.append(await self.client.post([words("something else")]))
-            await new.said([words("second")])
-            self.told.append(await self.client.post([words("second")]))
+            self.replies.append(await self.waiting)
+            self.replies.append(await self.client.post([user_message("first")]))
+            self.replies.append(await self.client.post([user_message("something else")]))
+            await new.reply_to([user_message("second")])
+            self.replies.append(await self.client.post([user_message("second")]))
         async with self.client:
             return 1.0
 
@@ -86,15 +86,15 @@ def test_an_old_attempt_that_lives_on_is_refused_and_writes_nothing():
             await asyncio.sleep(3600)
         return f"re {request.seed}"
 
-    yard = Yard(policy=Oracle(answer))
-    yard.run(BlackBoxRolloutProcessor(zombie))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(answer))
+    local.run(BlackBoxRolloutProcessor(zombie))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    assert [status for status, _ in zombie.told] == [409] * 4
-    assert all(body["error"]["code"] == "attempt_over" for _, body in zombie.told)
+    assert [status for status, _ in zombie.replies] == [409] * 4
+    assert all(body["error"]["code"] == "attempt_over" for _, body in zombie.replies)
     assert len(history.generations) == 2
     # What the old one waited for is neither recorded nor asked for again.
-    assert len(yard.policy.requests) == 3
+    assert len(local.policy.requests) == 3
     assert not history.forks
 
 
@@ -108,24 +108,24 @@ def long_one(*, grows: bool) -> tuple[float, float]:
     which is then lost at its very end and replayed."""
     spent: list[list[float]] = []
 
-    async def play(binding, task):
-        messages, costs = [words("begin")], []
+    async def subject(binding, task):
+        messages, costs = [user_message("begin")], []
         spent.append(costs)
         async with Client(binding) as client:
             for number in range(LONG):
                 began = time.process_time()
-                said = await client.said(messages)
+                message = await client.reply_to(messages)
                 costs.append(time.process_time() - began)
-                messages = [*messages, said] if grows else messages[:1]
-                messages.append(words(f"call {number}"))
+                messages = [*messages, message] if grows else messages[:1]
+                messages.append(user_message(f"call {number}"))
         if len(spent) == 1:
             raise RuntimeError("lost at the very end")
 
-    yard = Yard(policy=Oracle(lambda request: f"re {request.seed}"))
-    yard.run(BlackBoxRolloutProcessor(play))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: f"re {request.seed}"))
+    local.run(BlackBoxRolloutProcessor(subject))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    assert len(yard.policy.requests) == len(history.generations) == LONG
+    assert len(local.policy.requests) == len(history.generations) == LONG
     assert history.prefix_breaks == (0 if grows else LONG - 1)
     live, replayed = spent
     first, last = (sorted(part)[len(part) // 2] for part in (live[:100], live[-100:]))
@@ -166,45 +166,45 @@ def test_calls_at_once_of_which_some_were_lost_keep_places_of_their_own():
         gate = asyncio.Event()
 
         async def answer(request):
-            said = bytes(token for token in request.prompt if token < 256)
-            if b"slow" in said:
+            message = bytes(token for token in request.prompt if token < 256)
+            if b"slow" in message:
                 await gate.wait()
             return f"re {request.seed}"
 
-        play = Play(Oracle(answer))
-        async with attempt(play) as trajectory:
-            slow = asyncio.create_task(told(trajectory, ask(user("slow"))))
+        subject = TrajectoryUnderTest(Oracle(answer))
+        async with attempt(subject) as trajectory:
+            slow = asyncio.create_task(answer_to(trajectory, ask(user("slow"))))
             await asyncio.sleep(0)
-            quick = await told(trajectory, ask(user("quick")))
+            quick = await answer_to(trajectory, ask(user("quick")))
             slow.cancel()
             await asyncio.wait([slow])
         gate.set()
-        asked = [ask(user(text)) for text in ("slow", "quick", "third")]
-        async with attempt(play) as trajectory:
-            answers = await asyncio.gather(*(told(trajectory, one) for one in asked))
-        async with attempt(play) as trajectory:
-            again = await asyncio.gather(*(told(trajectory, one) for one in asked))
+        replies = [ask(user(text)) for text in ("slow", "quick", "third")]
+        async with attempt(subject) as trajectory:
+            answers = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
+        async with attempt(subject) as trajectory:
+            again = await asyncio.gather(*(answer_to(trajectory, reply) for reply in replies))
         assert answers[1] == quick
         assert again == answers
-        assert len((await play.history()).generations) == 3
+        assert len((await subject.history()).generations) == 3
 
     asyncio.run(body())
 
 
 def test_a_reply_keeps_its_beginning_when_a_new_attempt_does_not_ask_for_it_again():
     async def body():
-        play = Play(Oracle(lambda request: "same words"))
-        async with attempt(play) as trajectory:
-            first = (await told(trajectory, ask(*HELLO))).choices[0].message
+        subject = TrajectoryUnderTest(Oracle(lambda request: "same words"))
+        async with attempt(subject) as trajectory:
+            first = (await answer_to(trajectory, ask(*HELLO))).choices[0].message
             going_on = ask(*HELLO, first, user("go on"))
             rewritten = ask(*HELLO, assistant("a summary"), user("go on"))
-            before = [await told(trajectory, one) for one in (going_on, rewritten)]
-        expected = [text_of(one) for one in finished(await play.history())]
-        async with attempt(play) as trajectory:
-            assert [await told(trajectory, one) for one in (going_on, rewritten)] == before
+            before = [await answer_to(trajectory, item) for item in (going_on, rewritten)]
+        expected = [text_of(item) for item in finished(await subject.history())]
+        async with attempt(subject) as trajectory:
+            assert [await answer_to(trajectory, item) for item in (going_on, rewritten)] == before
             second = before[0].choices[0].message
-            await told(trajectory, ask(*going_on.messages, second, user("more")))
-        longer, other = (text_of(one) for one in finished(await play.history()))
+            await answer_to(trajectory, ask(*going_on.messages, second, user("more")))
+        longer, other = (text_of(item) for item in finished(await subject.history()))
         assert longer.startswith(expected[0])
         assert other == expected[1]
 
@@ -213,11 +213,11 @@ def test_a_reply_keeps_its_beginning_when_a_new_attempt_does_not_ask_for_it_agai
 
 def test_the_same_prompt_one_after_the_other_is_no_rewritten_past():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             for _ in range(3):
-                await told(trajectory, ask(*HELLO))
-        history = await play.history()
+                await answer_to(trajectory, ask(*HELLO))
+        history = await subject.history()
         assert [step.prefix_break for step in history.generations] == ["", "", ""]
         assert [step.base for step in history.generations] == ["", "", ""]
 
@@ -232,18 +232,18 @@ def test_a_retry_among_identical_calls_is_told_its_own_answer_and_not_that_of_an
             await gate.wait()
             return f"re {request.seed}"
 
-        play = Play(Oracle(answer))
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest(Oracle(answer))
+        async with attempt(subject) as trajectory:
             lost = await trajectory.subscribe(ask(*HELLO), wire="test")
-            other = asyncio.create_task(told(trajectory, ask(*HELLO)))
+            other = asyncio.create_task(answer_to(trajectory, ask(*HELLO)))
             await asyncio.sleep(0)
             lost.leave(delivered=False)
-            retried = asyncio.create_task(told(trajectory, ask(*HELLO), again=True))
+            retried = asyncio.create_task(answer_to(trajectory, ask(*HELLO), again=True))
             await asyncio.sleep(0)
             gate.set()
             answers = await asyncio.gather(retried, other)
-        assert len({one.id for one in answers}) == 2
-        assert len(play.oracle.requests) == 2
+        assert len({answer.id for answer in answers}) == 2
+        assert len(subject.oracle.requests) == 2
 
     asyncio.run(body())
 
@@ -256,15 +256,15 @@ def test_a_conversation_that_was_looked_at_with_other_tools_still_goes_on_with_i
         )
         # Written in a way in which no renderer writes it: rendered anew, it is not the same.
         odd = '<tool_call>{"arguments":  {}, "name":"mine"}</tool_call>'
-        play = Play(Oracle(lambda request: odd))
-        async with attempt(play) as trajectory:
-            first = (await told(trajectory, ask(*HELLO, tools=(tool,)))).choices[0].message
-        async with attempt(play) as trajectory:
-            await told(trajectory, ask(*HELLO, tools=(tool,)))
+        subject = TrajectoryUnderTest(Oracle(lambda request: odd))
+        async with attempt(subject) as trajectory:
+            first = (await answer_to(trajectory, ask(*HELLO, tools=(tool,)))).choices[0].message
+        async with attempt(subject) as trajectory:
+            await answer_to(trajectory, ask(*HELLO, tools=(tool,)))
             going_on = (*HELLO, first, user("go on"))
-            await told(trajectory, ask(*going_on, tools=(other,)))
-            await told(trajectory, ask(*going_on, user("more"), tools=(tool,)))
-        _, changed, kept = (await play.history()).generations
+            await answer_to(trajectory, ask(*going_on, tools=(other,)))
+            await answer_to(trajectory, ask(*going_on, user("more"), tools=(tool,)))
+        _, changed, kept = (await subject.history()).generations
         assert changed.prefix_break == "the tools were changed"
         assert not kept.prefix_break
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
@@ -32,7 +32,7 @@ PROVIDER = '{name="holdfast",base_url="BASE",env_key="OPENAI_API_KEY",wire_api="
 class Coder(Struct, frozen=True):
     """How an agent is started, and how its model calls its shell."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     tool: str
     arguments: dict[str, object]
     ignore: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ def scripted(coder: Coder, on_done: Callable[[], None] = lambda: None) -> Oracle
     return Oracle(answer)
 
 
-def played(coder: Coder, tmp_path: Path, **options) -> Yard:
+def played(coder: Coder, tmp_path: Path, **options) -> LocalRun:
     work, home = tmp_path / "work", tmp_path / "home"
     for folder in (work, home):
         folder.mkdir(exist_ok=True)
@@ -115,30 +115,30 @@ def played(coder: Coder, tmp_path: Path, **options) -> Yard:
         "ANTHROPIC_MODEL": "oracle",
         "ANTHROPIC_SMALL_FAST_MODEL": "oracle",
     }
-    yard = Yard(policy=scripted(coder, **options))
+    local = LocalRun(policy=scripted(coder, **options))
     agent = BlackBoxRolloutProcessor(
-        [str(LAUNCH), *coder.words], env=env, cwd=work, silence=120, ignore=coder.ignore
+        [str(LAUNCH), *coder.command], env=env, cwd=work, silence=120, ignore=coder.ignore
     )
-    yard.run(agent)
-    history = yard.history()
-    assert history.status.name == "COMPLETED", [one.message for one in history.failures]
+    local.run(agent)
+    history = local.history()
+    assert history.status.name == "COMPLETED", [failure.message for failure in history.failures]
     assert (work / "made.txt").read_text() == "held\n"
     assert history.generations[-1].message.text == DONE
-    ignored = {one for called in history.calls.values() for one in called.ignored}
+    ignored = {item for called in history.calls.values() for item in called.ignored}
     assert bool(ignored) == bool(coder.ignore), ignored
-    return yard
+    return local
 
 
-def assert_token_exact(yard: Yard) -> None:
-    history = yard.history()
+def assert_token_exact(local: LocalRun) -> None:
+    history = local.history()
     assert history.prefix_breaks == 0
-    assert sum(sum(row["loss_mask"]) for row in yard.rows()) == history.sampled_tokens
+    assert sum(sum(row["loss_mask"]) for row in local.rows()) == history.sampled_tokens
 
 
 def test_a_coding_agent_does_its_work_and_every_token_is_trained_once(coder, tmp_path):
-    yard = played(coder, tmp_path)
-    assert not yard.history().failures
-    assert_token_exact(yard)
+    local = played(coder, tmp_path)
+    assert not local.history().failures
+    assert_token_exact(local)
 
 
 def test_a_coding_agent_that_is_killed_is_given_back_its_past(coder, tmp_path):
@@ -149,15 +149,15 @@ def test_a_coding_agent_that_is_killed_is_given_back_its_past(coder, tmp_path):
             killed.append(_agent_of_this_process())
             os.killpg(killed[0], signal.SIGKILL)
 
-    yard = played(coder, tmp_path, on_done=kill_once)
-    history = yard.history()
-    assert ["signal 9" in one.message for one in history.failures] == [True]
+    local = played(coder, tmp_path, on_done=kill_once)
+    history = local.history()
+    assert ["signal 9" in failure.message for failure in history.failures] == [True]
     # The answer that it had before it was killed was sampled once, and told again from the record.
     # So was a title that it asks for without tools, where the call is text.
-    asked = [step for step in history.generations if ASKS in step.message.text]
-    assert len(asked) == sum(ASKS not in text(request) for request in yard.policy.requests)
+    generations = [step for step in history.generations if ASKS in step.message.text]
+    assert len(generations) == sum(ASKS not in text(request) for request in local.policy.requests)
     # No word about forks: some agents tell their model how long a command took.
-    assert_token_exact(yard)
+    assert_token_exact(local)
 
 
 def _agent_of_this_process() -> int:

@@ -10,13 +10,13 @@ from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import MAX_NAME_CHARS, RequestRejected
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import ask, converse, post, with_agents
 from support.rollout.stage import Oracle
 
 
 def test_agents_take_trajectories_and_complete_them():
-    yard = Yard("a", "b", samples=2)
+    local = LocalRun("a", "b", samples=2)
 
     async def worker(http, url):
         done = []
@@ -24,23 +24,23 @@ def test_agents_take_trajectories_and_complete_them():
             status, taken = await post(http, f"{url}/trajectories", {"wait": 10})
             assert status == 200, taken
             await converse(http, taken)
-            status, told = await post(http, f"{taken['bound_url']}/complete", {"reward": 0.5})
-            assert (status, told["reward"]) == (200, 0.5)
+            status, reply = await post(http, f"{taken['bound_url']}/complete", {"reward": 0.5})
+            assert (status, reply["reward"]) == (200, 0.5)
             done.append(taken["trajectory"])
         return done
 
     async def agents(http, url):
         return await asyncio.gather(worker(http, url), worker(http, url))
 
-    first, second = with_agents(yard, agents)
+    first, second = with_agents(local, agents)
     assert sorted([*first, *second]) == ["run/a/0", "run/a/1", "run/b/0", "run/b/1"]
-    for history in yard.histories().values():
+    for history in local.histories().values():
         assert (history.status.name, history.reward) == ("COMPLETED", 0.5)
         assert len(history.generations) == 2
 
 
 def test_an_agent_that_comes_again_is_given_back_its_past_and_the_old_key_is_refused():
-    yard = Yard()
+    local = LocalRun()
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"task": "a", "sample": 0, "wait": 10})
@@ -53,15 +53,15 @@ def test_an_agent_that_comes_again_is_given_back_its_past_and_the_old_key_is_ref
         assert (await converse(http, again, 3))[:2] == before
         await post(http, f"{again['bound_url']}/complete", {})
 
-    with_agents(yard, agents)
-    history = yard.history()
+    with_agents(local, agents)
+    history = local.history()
     assert history.status.name == "COMPLETED"
-    assert len(yard.policy.requests) == 3
+    assert len(local.policy.requests) == 3
     assert not history.failures
 
 
 def test_of_several_agents_that_want_the_same_next_attempt_one_gets_it_and_no_other_waits():
-    yard = Yard("a", samples=1)
+    local = LocalRun("a", samples=1)
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"task": "a", "wait": 10})
@@ -79,11 +79,11 @@ def test_of_several_agents_that_want_the_same_next_attempt_one_gets_it_and_no_ot
         status, _ = await post(http, f"{again['bound_url']}/complete", {"reward": 1})
         assert status == 200
 
-    with_agents(yard, agents)
+    with_agents(local, agents)
 
 
 def test_who_wants_the_next_attempt_of_one_that_completes_meanwhile_is_refused_at_once():
-    yard = Yard("a", "b", samples=1)
+    local = LocalRun("a", "b", samples=1)
 
     async def agents(http, url):
         _, kept = await post(http, f"{url}/trajectories", {"task": "b", "wait": 10})
@@ -100,24 +100,24 @@ def test_who_wants_the_next_attempt_of_one_that_completes_meanwhile_is_refused_a
             assert wanted.result()[0] == 404
         await post(http, f"{kept['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents)
+    with_agents(local, agents)
 
 
 def test_an_answer_that_a_lost_agent_waited_for_is_given_to_the_one_that_takes_its_place():
-    asked, answer = asyncio.Event(), asyncio.Event()
+    event, answer = asyncio.Event(), asyncio.Event()
 
     async def slowly(request):
-        asked.set()
+        event.set()
         await answer.wait()
         return "at last"
 
-    yard = Yard(policy=Oracle(slowly))
+    local = LocalRun(policy=Oracle(slowly))
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
-        said = {"role": "user", "content": "do a"}
-        waiting = asyncio.create_task(ask(http, taken, said))
-        await asked.wait()
+        message = {"role": "user", "content": "do a"}
+        waiting = asyncio.create_task(ask(http, taken, message))
+        await event.wait()
         waiting.cancel()  # Its connection is closed.
         coming = asyncio.create_task(post(http, f"{url}/trajectories", {"task": "a", "wait": 10}))
         status = 0
@@ -127,17 +127,17 @@ def test_an_answer_that_a_lost_agent_waited_for_is_given_to_the_one_that_takes_i
         answer.set()
         status, again = await coming
         assert status == 200, again
-        status, told = await ask(http, again, said)
-        assert (status, told["choices"][0]["message"]["content"]) == (200, "at last")
+        status, text = await ask(http, again, message)
+        assert (status, text["choices"][0]["message"]["content"]) == (200, "at last")
         await post(http, f"{again['bound_url']}/complete", {})
 
-    with_agents(yard, agents)
-    assert len(yard.policy.requests) == 1
-    assert not yard.history().failures
+    with_agents(local, agents)
+    assert len(local.policy.requests) == 1
+    assert not local.history().failures
 
 
 def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
-    yard = Yard()
+    local = LocalRun()
 
     async def agents(http, url):
         status, taken = await post(http, f"{url}/trajectories", {"wait": 10})
@@ -145,32 +145,32 @@ def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
         assert (await post(http, f"{url}/trajectories", {}))[0] == 404
         assert (await post(http, f"{url}/trajectories", {"task": "x"}))[0] == 404
         assert (await post(http, f"{url}/trajectories", {"tusk": "x"}))[0] == 400
-        status, said = await post(http, f"{url}/trajectories", {"sample": 1})
-        assert (status, said["error"]["param"]) == (400, "task")
+        status, reply = await post(http, f"{url}/trajectories", {"sample": 1})
+        assert (status, reply["error"]["param"]) == (400, "task")
         await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents)
-    assert yard.history().reward == 1.0
+    with_agents(local, agents)
+    assert local.history().reward == 1.0
 
 
 def test_a_secret_that_lies_across_the_end_of_a_quoted_name_is_hidden_whole():
-    yard = Yard()
+    local = LocalRun()
     secret = "a-s3cret-of-this-process"
     hide(secret)
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
         named = "x" * (MAX_NAME_CHARS - 8) + secret
-        status, said = await post(http, f"{url}/trajectories", {"task": named})
+        status, reply = await post(http, f"{url}/trajectories", {"task": named})
         assert status == 404
-        assert secret[:8] not in said["error"]["message"]
+        assert secret[:8] not in reply["error"]["message"]
         await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents)
+    with_agents(local, agents)
 
 
 def test_a_silent_agent_is_given_up_and_another_goes_on():
-    yard = Yard()
+    local = LocalRun()
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
@@ -181,29 +181,29 @@ def test_a_silent_agent_is_given_up_and_another_goes_on():
         assert await converse(http, again, 1) == before
         await post(http, f"{again['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents, silence=2.0)
-    history = yard.history()
+    with_agents(local, agents, silence=2.0)
+    history = local.history()
     assert [failure.type for failure in history.failures] == ["AgentSilent"]
-    assert len(yard.policy.requests) == 1
+    assert len(local.policy.requests) == 1
 
 
 @pytest.mark.parametrize("max_retry", [0, 1])
 def test_an_agent_that_asked_nothing_and_has_no_reward_is_not_told_that_it_completed(max_retry):
-    yard = Yard()
+    local = LocalRun()
 
     async def agents(http, url):
         for _ in range(max_retry + 1):
             _, taken = await post(http, f"{url}/trajectories", {"task": "a", "wait": 20})
-            status, said = await post(http, f"{taken['bound_url']}/complete", {})
-            assert (status, said["error"]["code"]) == (409, "attempt_over")
-            assert "without having asked" in said["error"]["message"]
+            status, reply = await post(http, f"{taken['bound_url']}/complete", {})
+            assert (status, reply["error"]["code"]) == (409, "attempt_over")
+            assert "without having asked" in reply["error"]["message"]
 
-    with_agents(yard, agents, max_retry=max_retry)
-    assert yard.history().status.name == "FAILED"
+    with_agents(local, agents, max_retry=max_retry)
+    assert local.history().status.name == "FAILED"
 
 
 def test_takers_have_to_know_the_token():
-    yard, token = Yard(), "a-token-of-some-length"
+    local, token = LocalRun(), "a-token-of-some-length"
 
     async def agents(http, url):
         assert (await post(http, f"{url}/trajectories", {"wait": 5}))[0] == 401
@@ -212,8 +212,8 @@ def test_takers_have_to_know_the_token():
         assert status == 200
         await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents, address=Address(token=token))
-    assert yard.history().reward == 1.0
+    with_agents(local, agents, address=Address(token=token))
+    assert local.history().reward == 1.0
 
 
 @pytest.mark.parametrize("silence", [0, -1])

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway import warm_agents
 from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
 from support.paths import AGENT_PROGRAMS
@@ -44,16 +44,16 @@ def command(request) -> list[str]:
     return [PYTHON, str(AGENT_PROGRAMS / f"{program}.py"), *args]
 
 
-def played(command: list[str], **env: str) -> Yard:
-    yard = Yard(policy=Oracle(adding))
-    yard.run(BlackBoxRolloutProcessor(command, env=env))
-    history = yard.history()
+def played(command: list[str], **env: str) -> LocalRun:
+    local = LocalRun(policy=Oracle(adding))
+    local.run(BlackBoxRolloutProcessor(command, env=env))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    assert len(history.generations) == len(yard.policy.requests) == TURNS
+    assert len(history.generations) == len(local.policy.requests) == TURNS
     assert history.prefix_breaks == 0
     assert not history.forks
-    assert_each_token_is_trained_once(yard, samples=1)
-    return yard
+    assert_each_token_is_trained_once(local, samples=1)
+    return local
 
 
 def test_a_framework_gives_one_sample_and_is_given_back_its_past_when_it_dies(command, tmp_path):
@@ -67,11 +67,11 @@ def test_a_framework_gives_one_sample_and_is_given_back_its_past_when_it_dies(co
 def test_inspects_probe_of_its_model_is_no_turn():
     if not is_installed("inspect_ai"):
         pytest.skip("inspect_ai is not installed")
-    yard = Yard(policy=Oracle(lambda request: "that is all"))
+    local = LocalRun(policy=Oracle(lambda request: "that is all"))
     program = [PYTHON, str(AGENT_PROGRAMS / "inspect_eval.py")]
-    yard.run(BlackBoxRolloutProcessor(program, ignore=["reasoning.effort"]))
-    history = yard.history()
+    local.run(BlackBoxRolloutProcessor(program, ignore=["reasoning.effort"]))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    assert len(yard.policy.requests) == 2, "a probe, and the sample"
+    assert len(local.policy.requests) == 2, "a probe, and the sample"
     assert len(history.generations) == 1
-    assert_each_token_is_trained_once(yard, samples=1)
+    assert_each_token_is_trained_once(local, samples=1)

@@ -10,7 +10,7 @@ from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.records.errors import UsageError
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.agent_service import AgentService
 from support.gateway.counter import HELLO
 from support.gateway.external_agents import post
@@ -19,26 +19,26 @@ TOKEN = "a-token-of-some-length"
 
 
 def test_a_processor_holds_the_calls_of_its_agents():
-    yard, asking = Yard(), asyncio.Event()
+    local, asking = LocalRun(), asyncio.Event()
 
     async def agent(binding, task):
         async with aiohttp.ClientSession() as http:
             asking.set()
-            status, told = await post(http, f"{binding.bound_url}/v1/chat/completions", HELLO)
-            assert status == 200, told
+            status, reply = await post(http, f"{binding.bound_url}/v1/chat/completions", HELLO)
+            assert status == 200, reply
 
     solve = BlackBoxRolloutProcessor(agent)
 
     async def switched():
         await asking.wait()
         await asyncio.sleep(0.1)
-        return len(yard.policy.requests)
+        return len(local.policy.requests)
 
     async def body():
         for hold in (solve.hold, solve.held):
             with pytest.raises(UsageError, match="while a run goes on"):
                 hold(60)
-        work = asyncio.create_task(yard.work(solve))
+        work = asyncio.create_task(local.work(solve))
         while solve._gateway is None:
             await asyncio.sleep(0)
         async with solve.held(600):
@@ -51,22 +51,22 @@ def test_a_processor_holds_the_calls_of_its_agents():
             solve.hold(60)
 
     asyncio.run(body())
-    assert len(yard.policy.requests) == 1
-    assert yard.history().status.name == "COMPLETED"
+    assert len(local.policy.requests) == 1
+    assert local.history().status.name == "COMPLETED"
 
 
 def test_too_large_a_request_is_refused_by_a_processors_limits():
-    told = []
+    messages = []
 
     async def agent(binding, task):
         async with aiohttp.ClientSession() as http:
-            told.append(await post(http, f"{binding.bound_url}/v1/chat/completions", HELLO))
-            told.append(await post(http, f"{binding.bound_url}/complete", {"reward": 1}))
+            messages.append(await post(http, f"{binding.bound_url}/v1/chat/completions", HELLO))
+            messages.append(await post(http, f"{binding.bound_url}/complete", {"reward": 1}))
 
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(agent, limits=GatewayLimits(body=len(str(HELLO)) // 2)))
-    assert [status for status, _ in told] == [413, 200]
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(agent, limits=GatewayLimits(body=len(str(HELLO)) // 2)))
+    assert [status for status, _ in messages] == [413, 200]
+    (failure,) = local.history().failures
     assert "a body holds at most" in failure.line
 
 

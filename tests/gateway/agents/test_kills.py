@@ -28,7 +28,7 @@ from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from support.gateway.outpost import until
+from support.gateway.gateway_process import until
 from support.paths import AGENT_PROGRAMS
 
 ADDING = '<tool_call>{"name": "add", "arguments": {"a": {n}, "b": {n}}}</tool_call>'
@@ -132,13 +132,13 @@ def engine():
 @pytest.fixture(scope="module")
 def calm(engine, tmp_path_factory):
     """What an undisturbed run exports, on each wire."""
-    found = {}
+    result = {}
     for wire in WIRES:
         field = Field(tmp_path_factory.mktemp("calm"), engine, wire).run()
         assert len(field.history.generations) == len(engine.requests()) == CALLS
         assert len(field.samples) == 1
-        found[wire] = field.exported
-    return found
+        result[wire] = field.exported
+    return result
 
 
 @pytest.fixture(params=WIRES)
@@ -153,7 +153,7 @@ def expected(field, calm):
 
 def assert_nothing_was_sampled_twice(field: Field, *, but: int = 0) -> None:
     """`but`: how often a generation was under way when it was lost."""
-    ids = [one for one, _ in field.engine.requests()]
+    ids = [item for item, _ in field.engine.requests()]
     assert len(ids) == CALLS + but
     assert len(set(ids)) == CALLS
     assert not field.history.forks
@@ -190,14 +190,14 @@ def test_an_engine_killed_in_a_call_and_started_again_goes_on(field, expected, c
 
     def kill(field: Field) -> None:
         field.wait_until_held()
-        before.extend(one for one, _ in field.engine.requests())
+        before.extend(item for item, _ in field.engine.requests())
         field.engine.set_faults()
         field.engine.restart()
 
     field.run(Fault(FaultKind.HOLD, matching=f"/{call}.0.0"), beside=kill)
     assert field.exported == expected
     assert len(field.pids) == 1
-    after = [one for one, _ in field.engine.requests()]
+    after = [item for item, _ in field.engine.requests()]
     # Only the call that was under way is asked for again.
     assert after[0] == before[-1]
     assert len(before) == call + 1
@@ -209,7 +209,7 @@ def test_an_engine_that_stays_away_costs_an_attempt_and_no_call_that_was_answere
     faults = (Fault(FaultKind.ERROR_500, matching="/2.0.0", times=5),)
     field.run(*faults, patience=1)
     assert field.exported == expected
-    assert [one.cause.value for one in field.history.failures] == ["infrastructure"]
+    assert [failure.cause.value for failure in field.history.failures] == ["infrastructure"]
     assert len(field.pids) == 2
     assert_nothing_was_sampled_twice(field, but=5)
 

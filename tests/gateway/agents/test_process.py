@@ -8,8 +8,8 @@ import pytest
 from holdfast.gateway.agents.process import TAIL_CHARACTERS, AgentProcess
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.encoding.redaction import hide
-from support.engine.yard import Yard
-from support.gateway.outpost import is_running
+from support.engine.local_run import LocalRun
+from support.gateway.gateway_process import is_running
 
 LITTER = """
 import subprocess, sys, time
@@ -52,11 +52,11 @@ async def content(t, episodes):
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its group is found")
 def test_what_an_agent_started_in_a_session_of_its_own_is_ended_with_it(tmp_path):
     """It writes into the agent's folder, which could not be taken away meanwhile."""
-    yard = Yard()
-    yard.run(
+    local = LocalRun()
+    local.run(
         BlackBoxRolloutProcessor([sys.executable, "-c", LITTER], logs=tmp_path, finish=content)
     )
-    assert yard.history().status.name == "COMPLETED", yard.history().failures
-    assert not yard.history().failures
-    (said,) = tmp_path.rglob("stdout")
-    assert not is_running(int(said.read_text()))
+    assert local.history().status.name == "COMPLETED", local.history().failures
+    assert not local.history().failures
+    (message,) = tmp_path.rglob("stdout")
+    assert not is_running(int(message.read_text()))

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway import warm_agents
 from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
 from support.rollout.stage import Oracle
@@ -30,42 +30,42 @@ def chatting(request) -> str:
     return f"words {request.seed % 100_000}"
 
 
-def played(words: tuple[str, ...], answer, **env: str) -> Yard:
-    yard = Yard(policy=Oracle(answer))
-    name, *args = words
-    yard.run(BlackBoxRolloutProcessor(warm_agents.command(name, *args), env=env))
-    history = yard.history()
+def played(arguments: tuple[str, ...], answer, **env: str) -> LocalRun:
+    local = LocalRun(policy=Oracle(answer))
+    name, *args = arguments
+    local.run(BlackBoxRolloutProcessor(warm_agents.command(name, *args), env=env))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    return yard
+    return local
 
 
 @cache
-def undisturbed(words: tuple[str, ...], answer) -> Yard:
-    return played(words, answer)
+def undisturbed(arguments: tuple[str, ...], answer) -> LocalRun:
+    return played(arguments, answer)
 
 
 @pytest.mark.parametrize("program", EXTENDING)
 def test_an_agent_that_extends_its_conversation_gives_one_sample(program):
-    yard = undisturbed(EXTENDING[program], adding)
-    history = yard.history()
-    assert len(history.generations) == len(yard.policy.requests) == TURNS
+    local = undisturbed(EXTENDING[program], adding)
+    history = local.history()
+    assert len(history.generations) == len(local.policy.requests) == TURNS
     assert history.prefix_breaks == 0
     assert not history.forks
-    assert_each_token_is_trained_once(yard, samples=1)
+    assert_each_token_is_trained_once(local, samples=1)
     assert [step.base for step in history.generations] == ["", "0.0.0", "1.0.0", "2.0.0"]
 
 
-def kill_and_compare(tmp_path, words, answer, *, count, phase="before") -> None:
-    calm = undisturbed(words, answer)
+def kill_and_compare(tmp_path, arguments, answer, *, count, phase="before") -> None:
+    calm = undisturbed(arguments, answer)
     flag = tmp_path / f"{phase}-{count}"
     crash = {"CRASH_AT": str(count), "CRASH_ONCE": str(flag), "CRASH_PHASE": phase}
-    yard = played(words, answer, **crash)
+    local = played(arguments, answer, **crash)
     assert flag.exists(), "it was killed"
-    assert len(yard.policy.requests) == len(calm.policy.requests)
-    history = yard.history()
+    assert len(local.policy.requests) == len(calm.policy.requests)
+    history = local.history()
     assert not history.forks
-    assert ["signal 9" in one.message for one in history.failures] == [True]
-    assert exported(yard) == exported(calm)
+    assert ["signal 9" in failure.message for failure in history.failures] == [True]
+    assert exported(local) == exported(calm)
 
 
 @pytest.mark.parametrize("program", QUICK)
@@ -101,12 +101,12 @@ COMPACTING = ("compacting_loop",)
 
 
 def test_identical_prompts_and_sub_agents_at_once_are_branches_of_their_own():
-    yard = undisturbed(PARALLEL, chatting)
-    history = yard.history()
+    local = undisturbed(PARALLEL, chatting)
+    history = local.history()
     # Three drafts, two sub-agents of two turns, one judge.
-    assert len(history.generations) == len(yard.policy.requests) == 8
+    assert len(history.generations) == len(local.policy.requests) == 8
     assert history.prefix_breaks == 0
-    assert_each_token_is_trained_once(yard, samples=6)
+    assert_each_token_is_trained_once(local, samples=6)
     assert len({step.message.text for step in history.generations}) == 8
 
 
@@ -121,12 +121,12 @@ def test_a_parallel_agent_killed_at_each_of_its_stages_keeps_every_branch(tmp_pa
 
 
 def test_an_agent_that_edits_its_history_each_turn_breaks_off_visibly():
-    yard = undisturbed(COMPACTING, chatting)
-    history = yard.history()
-    assert len(history.generations) == len(yard.policy.requests) == 4
+    local = undisturbed(COMPACTING, chatting)
+    history = local.history()
+    assert len(history.generations) == len(local.policy.requests) == 4
     breaks = [step.prefix_break for step in history.generations]
     assert breaks == ["", *["earlier messages were changed"] * 3]
-    assert_each_token_is_trained_once(yard, samples=4)
+    assert_each_token_is_trained_once(local, samples=4)
 
 
 @pytest.mark.parametrize("count", range(TURNS))
@@ -148,7 +148,7 @@ def test_an_agent_that_gives_up_waiting_and_asks_again_is_sampled_once():
             await asyncio.sleep(1.0)
         return adding(request)
 
-    words, patience = EXTENDING["retrying"], {"GIVE_UP_AT": "1,3", "GIVE_UP_SECONDS": "0.3"}
-    yard = played(words, slow, **patience)
+    arguments, patience = EXTENDING["retrying"], {"GIVE_UP_AT": "1,3", "GIVE_UP_SECONDS": "0.3"}
+    local = played(arguments, slow, **patience)
     assert len(tries) == TURNS
-    assert exported(yard) == exported(undisturbed(words, adding))
+    assert exported(local) == exported(undisturbed(arguments, adding))

@@ -11,14 +11,14 @@ import pytest
 from msgspec import Struct
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
 FOLDER = os.environ.get("HOLDFAST_AGENTS_DIR", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="`make agents` installs them and runs this")
 
-PYTHON, MINI = (f"{FOLDER}/python/bin/{one}" for one in ("python", "mini"))
+PYTHON, MINI = (f"{FOLDER}/python/bin/{item}" for item in ("python", "mini"))
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
@@ -30,9 +30,9 @@ class Published(Struct, frozen=True):
     """How often it writes its own past anew."""
 
 
-def calling(name: str, words: str = "", **arguments: object) -> str:
+def calling(name: str, text: str = "", **arguments: object) -> str:
     call = json.dumps({"name": name, "arguments": arguments})
-    return f"{words}<tool_call>{call}</tool_call>"
+    return f"{text}<tool_call>{call}</tool_call>"
 
 
 VERCEL = ("node", str(AGENT_PROGRAMS / "vercel_loop.mjs"))
@@ -64,7 +64,7 @@ def published(request) -> Published:
 
 def test_a_published_agent_does_its_work_and_is_refused_nothing(published, tmp_path):
     left = list(published.replies)
-    yard = Yard(policy=Oracle(lambda request: left.pop(0)))
+    local = LocalRun(policy=Oracle(lambda request: left.pop(0)))
     env = {
         "AGENTS_DIR": FOLDER,
         "HOME": str(tmp_path),
@@ -73,11 +73,11 @@ def test_a_published_agent_does_its_work_and_is_refused_nothing(published, tmp_p
         "MSWEA_CONFIGURED": "true",
         "MSWEA_COST_TRACKING": "ignore_errors",
     }
-    yard.run(BlackBoxRolloutProcessor(published.command, env=env))
-    history = yard.history()
-    assert history.status.name == "COMPLETED", [one.message for one in history.failures]
+    local.run(BlackBoxRolloutProcessor(published.command, env=env))
+    history = local.history()
+    assert history.status.name == "COMPLETED", [failure.message for failure in history.failures]
     assert not history.failures
     assert not history.refusals
     assert len(history.generations) == len(published.replies)
     assert history.prefix_breaks == published.breaks
-    assert sum(sum(row["loss_mask"]) for row in yard.rows()) == history.sampled_tokens
+    assert sum(sum(row["loss_mask"]) for row in local.rows()) == history.sampled_tokens

@@ -7,24 +7,24 @@ from aiohttp import web
 
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.agent_service import AgentService
 
 
-def run(yard: Yard, service: AgentService, **options) -> None:
+def run(local: LocalRun, service: AgentService, **options) -> None:
     settings = {key: options.pop(key) for key in ("max_retry",) if key in options}
 
     async def body() -> None:
         async with service:
-            await yard.work(RemoteRolloutProcessor(service.url, **options), **settings)
+            await local.work(RemoteRolloutProcessor(service.url, **options), **settings)
 
     asyncio.run(body())
 
 
 def test_a_service_is_followed_until_it_is_done():
-    yard, service = Yard("a", "b"), AgentService()
-    run(yard, service)
-    for history in yard.histories().values():
+    local, service = LocalRun("a", "b"), AgentService()
+    run(local, service)
+    for history in local.histories().values():
         assert history.status.name == "COMPLETED", history.failures
         assert history.reward == 0.75
         assert history.finished.turns_used == 2
@@ -35,53 +35,55 @@ def test_a_service_is_followed_until_it_is_done():
 
 
 def test_a_service_that_fails_is_tried_again_and_samples_nothing_twice():
-    yard, service = Yard(), AgentService({0: "fails"})
-    run(yard, service)
-    history = yard.history()
+    local, service = LocalRun(), AgentService({0: "fails"})
+    run(local, service)
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert "out of ideas" in history.failures[0].message
-    assert len(yard.policy.requests) == 2
+    assert len(local.policy.requests) == 2
     assert service.started == [("run/a/0", 1), ("run/a/0", 2)]
 
 
 def test_a_silent_service_is_stopped_and_tried_again():
-    yard, service = Yard(), AgentService({0: "hangs"})
-    run(yard, service, silence=2.0)
-    history = yard.history()
+    local, service = LocalRun(), AgentService({0: "hangs"})
+    run(local, service, silence=2.0)
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert history.failures[0].type == "AgentSilent"
     assert service.stopped == ["run-a-0-1"]
 
 
 def test_a_report_about_another_attempt_is_not_taken_for_this_one():
-    yard, service = Yard(), AgentService({0: "other attempt"})
-    run(yard, service)
-    history = yard.history()
+    local, service = LocalRun(), AgentService({0: "other attempt"})
+    run(local, service)
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert "reports about run/a/0, attempt 2" in history.failures[0].message
     assert history.failures[0].cause == "environment"
 
 
 def test_a_service_that_answers_otherwise_is_told_how_in_the_same_words_for_each_run():
-    yard, service = Yard("a", "b"), AgentService({0: "other words", 1: "other words"})
-    run(yard, service, max_retry=0)
-    said = {history.failures[0].message for history in yard.histories().values()}
-    assert len(said) == 1
-    assert 'the answer to GET /runs/ID has to be {"status": "running", "completed"' in said.pop()
+    local, service = LocalRun("a", "b"), AgentService({0: "other words", 1: "other words"})
+    run(local, service, max_retry=0)
+    messages = {history.failures[0].message for history in local.histories().values()}
+    assert len(messages) == 1
+    assert (
+        'the answer to GET /runs/ID has to be {"status": "running", "completed"' in messages.pop()
+    )
 
 
 def test_a_service_that_never_asks_is_told_where_it_finds_the_gateway():
-    yard, service = Yard(), AgentService({0: "mute"})
-    run(yard, service, max_retry=0)
-    history = yard.history()
+    local, service = LocalRun(), AgentService({0: "mute"})
+    run(local, service, max_retry=0)
+    history = local.history()
     assert (history.status.name, history.reward) == ("FAILED", None)
     assert "from `url` and `key` of POST /runs" in history.failures[-1].message
 
 
 def test_a_service_out_of_reach_is_the_environments_failure():
-    yard = Yard()
-    yard.run(RemoteRolloutProcessor("http://127.0.0.1:1", patience=0.3), max_retry=0)
-    history = yard.history()
+    local = LocalRun()
+    local.run(RemoteRolloutProcessor("http://127.0.0.1:1", patience=0.3), max_retry=0)
+    history = local.history()
     assert history.status.name == "FAILED"
     assert "out of reach" in history.failures[-1].message
     assert history.failures[-1].cause == "environment"
@@ -97,7 +99,7 @@ def test_a_service_that_answers_in_no_text_has_broken():
     async def started(_: web.Request) -> web.Response:
         return web.Response(body=b'{"id": "\xff"}', content_type="application/json")
 
-    yard = Yard()
+    local = LocalRun()
 
     async def body():
         app = web.Application()
@@ -109,9 +111,9 @@ def test_a_service_that_answers_in_no_text_has_broken():
         port = site._server.sockets[0].getsockname()[1]
         try:
             solve = RemoteRolloutProcessor(f"http://127.0.0.1:{port}")
-            await yard.work(solve, max_retry=0)
+            await local.work(solve, max_retry=0)
         finally:
             await runner.cleanup()
 
     asyncio.run(body())
-    assert {str(one.cause) for one in yard.history().failures} == {"environment"}
+    assert {str(failure.cause) for failure in local.history().failures} == {"environment"}

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.errors import ContextOverflow, EndpointDown, EngineUnavailable, UsageError
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
@@ -20,11 +20,11 @@ class Adding:
     """Asks for the tool three times, and is then done; `fails_at` is an accident."""
 
     def __init__(self, fails_at: int = -1):
-        self.asked, self.fails_at = 0, fails_at
+        self.calls, self.fails_at = 0, fails_at
 
     def __call__(self, request):
-        self.asked += 1
-        if self.asked - 1 == self.fails_at:
+        self.calls += 1
+        if self.calls - 1 == self.fails_at:
             return EngineUnavailable("gone")
         turn = bytes(token for token in request.prompt if token < 256).count(b"assistant\n")
         return "that is all" if turn > 3 else CALL.format(turn)
@@ -38,39 +38,39 @@ def agent(name: str, *args: str, **env: str) -> BlackBoxRolloutProcessor:
 
 @pytest.mark.parametrize("how", [(), ("--stream",)], ids=["json", "stream"])
 def test_an_agent_on_the_openai_library_gives_one_token_exact_sample(how):
-    yard = Yard(policy=Oracle(Adding()))
-    yard.run(agent("openai_loop", *how))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(Adding()))
+    local.run(agent("openai_loop", *how))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert len(history.generations) == 4
     assert history.prefix_breaks == 0
-    (sample,) = yard.rows()
+    (sample,) = local.rows()
     assert sum(sample["loss_mask"]) == history.sampled_tokens
 
 
 @pytest.mark.parametrize("how", [(), ("--stream",)], ids=["json", "stream"])
 @pytest.mark.parametrize("calls", range(5))
 def test_an_agent_that_is_killed_is_started_again_and_samples_nothing_twice(tmp_path, how, calls):
-    yard = Yard(policy=Oracle(Adding()))
+    local = LocalRun(policy=Oracle(Adding()))
     crash = {"CRASH_AT": str(calls), "CRASH_ONCE": str(tmp_path / "crashed")}
     # Without a library: what is killed and started again is a process, and a cheap one will do.
-    yard.run(agent("curl_loop", "--urllib", *how, **crash))
-    history = yard.history()
+    local.run(agent("curl_loop", "--urllib", *how, **crash))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert (tmp_path / "crashed").exists() == (calls < 4)
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
     assert len(history.generations) == 4
     assert not history.forks
 
 
 def test_an_engine_that_fails_costs_an_attempt_and_no_call_that_was_answered():
     adding = Adding(fails_at=2)
-    yard = Yard(policy=Oracle(adding))
-    yard.run(agent("openai_loop"))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(adding))
+    local.run(agent("openai_loop"))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert [failure.cause for failure in history.failures] == ["infrastructure"]
-    assert adding.asked == 5
+    assert adding.calls == 5
     assert len(history.generations) == 4
 
 
@@ -87,24 +87,24 @@ def test_an_agent_that_is_ended_slowly_is_ended_before_a_run_that_stops():
             await asyncio.sleep(0.5 if task.id == "b" else 0)
             ends.append(task.id)
 
-    yard = Yard("a", "b", policy=Oracle(lambda request: EndpointDown("gone for good")))
-    ending = yard.run(BlackBoxRolloutProcessor(slow_to_end))
+    local = LocalRun("a", "b", policy=Oracle(lambda request: EndpointDown("gone for good")))
+    ending = local.run(BlackBoxRolloutProcessor(slow_to_end))
     assert ending.stopped
     assert ends == ["a", "b"]
 
 
 def test_a_full_context_is_the_policys_limit_and_not_the_agents_failure():
-    yard = Yard(policy=Oracle(lambda request: ContextOverflow("too long")))
-    yard.run(agent("openai_loop"))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: ContextOverflow("too long")))
+    local.run(agent("openai_loop"))
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
 
 
 def test_an_agent_that_fails_is_a_failure_with_its_last_words():
-    yard = Yard()
+    local = LocalRun()
     failing = [sys.executable, "-c", "import sys; sys.exit('I give up')"]
-    yard.run(BlackBoxRolloutProcessor(failing), max_retry=1)
-    history = yard.history()
+    local.run(BlackBoxRolloutProcessor(failing), max_retry=1)
+    history = local.history()
     assert history.status.name == "FAILED"
     assert history.reward is None
     assert "exit code 1: I give up" in history.failures[-1].message
@@ -112,17 +112,17 @@ def test_an_agent_that_fails_is_a_failure_with_its_last_words():
 
 
 def test_the_last_line_of_a_traceback_heads_the_failure():
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
-    first, *rest = yard.history().failures[-1].message.splitlines()
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
+    first, *rest = local.history().failures[-1].message.splitlines()
     assert first == "the agent ended with exit code 1: ZeroDivisionError: division by zero"
     assert rest[0] == "Traceback (most recent call last):"
 
 
 def test_an_agents_failure_is_told_in_its_own_words_and_not_in_our_lines():
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
-    failure = yard.history().failures[-1]
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
+    failure = local.history().failures[-1]
     assert failure.traceback.startswith(
         "holdfast.gateway.protocol.messages.AgentFailed: the agent ended"
     )
@@ -135,32 +135,32 @@ async def content(t, episodes):
 
 
 def test_an_agent_that_asks_nothing_and_tells_no_reward_is_a_failure_and_no_outcome():
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(["true"]), lambda view: 0.0, max_retry=1)
-    history = yard.history()
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(["true"]), lambda view: 0.0, max_retry=1)
+    history = local.history()
     assert (history.status.name, history.reward) == ("FAILED", None)
     assert "OPENAI_BASE_URL" in history.failures[-1].message
 
 
 def test_what_an_agent_wrote_that_asked_nothing_is_kept():
-    yard = Yard()
+    local = LocalRun()
     hiding = [sys.executable, "-c", "print('401: no such key')"]
-    yard.run(BlackBoxRolloutProcessor(hiding), max_retry=0)
-    assert yard.history().failures[-1].message.endswith("It wrote:\n401: no such key")
+    local.run(BlackBoxRolloutProcessor(hiding), max_retry=0)
+    assert local.history().failures[-1].message.endswith("It wrote:\n401: no such key")
 
 
 def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reads = "import os; print(len(open(os.environ['HOLDFAST_TASK']).read()) > 2)"
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", reads], logs="logs", finish=content))
-    assert yard.history().status.name == "COMPLETED", yard.history().failures
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor([sys.executable, "-c", reads], logs="logs", finish=content))
+    assert local.history().status.name == "COMPLETED", local.history().failures
     (out,) = (tmp_path / "logs").rglob("stdout")
     assert out.read_text() == "True\n"
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "words"),
+    ("command", "options", "arguments"),
     [
         (["no-such-agent", "--x"], {}, "'no-such-agent' is not found on PATH"),
         (["./agent"], {}, "'./agent' is not found from"),
@@ -172,15 +172,15 @@ def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, 
     ],
 )
 def test_a_program_that_is_not_there_is_said_before_the_first_trajectory(
-    tmp_path, monkeypatch, command, options, words
+    tmp_path, monkeypatch, command, options, arguments
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     (tmp_path / "agent.py").touch()
-    yard = Yard()
-    with pytest.raises(UsageError, match=words):
-        yard.run(BlackBoxRolloutProcessor(command, **options))
-    assert not yard.history().failures
+    local = LocalRun()
+    with pytest.raises(UsageError, match=arguments):
+        local.run(BlackBoxRolloutProcessor(command, **options))
+    assert not local.history().failures
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_what_an_agent_leaves_running_is_ended_with_it(tmp_path):
         "child = subprocess.Popen(['sleep', '1000'])\n"
         f"open({str(pid)!r}, 'w').write(str(child.pid))"
     )
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", code], finish=content))
-    assert yard.history().status.name == "COMPLETED"
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor([sys.executable, "-c", code], finish=content))
+    assert local.history().status.name == "COMPLETED"
     assert not is_running(int(pid.read_text()))
 
 
@@ -222,7 +222,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_callable_agent_returns_its_turns_and_its_reward():
-    async def play(binding, task):
+    async def subject(binding, task):
         from openai import AsyncOpenAI
 
         async with AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
@@ -230,10 +230,10 @@ def test_a_callable_agent_returns_its_turns_and_its_reward():
             await client.chat.completions.create(model="m", messages=messages)
         return 1, 0.5
 
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(play))
-    assert yard.history().reward == 0.5
-    assert yard.history().finished.turns_used == 1
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(subject))
+    assert local.history().reward == 0.5
+    assert local.history().finished.turns_used == 1
 
 
 def test_a_key_of_an_attempt_that_is_over_is_refused():
@@ -261,9 +261,9 @@ def test_a_key_of_an_attempt_that_is_over_is_refused():
         await (use if keys else keep)(binding, task)
         return 1.0
 
-    yard = Yard("a", "b")
-    yard.run(BlackBoxRolloutProcessor(both), concurrency=1)
-    assert {status for status, _ in yard.statuses().values()} == {"COMPLETED"}, yard.histories()
+    local = LocalRun("a", "b")
+    local.run(BlackBoxRolloutProcessor(both), concurrency=1)
+    assert {status for status, _ in local.statuses().values()} == {"COMPLETED"}, local.histories()
 
 
 def test_a_command_is_a_list_of_words():

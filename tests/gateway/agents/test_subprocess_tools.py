@@ -8,7 +8,7 @@ import holdfast
 from holdfast.engine.export.export import What
 from holdfast.environments import Workspace
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
@@ -30,7 +30,7 @@ class Till:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def said(self, request) -> str:
+    def reply(self, request) -> str:
         turn = turn_of(request) - 1
         return CALL.format(("read", "pay")[turn % 2], '{"what": 1}') if turn < 4 else "done"
 
@@ -56,20 +56,20 @@ class Till:
 @pytest.mark.parametrize("phase", ["before", "tool", "told"])
 def test_an_agent_that_is_killed_calls_again_and_nothing_happens_twice(tmp_path, how, phase):
     till = Till()
-    yard = Yard(policy=Oracle(till.said))
+    local = LocalRun(policy=Oracle(till.reply))
     env = {"CRASH_AT": "1,3", "CRASH_ONCE": str(tmp_path / "crashed"), "CRASH_PHASE": phase}
-    yard.run(agent(*how, tools=till.tools, env=env))
-    history = yard.history()
+    local.run(agent(*how, tools=till.tools, env=env))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert len(history.failures) == 2
     assert not history.forks
-    assert len(yard.policy.requests) == 5
-    assert [one.split()[0] for one in till.did] == ["read", "pay", "read", "pay"]
+    assert len(local.policy.requests) == 5
+    assert [item.split()[0] for item in till.did] == ["read", "pay", "read", "pay"]
     assert len(set(till.did)) == 3, "each call has its own idempotency key"
-    (exported,) = yard.rows(What.TRAJECTORIES)
-    uses = [(one["name"], one["content"]) for one in exported["tools"]]
+    (exported,) = local.rows(What.TRAJECTORIES)
+    uses = [(tool["name"], tool["content"]) for tool in exported["tools"]]
     assert uses == [("read", "read 1"), ("pay", "paid 1"), ("read", "read 1"), ("pay", "paid 2")]
-    order = [type(one).__name__ for one in history.in_order]
+    order = [type(item).__name__ for item in history.in_order]
     assert order == [*["Generated", "ToolIntent"] * 4, "Generated"]
 
 
@@ -84,13 +84,13 @@ def test_a_tool_that_breaks_costs_an_attempt_and_its_cause_is_the_environment():
             raise OSError("the disk is gone")
         return "read"
 
-    yard = Yard(
+    local = LocalRun(
         policy=Oracle(lambda r: CALL.format("read", '{"what": 1}') if turn_of(r) == 1 else "x")
     )
-    yard.run(agent(tools=[read]))
-    history = yard.history()
+    local.run(agent(tools=[read]))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    assert [(one.cause, one.type) for one in history.failures] == [
+    assert [(failure.cause, failure.type) for failure in history.failures] == [
         ("environment", "EnvironmentBroken")
     ]
     assert "the disk is gone" in history.failures[0].message
@@ -108,21 +108,21 @@ def test_a_call_that_broke_has_ended_and_is_made_again_also_under_the_restart_co
             raise OSError("it fell down")
         return f"{len(did)} built"
 
-    yard = Yard(
+    local = LocalRun(
         policy=Oracle(lambda r: CALL.format("build", '{"what": 1}') if turn_of(r) < 3 else "x")
     )
-    yard.run(agent(tools=[build]))
-    history = yard.history()
+    local.run(agent(tools=[build]))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert len(did) == 3
     assert not history.forks
-    assert len(yard.policy.requests) == 3
-    (exported,) = yard.rows(What.TRAJECTORIES)
-    assert [one["content"] for one in exported["tools"]] == ["1 built", "3 built"]
+    assert len(local.policy.requests) == 3
+    (exported,) = local.rows(What.TRAJECTORIES)
+    assert [tool["content"] for tool in exported["tools"]] == ["1 built", "3 built"]
 
 
 def test_an_environments_tools_come_back_with_their_world(tmp_path):
-    said = [
+    message = [
         CALL.format("write_file", '{"path": "a", "content": "one"}'),
         CALL.format("shell", '{"command": "cat a >> b; cat b"}'),
         CALL.format("shell", '{"command": "cat a >> b; cat b"}'),
@@ -133,17 +133,17 @@ def test_an_environments_tools_come_back_with_their_world(tmp_path):
         action = episodes[0].environment.scoring('test "$(cat b)" = oneone', keep=["b"])
         return (await episodes[0].step(action)).reward
 
-    yard = Yard(policy=Oracle(lambda request: said[turn_of(request) - 1]))
+    local = LocalRun(policy=Oracle(lambda request: message[turn_of(request) - 1]))
     env = {"CRASH_AT": "2", "CRASH_ONCE": str(tmp_path / "crashed"), "CRASH_PHASE": "after"}
-    yard.run(agent(environments=[lambda task: Workspace()], env=env, finish=counted))
-    history = yard.history()
+    local.run(agent(environments=[lambda task: Workspace()], env=env, finish=counted))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
     assert len(history.failures) == 1
     assert not history.forks
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
     assert history.reward == 1.0
-    (exported,) = yard.rows(What.TRAJECTORIES)
-    assert [one["content"].split("\n")[0] for one in exported["tools"]] == [
+    (exported,) = local.rows(What.TRAJECTORIES)
+    assert [tool["content"].split("\n")[0] for tool in exported["tools"]] == [
         "wrote 3 bytes to a",
         "one",
         "oneone",
@@ -174,19 +174,19 @@ def letters(trajectory: holdfast.TrajectoryView) -> float:
 
 
 def test_an_agent_that_names_no_reward_gets_the_one_that_the_scorer_computes():
-    yard = Yard("a", "b", policy=Oracle(lambda request: "four"))
-    yard.run(BlackBoxRolloutProcessor(complete("{}")), letters)
+    local = LocalRun("a", "b", policy=Oracle(lambda request: "four"))
+    local.run(BlackBoxRolloutProcessor(complete("{}")), letters)
     for name in ("a/0", "b/0"):
-        history = yard.history(name)
+        history = local.history(name)
         assert (history.status.name, history.finished.reward) == ("COMPLETED", None)
         assert (history.scored.reward, history.reward) == (4.0, 4.0)
-    assert [row["reward"] for row in yard.rows()] == [4.0, 4.0]
+    assert [row["reward"] for row in local.rows()] == [4.0, 4.0]
 
 
 def test_an_agents_own_reward_stands_where_nothing_scores():
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(complete("{'reward': 0.25}")))
-    assert yard.history().reward == 0.25
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(complete("{'reward': 0.25}")))
+    assert local.history().reward == 0.25
 
 
 def test_what_finish_returns_counts_before_what_the_agent_says_of_itself():
@@ -194,6 +194,6 @@ def test_what_finish_returns_counts_before_what_the_agent_says_of_itself():
         assert not episodes
         return -1.0
 
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(complete("{'reward': 0.25}"), finish=strict))
-    assert yard.history().reward == -1.0
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(complete("{'reward': 0.25}"), finish=strict))
+    assert local.history().reward == -1.0

@@ -16,7 +16,15 @@ from holdfast.gateway.agents import temp_dirs
 from holdfast.gateway.agents.temp_dirs import WORKING
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
-from support.gateway.outpost import REPLIES, Agent, Outpost, holding, is_running, until, work
+from support.gateway.gateway_process import (
+    REPLIES,
+    Agent,
+    GatewayProcess,
+    holding,
+    is_running,
+    until,
+    work,
+)
 
 HOLDS = """
 import asyncio, subprocess, sys
@@ -67,21 +75,21 @@ def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     yield folder
     # It would look for its folder when this process ends.
-    for room in [one for one in folders._rooms.values() if one.path.startswith(str(folder))]:
+    for room in [room for room in folders._rooms.values() if room.path.startswith(str(folder))]:
         room._leave()
 
 
 def left_in(temporary: Path) -> list[str]:
     """The folders that are there, but for locks and for those of processes without an agent."""
-    return sorted(str(one) for one in temporary.glob("holdfast-agents-*/*/*"))
+    return sorted(str(path) for path in temporary.glob("holdfast-agents-*/*/*"))
 
 
 class Holder:
     """A process that has a folder, and perhaps somebody who runs in it."""
 
-    def __init__(self, *words: str):
+    def __init__(self, *arguments: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, *words],
+            [sys.executable, "-c", HOLDS, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -133,11 +141,11 @@ def test_a_folder_that_cannot_be_removed_costs_no_attempt(temporary, monkeypatch
         raise folders.EnvironmentBroken(f"the workspace {path} cannot be removed: busy")
 
     monkeypatch.setattr(folders, "remove", cannot)
-    found = asyncio.run(use())
-    assert found.exists()
+    engine = asyncio.run(use())
+    assert engine.exists()
     assert "cannot be removed" in caplog.text
     monkeypatch.undo()
-    folders.remove(str(found))
+    folders.remove(str(engine))
 
 
 def test_a_run_that_was_killed_leaves_nothing_once_it_has_gone_on(tmp_path, temporary):
@@ -148,19 +156,19 @@ def test_a_run_that_was_killed_leaves_nothing_once_it_has_gone_on(tmp_path, temp
     came, go = tmp_path / "came", tmp_path / "go"
     env = {**os.environ, "CAME": str(came), "GO": str(go)}
     with FakeEngine() as engine:
-        words = [
+        arguments = [
             *(sys.executable, "-m", "holdfast", "run", driver, "--run", "r", "--quiet"),
             *("--tasks", tmp_path / "tasks.jsonl", "--journal", tmp_path / "journal.db"),
             *("--policy", engine.url, "--model", engine.model),
         ]
-        first = subprocess.Popen([str(word) for word in words], env=env)
+        first = subprocess.Popen([str(word) for word in arguments], env=env)
         until(lambda: engine.stats().completions)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         (folder,) = came.read_text().split()
         assert Path(folder).exists()
         go.touch()
-        done = subprocess.run([str(word) for word in words], env=env, timeout=60, check=False)
+        done = subprocess.run([str(word) for word in arguments], env=env, timeout=60, check=False)
         assert done.returncode == 0
     first, second = came.read_text().split()
     assert first == second
@@ -191,9 +199,9 @@ async def folder_of(key: TrajectoryKey) -> Path:
 
 def test_a_trajectory_has_its_folder_at_one_path_and_no_two_share_it(temporary):
     others = (TrajectoryKey("r", "a", 1), TrajectoryKey("r", "a\0", 0), TrajectoryKey("s", "a", 0))
-    found = [asyncio.run(folder_of(key)) for key in (KEY, *others, KEY)]
-    assert found[0] == found[-1]
-    assert len(set(found)) == 4
+    paths = [asyncio.run(folder_of(key)) for key in (KEY, *others, KEY)]
+    assert paths[0] == paths[-1]
+    assert len(set(paths)) == 4
     assert left_in(temporary) == []
 
 
@@ -302,20 +310,22 @@ def test_a_folder_that_is_somebody_elses_is_told_before_the_first_attempt(tmp_pa
     theirs.mkdir(parents=True)
     os.chown(theirs, 1234, 1234)
     with FakeEngine() as engine:
-        words = [
+        arguments = [
             *(sys.executable, "-m", "holdfast", "run", driver, "--run", "r", "--quiet"),
             *("--tasks", tmp_path / "tasks.jsonl", "--journal", tmp_path / "journal.db"),
             *("--policy", engine.url, "--model", engine.model),
         ]
         env = {**os.environ, "TMPDIR": str(tmp)}
         done = subprocess.run(
-            [str(word) for word in words], env=env, capture_output=True, text=True, timeout=60
+            [str(word) for word in arguments], env=env, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 2, done.stderr
         assert "belongs to somebody else" in done.stderr
         os.chown(theirs, os.geteuid(), os.getegid())
         # Nothing has failed for good: the same command goes on.
-        assert subprocess.run([str(word) for word in words], env=env, timeout=60).returncode == 0
+        assert (
+            subprocess.run([str(word) for word in arguments], env=env, timeout=60).returncode == 0
+        )
         assert engine.stats().completions == 1
 
 
@@ -325,13 +335,13 @@ def test_workers_find_each_other_wherever_the_temporary_folder_is(tmp_path, monk
     far.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(far))  # Of the agents, too.
     with FakeEngine(replies=REPLIES) as engine:
-        outpost = Outpost(tmp_path / "o", engine, "--workers", 2, "--concurrency", 4)
+        gateway = GatewayProcess(tmp_path / "o", engine, "--workers", 2, "--concurrency", 4)
         try:
-            outpost.start(TMPDIR=str(far))
-            until(lambda: holding(outpost) == ["0", "0"])
-            assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+            gateway.start(TMPDIR=str(far))
+            until(lambda: holding(gateway) == ["0", "0"])
+            assert work(gateway, Agent(gateway), Agent(gateway)) == 0, gateway.output
         finally:
-            outpost.close()
+            gateway.close()
 
 
 def test_only_what_needs_short_addresses_goes_elsewhere(tmp_path, monkeypatch):

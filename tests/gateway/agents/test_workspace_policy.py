@@ -15,7 +15,7 @@ from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import EnvironmentStepped
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import AGENT_PROGRAMS
 from support.rollout.stage import Oracle
 
@@ -51,19 +51,19 @@ def crash(tmp_path: Path, at: str, phase: str = "before") -> dict[str, str]:
     return {"CRASH_AT": at, "CRASH_ONCE": str(tmp_path / "crashed"), "CRASH_PHASE": phase}
 
 
-def performed(processor: BlackBoxRolloutProcessor, scorer=None, **options) -> Yard:
-    yard = Yard(policy=Oracle(adding))
-    yard.run(processor, scorer, **options)
-    history = yard.history()
+def performed(processor: BlackBoxRolloutProcessor, scorer=None, **options) -> LocalRun:
+    local = LocalRun(policy=Oracle(adding))
+    local.run(processor, scorer, **options)
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    return yard
+    return local
 
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    found = performed(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=passes))
-    assert found.history().reward == 1.0
-    return found.rows()
+    local = performed(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=passes))
+    assert local.history().reward == 1.0
+    return local.rows()
 
 
 async def content(t, episodes):
@@ -94,10 +94,10 @@ def test_a_fresh_world_is_an_empty_folder_for_each_attempt_and_always_at_the_sam
 def test_an_agent_that_tells_the_model_where_it_is_is_given_back_its_past(tmp_path, logs):
     command = [sys.executable, str(AGENT_PROGRAMS / "curl_loop.py"), "--urllib", "--located"]
     kept = {"logs": tmp_path / "logs"} if logs else {}
-    yard = performed(BlackBoxRolloutProcessor(command, env=crash(tmp_path, "1,2"), **kept))
-    history = yard.history()
+    local = performed(BlackBoxRolloutProcessor(command, env=crash(tmp_path, "1,2"), **kept))
+    history = local.history()
     assert len(history.failures) == 2
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
     assert not history.forks
 
 
@@ -113,12 +113,12 @@ def test_a_word_of_the_command_that_names_a_file_here_is_found_from_the_fresh_fo
 
 
 def test_a_workspace_is_the_agents_home_and_its_end_is_judged(undisturbed, tmp_path):
-    yard = performed(
+    local = performed(
         BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=passes, logs=tmp_path)
     )
-    history = yard.history()
+    history = local.history()
     assert (history.reward, len(history.generations)) == (1.0, 4)
-    assert yard.rows() == undisturbed
+    assert local.rows() == undisturbed
     assert len(history.worlds["0"].snapshots) == 1
     (out,) = tmp_path.rglob("stdout")
     assert out.read_text() == "done\n"
@@ -126,16 +126,16 @@ def test_a_workspace_is_the_agents_home_and_its_end_is_judged(undisturbed, tmp_p
 
 @pytest.mark.parametrize("phase", ["before", "told"])
 def test_an_agent_that_starts_over_finds_its_beginning(tmp_path, undisturbed, phase):
-    yard = performed(
+    local = performed(
         BlackBoxRolloutProcessor(
             AGENT, env=crash(tmp_path, "2", phase), world=world("start", tmp_path), finish=passes
         )
     )
-    history = yard.history()
+    history = local.history()
     assert [failure.cause for failure in history.failures] == ["environment"]
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
     assert not history.forks
-    assert yard.rows() == undisturbed
+    assert local.rows() == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_agent_that_starts_over_finds_its_beginning(tmp_path, undisturbed, ph
     [("0", "before"), ("0", "after"), ("1", "told"), ("2,3", "before"), ("1,2", "after")],
 )
 def test_an_agent_that_can_go_on_finds_its_home_as_it_was(tmp_path, undisturbed, at, phase):
-    yard = performed(
+    local = performed(
         BlackBoxRolloutProcessor(
             AGENT,
             env=crash(tmp_path, at, phase),
@@ -153,19 +153,19 @@ def test_an_agent_that_can_go_on_finds_its_home_as_it_was(tmp_path, undisturbed,
             finish=passes,
         )
     )
-    history = yard.history()
-    assert len(yard.policy.requests) == 4
+    history = local.history()
+    assert len(local.policy.requests) == 4
     assert not history.forks
-    assert yard.rows() == undisturbed
-    said = "".join(sorted(one.read_text() for one in (tmp_path / "logs").rglob("stdout")))
+    assert local.rows() == undisturbed
+    message = "".join(sorted(path.read_text() for path in (tmp_path / "logs").rglob("stdout")))
     # Before its first call nothing is kept: it starts over.
-    assert said == ("done\n" if (at, phase) == ("0", "before") else "resumed\n")
+    assert message == ("done\n" if (at, phase) == ("0", "before") else "resumed\n")
 
 
 def test_snapshots_are_taken_only_where_something_changed():
-    yard = performed(BlackBoxRolloutProcessor(AGENT, world=world("latest")))
+    local = performed(BlackBoxRolloutProcessor(AGENT, world=world("latest")))
     # Before each of its four calls it saved its conversation; after the last, it did nothing.
-    assert len(yard.history().worlds["0"].snapshots) == 4
+    assert len(local.history().worlds["0"].snapshots) == 4
 
 
 def test_a_judging_that_breaks_is_done_again_without_the_agent(tmp_path):
@@ -180,50 +180,50 @@ def test_a_judging_that_breaks_is_done_again_without_the_agent(tmp_path):
             raise EnvironmentBroken("the judge is ill again")
         return reward
 
-    yard = performed(
+    local = performed(
         BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=breaks, logs=tmp_path)
     )
-    assert (len(times), yard.history().reward) == (3, 1.0)
+    assert (len(times), local.history().reward) == (3, 1.0)
     assert len(list(tmp_path.rglob("stdout"))) == 1
-    steps = [one for one in yard.history().in_order if isinstance(one, EnvironmentStepped)]
-    assert [one.reward for one in steps] == [0.0, 1.0]
+    steps = [item for item in local.history().in_order if isinstance(item, EnvironmentStepped)]
+    assert [step.reward for step in steps] == [0.0, 1.0]
 
 
 def test_what_an_agent_left_and_is_damaged_is_made_anew_by_it(tmp_path):
-    yard, times = Yard(policy=Oracle(adding)), []
+    local, times = LocalRun(policy=Oracle(adding)), []
 
     async def damaged(t, episodes):
         times.append("asked")
         if len(times) == 1:
             _, digest = t.session.history.worlds["0"].snapshots[-1]
-            await yard.journal.transact(
+            await local.journal.transact(
                 SqliteStore.run, "DELETE FROM blobs WHERE digest = :digest", digest=digest
             )
             raise EnvironmentBroken("the judge is ill")
         return await passes(t, episodes)
 
-    yard.run(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=damaged, logs=tmp_path))
-    history = yard.history()
+    local.run(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=damaged, logs=tmp_path))
+    history = local.history()
     assert (history.status.name, history.reward) == ("COMPLETED", 1.0), history.failures
-    assert len(yard.policy.requests) == 4
+    assert len(local.policy.requests) == 4
     assert [fork.reason for fork in history.forks] == ["what the agent left is damaged"]
 
 
 def test_a_workspace_that_grows_too_large_is_the_policys_limit(tmp_path):
     small = world("latest", workspace_limit=WorkspaceLimit(bytes=1000, files=10))
-    yard = Yard(policy=Oracle(lambda request: CALL.format("1" * 400)))
-    yard.run(BlackBoxRolloutProcessor(AGENT, world=small))
-    history = yard.history()
+    local = LocalRun(policy=Oracle(lambda request: CALL.format("1" * 400)))
+    local.run(BlackBoxRolloutProcessor(AGENT, world=small))
+    history = local.history()
     assert (history.status.name, history.finished.reason) == ("TRUNCATED", "environment_limit")
 
 
 def test_an_agent_that_falls_silent_in_its_workspace_is_ended_with_what_it_started():
     mark = f"{time.monotonic_ns()}"
     command = ["sh", "-c", f"sleep 1000.{mark} & sleep 1000.{mark}"]
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(BlackBoxRolloutProcessor(command, world=world("start"), silence=0.2), max_retry=0)
-    assert [failure.type for failure in yard.history().failures] == ["AgentSilent"]
-    lines = [one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists()]
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(BlackBoxRolloutProcessor(command, world=world("start"), silence=0.2), max_retry=0)
+    assert [failure.type for failure in local.history().failures] == ["AgentSilent"]
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in lines if mark.encode() in line]
 
 
@@ -236,25 +236,25 @@ def test_an_agent_in_its_workspace_has_nothing_of_the_drivers(monkeypatch, tmp_p
         )
     )
     (out,) = tmp_path.rglob("stdout")
-    said = out.read_text()
-    assert "canary" not in said
-    assert said.endswith("readme\n")
-    assert '"do a"' in said
-    assert "OPENAI_BASE_URL=http://127.0.0.1" in said
+    text = out.read_text()
+    assert "canary" not in text
+    assert text.endswith("readme\n")
+    assert '"do a"' in text
+    assert "OPENAI_BASE_URL=http://127.0.0.1" in text
     if not why_no_bwrap():
-        assert "\n/workspace\n" in said
+        assert "\n/workspace\n" in text
 
 
 def test_a_program_that_is_not_there_is_a_failure_with_its_words():
-    yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(["no-such-agent"], world=world("start")), max_retry=1)
-    history = yard.history()
+    local = LocalRun()
+    local.run(BlackBoxRolloutProcessor(["no-such-agent"], world=world("start")), max_retry=1)
+    history = local.history()
     assert history.status.name == "FAILED"
     assert "no-such-agent" in history.failures[-1].message
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"world": "fresh"}, "a FreshWorld or a WorkspaceWorld"),
         ({"resume_command": ["x"]}, "resume_command goes with"),
@@ -263,8 +263,8 @@ def test_a_program_that_is_not_there_is_a_failure_with_its_words():
         ({"cwd": "/", "world": world("start")}, "its cwd is that"),
     ],
 )
-def test_worlds_that_make_no_sense_are_refused(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_worlds_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
         BlackBoxRolloutProcessor(AGENT, **options)
 
 

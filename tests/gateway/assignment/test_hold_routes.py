@@ -18,13 +18,22 @@ from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.policy.hold import CallHolds
 from holdfast.testing import FakeEngine
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.counter import CHAT, HELLO, Counter, exchange, opened
 from support.gateway.counter import post as raw_post
 from support.gateway.external_agents import ask, post, with_agents
-from support.gateway.outpost import REPLIES, SIGKILLED, Agent, Outpost, holding, posted, until, work
+from support.gateway.gateway_process import (
+    REPLIES,
+    SIGKILLED,
+    Agent,
+    GatewayProcess,
+    holding,
+    posted,
+    until,
+    work,
+)
 from support.gateway.worker_pairs import pair
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 TOKEN = "a-token-of-some-length"
 OPEN = {"held": False, "workers": 1}
@@ -37,11 +46,11 @@ def engine():
 
 
 @pytest.fixture
-def outpost(tmp_path, engine):
+def gateway_process(tmp_path, engine):
     engine.reset()
-    found = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4)
-    yield found
-    found.close()
+    result = GatewayProcess(tmp_path, engine, "--workers", 2, "--concurrency", 4)
+    yield result
+    result.close()
 
 
 async def gauges(http, url: str, **headers: str) -> dict[str, float]:
@@ -64,30 +73,30 @@ async def complete(http, taken: dict) -> None:
 
 
 def test_calls_wait_from_hold_to_release_and_streams_are_kept_alive():
-    yard = Yard()
+    local = LocalRun()
 
     async def agents(http, url):
         taken = await taken_at(http, url)
-        status, told = await post(http, f"{url}/hold", {"seconds": 60})
-        assert (status, told) == (200, {"held": True, "seconds": 60.0, "workers": 1})
+        status, reply = await post(http, f"{url}/hold", {"seconds": 60})
+        assert (status, reply) == (200, {"held": True, "seconds": 60.0, "workers": 1})
         body = {"model": "m", "messages": taken["task"]["messages"], "stream": True}
         heard = b""
         async with http.post(f"{taken['bound_url']}/v1/chat/completions", json=body) as answer:
             while b": keep-alive" not in heard:
                 heard += await answer.content.readany()
-            found = await gauges(http, url)
-            assert (found["held"], found["holding"]) == (1, 1)
-            assert found["hold_seconds_total"] > 0
-            assert not yard.policy.requests
+            numbers = await gauges(http, url)
+            assert (numbers["held"], numbers["holding"]) == (1, 1)
+            assert numbers["hold_seconds_total"] > 0
+            assert not local.policy.requests
             assert await post(http, f"{url}/release") == (200, OPEN)
             heard += await answer.content.read()
         assert heard.endswith(b"data: [DONE]\n\n")
-        found = await gauges(http, url)
-        assert (found["held"], found["holding"]) == (0, 0)
+        numbers = await gauges(http, url)
+        assert (numbers["held"], numbers["holding"]) == (0, 0)
         await complete(http, taken)
 
-    with_agents(yard, agents, limits=GatewayLimits(ping_seconds=0.02))
-    assert len(yard.policy.requests) == 1
+    with_agents(local, agents, limits=GatewayLimits(ping_seconds=0.02))
+    assert len(local.policy.requests) == 1
 
 
 def test_a_hold_ends_at_its_deadline_and_the_last_word_counts():
@@ -105,7 +114,7 @@ def test_a_hold_ends_at_its_deadline_and_the_last_word_counts():
             assert await post(http, f"{url}/release") == (200, OPEN)
         await complete(http, taken)
 
-    with_agents(Yard(), agents)
+    with_agents(LocalRun(), agents)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +132,13 @@ def test_a_hold_ends_at_its_deadline_and_the_last_word_counts():
 def test_what_is_no_hold_is_refused_and_holds_nothing(body):
     async def agents(http, url):
         taken = await taken_at(http, url)
-        status, told = await post(http, f"{url}/hold", body)
-        assert status == 400, told
+        status, reply = await post(http, f"{url}/hold", body)
+        assert status == 400, reply
         assert (await post(http, f"{url}/release", {"seconds": 1}))[0] == 400
         assert (await gauges(http, url))["holding"] == 0
         await complete(http, taken)
 
-    with_agents(Yard(), agents)
+    with_agents(LocalRun(), agents)
 
 
 def test_only_the_token_holds_and_releases():
@@ -151,7 +160,7 @@ def test_only_the_token_holds_and_releases():
         assert (await post(http, f"{url}/release", **admin))[0] == 200
         await complete(http, taken)
 
-    with_agents(Yard(), agents, address=Address(token=TOKEN))
+    with_agents(LocalRun(), agents, address=Address(token=TOKEN))
 
 
 # --- several workers
@@ -163,81 +172,85 @@ def is_held(worker) -> bool:
 
 def test_whichever_worker_is_asked_all_of_them_hold_and_release(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
-            taken = [await found.take(url) for url in found.urls]
+        async with pair(tmp_path) as result:
+            taken = [await result.take(url) for url in result.urls]
             for here, there in ((0, 1), (1, 0)):
-                status, told = await post(found.http, f"{found.urls[here]}/hold", {"seconds": 60})
-                assert (status, told["workers"]) == (200, 2)
-                assert all(is_held(worker) for worker in found.workers)
-                status, told = await post(found.http, f"{found.urls[there]}/release")
-                assert (status, told) == (200, {"held": False, "workers": 2})
-                assert not any(is_held(worker) for worker in found.workers)
-            for one in taken:
-                await complete(found.http, one)
+                status, reply = await post(
+                    result.http, f"{result.urls[here]}/hold", {"seconds": 60}
+                )
+                assert (status, reply["workers"]) == (200, 2)
+                assert all(is_held(worker) for worker in result.workers)
+                status, body = await post(result.http, f"{result.urls[there]}/release")
+                assert (status, body) == (200, {"held": False, "workers": 2})
+                assert not any(is_held(worker) for worker in result.workers)
+            for item in taken:
+                await complete(result.http, item)
 
     asyncio.run(body())
 
 
 def test_orders_that_are_given_at_once_leave_all_workers_in_one_state(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
-            taken = [await found.take(url) for url in found.urls]
+        async with pair(tmp_path) as result:
+            taken = [await result.take(url) for url in result.urls]
             for _ in range(25):
-                first, second = found.urls
+                first, second = result.urls
                 await asyncio.gather(
-                    post(found.http, f"{first}/hold", {"seconds": 60}),
-                    post(found.http, f"{second}/release"),
-                    post(found.http, f"{second}/hold", {"seconds": 50}),
-                    post(found.http, f"{first}/release"),
+                    post(result.http, f"{first}/hold", {"seconds": 60}),
+                    post(result.http, f"{second}/release"),
+                    post(result.http, f"{second}/hold", {"seconds": 50}),
+                    post(result.http, f"{first}/release"),
                 )
-                one, other = map(is_held, found.workers)
-                assert one == other
-            await post(found.http, f"{first}/release")
-            for one in taken:
-                await complete(found.http, one)
+                single, other = map(is_held, result.workers)
+                assert single == other
+            await post(result.http, f"{first}/release")
+            for single in taken:
+                await complete(result.http, single)
 
     asyncio.run(body())
 
 
-def test_a_worker_that_is_started_again_is_held_as_the_others_are(outpost, engine):
-    outpost.start()
-    until(lambda: holding(outpost) == ["0", "0"])
-    assert posted(f"{outpost.url}/hold", {"seconds": 600})["workers"] == 2
-    agents = [Agent(outpost), Agent(outpost)]
+def test_a_worker_that_is_started_again_is_held_as_the_others_are(gateway_process, engine):
+    gateway_process.start()
+    until(lambda: holding(gateway_process) == ["0", "0"])
+    assert posted(f"{gateway_process.url}/hold", {"seconds": 600})["workers"] == 2
+    agents = [Agent(gateway_process), Agent(gateway_process)]
     for agent in agents:
         agent.start()
-    for pid in outpost.workers:
+    for pid in gateway_process.workers:
         os.kill(pid, signal.SIGKILL)
-        until(partial(are_held_without, outpost, pid))
+        until(partial(are_held_without, gateway_process, pid))
     assert not engine.requests()
-    posted(f"{outpost.url}/release", {})
-    assert work(outpost, *agents) == 0, outpost.said
+    posted(f"{gateway_process.url}/release", {})
+    assert work(gateway_process, *agents) == 0, gateway_process.output
 
 
-def are_held_without(outpost: Outpost, killed: int) -> bool:
-    return killed not in outpost.workers and holding(outpost) == ["1", "1"]
+def are_held_without(gateway_process: GatewayProcess, killed: int) -> bool:
+    return killed not in gateway_process.workers and holding(gateway_process) == ["1", "1"]
 
 
-def test_a_gateway_that_is_started_again_is_not_held(outpost):
-    outpost.start()
-    until(lambda: holding(outpost) == ["0", "0"])
-    posted(f"{outpost.url}/hold", {"seconds": 600})
-    outpost.signal(signal.SIGKILL)
-    assert outpost.ended() == SIGKILLED
-    outpost.start()
-    until(lambda: holding(outpost) == ["0", "0"])
-    assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+def test_a_gateway_that_is_started_again_is_not_held(gateway_process):
+    gateway_process.start()
+    until(lambda: holding(gateway_process) == ["0", "0"])
+    posted(f"{gateway_process.url}/hold", {"seconds": 600})
+    gateway_process.signal(signal.SIGKILL)
+    assert gateway_process.ended() == SIGKILLED
+    gateway_process.start()
+    until(lambda: holding(gateway_process) == ["0", "0"])
+    assert work(gateway_process, Agent(gateway_process), Agent(gateway_process)) == 0, (
+        gateway_process.output
+    )
 
 
-def test_a_held_gateway_ends_all_the_same_when_it_is_told_to(outpost, engine):
-    outpost.start("--grace", 2, "--drain", 1)
-    until(lambda: holding(outpost) == ["0", "0"])
-    posted(f"{outpost.url}/hold", {"seconds": 600})
-    agent = Agent(outpost)
+def test_a_held_gateway_ends_all_the_same_when_it_is_told_to(gateway_process, engine):
+    gateway_process.start("--grace", 2, "--drain", 1)
+    until(lambda: holding(gateway_process) == ["0", "0"])
+    posted(f"{gateway_process.url}/hold", {"seconds": 600})
+    agent = Agent(gateway_process)
     agent.start()
     until(lambda: agent.taken)
-    outpost.signal(signal.SIGTERM)
-    assert outpost.ended() == 143, outpost.said
+    gateway_process.signal(signal.SIGTERM)
+    assert gateway_process.ended() == 143, gateway_process.output
     agent.halt()
 
 
@@ -274,9 +287,9 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
 
         async def finish() -> bytes:
             writer.write(rest)
-            told = await reader.read()
+            message = await reader.read()
             writer.close()
-            return told
+            return message
 
         return finish
 
@@ -285,7 +298,7 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
         limits = GatewayLimits(drain_seconds=30)
         gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
         async with gateway:
-            counter = Counter(gateway, Play(Oracle()))
+            counter = Counter(gateway, TrajectoryUnderTest(Oracle()))
             async with counter.attempt() as (_, binding):
                 hold = await begun(
                     counter.port, raw_post("/hold", {"seconds": 600}, **bearer(counter))
@@ -305,27 +318,29 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
 
 def test_a_hold_outlives_all_workers_at_once_and_so_does_a_release(tmp_path):
     with FakeEngine(replies=REPLIES) as engine:
-        outpost = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4)
+        gateway_process = GatewayProcess(tmp_path, engine, "--workers", 2, "--concurrency", 4)
         try:
-            outpost.start()
-            until(lambda: holding(outpost) == ["0", "0"])
-            assert posted(f"{outpost.url}/hold", {"seconds": 600})["workers"] == 2
-            kill_all_at_once(outpost)
-            until(lambda: holding(outpost) == ["1", "1"])
-            posted(f"{outpost.url}/release", {})
-            kill_all_at_once(outpost)
-            until(lambda: holding(outpost) == ["0", "0"])
-            assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+            gateway_process.start()
+            until(lambda: holding(gateway_process) == ["0", "0"])
+            assert posted(f"{gateway_process.url}/hold", {"seconds": 600})["workers"] == 2
+            kill_all_at_once(gateway_process)
+            until(lambda: holding(gateway_process) == ["1", "1"])
+            posted(f"{gateway_process.url}/release", {})
+            kill_all_at_once(gateway_process)
+            until(lambda: holding(gateway_process) == ["0", "0"])
+            assert work(gateway_process, Agent(gateway_process), Agent(gateway_process)) == 0, (
+                gateway_process.output
+            )
         finally:
-            outpost.close()
+            gateway_process.close()
 
 
-def kill_all_at_once(outpost: Outpost) -> None:
-    killed = outpost.workers
+def kill_all_at_once(gateway_process: GatewayProcess) -> None:
+    killed = gateway_process.workers
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in killed:
             os.kill(pid, number)
-    until(lambda: not set(killed) & set(outpost.workers))
+    until(lambda: not set(killed) & set(gateway_process.workers))
 
 
 def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):

@@ -21,7 +21,7 @@ from holdfast.gateway.server import Gateway, WorkerLinks
 from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.workers.peers import TAKE, Peers, WorkerPlace
 from support.gateway.counter import CHAT, HELLO, exchange, post, request
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 KEYS = Keys(b"s" * 32)
 
@@ -29,8 +29,8 @@ KEYS = Keys(b"s" * 32)
 class Worker:
     """One of `count` workers in this process, without an engine: tests open trajectories."""
 
-    def __init__(self, folder, index: int, count: int, play: Play):
-        self.play = play
+    def __init__(self, folder, index: int, count: int, subject: TrajectoryUnderTest):
+        self.subject = subject
         self.pending = PendingTrajectories(rejoin=600.0)
         place = WorkerPlace(str(folder), index, count)
         self.peers = Peers(place) if count > 1 else None
@@ -44,11 +44,11 @@ class Worker:
             peers=self.peers,
             on_report=lambda report: self.gateway.take_report(report),
         )
-        run = await self.play.journal.find_run((await self.play.lease()).key.run)
+        run = await self.subject.journal.find_run((await self.subject.lease()).key.run)
         unbound = UnboundKeys(
             self.pending,
             lambda pending, key: self.gateway.adopt(pending.binding, key),
-            register=AttemptLookup(self.play.journal, run),
+            register=AttemptLookup(self.subject.journal, run),
             peers=self.peers,
             is_stopping=lambda: False,
             takeover_seconds=600.0,
@@ -75,7 +75,7 @@ class Worker:
         return int(self.gateway.url.rpartition(":")[2])
 
     async def open(self) -> PendingTrajectory:
-        session = await self.play.session()
+        session = await self.subject.session()
         trajectory = AgentTrajectory(session)
         binding = self.gateway.bind(trajectory)
         attempt = len(session.history.attempts) + 1
@@ -98,12 +98,12 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def workers(folder, count: int):
-    play = Play()
+    subject = TrajectoryUnderTest()
     async with contextlib.AsyncExitStack() as stack:
-        found = [Worker(folder, index, count, play) for index in range(count)]
-        for worker in found:
+        results = [Worker(folder, index, count, subject) for index in range(count)]
+        for worker in results:
             await worker.start(stack)
-        yield found
+        yield results
 
 
 @contextlib.contextmanager
@@ -130,13 +130,13 @@ async def waiting(workers) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_request_for_a_trajectory_is_answered_when_one_opens(tmp_path, count, wanted):
     async def body():
-        async with workers(tmp_path, count) as found:
-            raw = post("/trajectories", {**wanted, "wait": 30}, **found[0].bearer)
-            reply = asyncio.create_task(exchange(found[0].port, raw))
+        async with workers(tmp_path, count) as results:
+            raw = post("/trajectories", {**wanted, "wait": 30}, **results[0].bearer)
+            reply = asyncio.create_task(exchange(results[0].port, raw))
             with stopped_clock():
-                await waiting(found)
-                assert [await worker.in_flight() for worker in found] == [1, 0][:count]
-                await found[-1].open()
+                await waiting(results)
+                assert [await worker.in_flight() for worker in results] == [1, 0][:count]
+                await results[-1].open()
                 return await reply
 
     reply = asyncio.run(body())
@@ -148,13 +148,13 @@ def test_a_call_of_an_agent_that_outlived_its_worker_is_answered_when_the_trajec
     tmp_path, count
 ):
     async def body():
-        async with workers(tmp_path, count) as found:
-            key = await key_of_a_gateway_that_died(found[0].play)
+        async with workers(tmp_path, count) as results:
+            key = await key_of_a_gateway_that_died(results[0].subject)
             raw = post(CHAT, HELLO, Authorization=f"Bearer {key}")
-            reply = asyncio.create_task(exchange(found[0].port, raw))
+            reply = asyncio.create_task(exchange(results[0].port, raw))
             with stopped_clock():
-                await waiting(found)
-                pending = await found[-1].open()
+                await waiting(results)
+                pending = await results[-1].open()
                 status = (await reply).status
             await pending.trajectory.aclose()
             return status
@@ -162,9 +162,9 @@ def test_a_call_of_an_agent_that_outlived_its_worker_is_answered_when_the_trajec
     assert asyncio.run(body()) == 200
 
 
-async def key_of_a_gateway_that_died(play: Play) -> str:
+async def key_of_a_gateway_that_died(subject: TrajectoryUnderTest) -> str:
     async with Gateway(WIRES, keys=KEYS) as gateway:
-        trajectory = AgentTrajectory(await play.session())
+        trajectory = AgentTrajectory(await subject.session())
         key = gateway.bind(trajectory).key
         await trajectory.session.log.start_attempt()  # As before a key is sent.
         return key
@@ -172,12 +172,12 @@ async def key_of_a_gateway_that_died(play: Play) -> str:
 
 def test_a_waiting_request_is_answered_when_nothing_is_assigned_any_more(tmp_path):
     async def body():
-        async with workers(tmp_path, 2) as found:
-            raw = post("/trajectories", {"task": "t", "wait": 30}, **found[0].bearer)
-            reply = asyncio.create_task(exchange(found[0].port, raw))
+        async with workers(tmp_path, 2) as results:
+            raw = post("/trajectories", {"task": "t", "wait": 30}, **results[0].bearer)
+            reply = asyncio.create_task(exchange(results[0].port, raw))
             with stopped_clock():
-                await waiting(found)
-                await found[0].pending.close(RUN_OVER)
+                await waiting(results)
+                await results[0].pending.close(RUN_OVER)
                 return await reply
 
     reply = asyncio.run(body())
@@ -189,8 +189,8 @@ def test_a_trajectory_given_through_a_worker_that_died_waits_for_its_agent_or_is
     tmp_path, is_seen
 ):
     async def body():
-        async with workers(tmp_path, 2) as found:
-            owner, relaying = found
+        async with workers(tmp_path, 2) as result:
+            owner, relaying = result
             owner.pending._rejoin = 0.2
             opened = await owner.open()
             assert await relaying.peers.request_ticketed(0, TAKE, TrajectoryRequest(), "ticket")

@@ -11,27 +11,27 @@ from holdfast.gateway.calls.attempt_status import AttemptLookup
 from holdfast.gateway.protocol.keys import Bearer, Keys, load_or_create_secret
 from holdfast.records.errors import UsageError
 from holdfast.records.step import AttemptStarted
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import ask, converse, post
 from support.gateway.incarnations import SECRET, Life, perform
 
 
 def test_an_agent_goes_on_with_its_key_and_its_attempt():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             before = await converse(http, taken)
-        async with Life(yard, http) as second:
-            said = await converse(http, second.moved(taken), 3)
-            assert said[:2] == before
+        async with Life(local, http) as second:
+            messages = await converse(http, second.moved(taken), 3)
+            assert messages[:2] == before
             assert await second.complete(taken) == (200, {"completed": True, "reward": 1.0})
 
     perform(body)
-    history = yard.history()
+    history = local.history()
     assert history.status.name == "COMPLETED"
-    assert len(yard.policy.requests) == 3
+    assert len(local.policy.requests) == 3
     assert len(history.attempts) == 1
     assert len(history.generations) == 3
     assert not history.forks
@@ -39,53 +39,53 @@ def test_an_agent_goes_on_with_its_key_and_its_attempt():
 
 def test_what_an_agent_was_told_before_stays_part_of_its_attempt():
     """It will not ask for it again."""
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             await converse(http, taken)
-        async with Life(yard, http) as second:
+        async with Life(local, http) as second:
             await second.complete(taken)
 
     perform(body)
-    assert len(yard.history().generations) == 2
-    assert not yard.history().forks
+    assert len(local.history().generations) == 2
+    assert not local.history().forks
 
 
 def test_what_an_earlier_attempt_asked_instead_is_not_part_of_it():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take(task="a")
             await converse(http, taken, 3)
             again = await first.take(task="a")
             (text, *_) = await converse(http, again, 1)
-            said = [
+            messages = [
                 *taken["task"]["messages"],
                 {"role": "assistant", "content": text},
                 {"role": "user", "content": "something else"},
             ]
-            assert (await ask(http, again, *said))[0] == 200
-        async with Life(yard, http) as second:
+            assert (await ask(http, again, *messages))[0] == 200
+        async with Life(local, http) as second:
             assert await second.status(taken) == 409
             await second.complete(again)
 
     perform(body)
-    history = yard.history()
+    history = local.history()
     assert len(history.generations) == 2, "the beginning, and what it asked in place of the rest"
     assert len(history.attempts) == 2
 
 
 def test_an_attempt_is_durable_before_its_key_is_told():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             (records,) = [
-                records async for _, records in yard.journal.histories(await run_of(yard))
+                records async for _, records in local.journal.histories(await run_of(local))
             ]
             assert [type(record) for record in records] == [AttemptStarted]
             assert records[0].attempt == taken["attempt"] == 1
@@ -93,27 +93,27 @@ def test_an_attempt_is_durable_before_its_key_is_told():
             assert again["attempt"] == 2
             third = await first.take(task="a")
         # The first and the second wrote nothing but their beginning.
-        async with Life(yard, http) as second:
-            assert [await second.status(one) for one in (taken, again, third)] == [409, 409, 200]
+        async with Life(local, http) as second:
+            assert [await second.status(item) for item in (taken, again, third)] == [409, 409, 200]
             assert await second.status(again) == 409
             await second.complete(third)
 
     perform(body)
-    assert len(yard.history().attempts) == 3
+    assert len(local.history().attempts) == 3
 
 
-async def run_of(yard: Yard):
-    return await yard.journal.find_run("run")
+async def run_of(local: LocalRun):
+    return await local.journal.find_run("run")
 
 
 def test_the_last_attempt_is_kept_for_its_agent_for_a_while_and_no_longer():
-    yard = Yard("a", "b")
+    local = LocalRun("a", "b")
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take(task="a")
             await converse(http, taken, 1)
-        async with Life(yard, http, rejoin=3.0) as second:
+        async with Life(local, http, rejoin=3.0) as second:
             other = await second.take()
             assert other["trajectory"] == "run/b/0"
             url = f"{second.url}/trajectories"
@@ -121,74 +121,74 @@ def test_the_last_attempt_is_kept_for_its_agent_for_a_while_and_no_longer():
             late = await second.take()
             assert (late["trajectory"], late["attempt"]) == ("run/a/0", 2)
             assert await second.status(taken) == 409
-            for one in (other, late):
-                await second.complete(one)
+            for item in (other, late):
+                await second.complete(item)
 
     perform(body)
 
 
 def test_an_agent_whose_attempt_failed_is_refused_also_after_a_restart():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http, silence=2.0) as first:
+        async with Life(local, http, silence=2.0) as first:
             taken = await first.take()
             again = await first.take()
             assert again["attempt"] == 2
-        async with Life(yard, http) as second:
+        async with Life(local, http) as second:
             assert await second.status(taken) == 409
             assert await second.status(again) == 200
             await second.complete(again)
 
     perform(body)
-    assert [failure.type for failure in yard.history().failures] == ["AgentSilent"]
+    assert [failure.type for failure in local.history().failures] == ["AgentSilent"]
 
 
 def test_an_end_that_is_told_again_is_confirmed_and_changes_nothing():
-    yard = Yard("a", "b")
+    local = LocalRun("a", "b")
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken, other = await first.take(task="a"), await first.take(task="b")
             await first.complete(taken, 0.25)
             assert await first.complete(taken, 0.75) == (200, {"completed": True, "reward": 0.25})
             assert await first.status(taken) == 409
-        async with Life(yard, http) as second:
+        async with Life(local, http) as second:
             assert await second.complete(taken, 0.75) == (200, {"completed": True, "reward": 0.25})
             assert await second.status(taken) == 409
             await second.complete(other)
 
     perform(body)
-    assert yard.history().reward == 0.25
+    assert local.history().reward == 0.25
 
 
 def test_an_end_is_confirmed_when_it_is_durable():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             await first.complete(taken)
-            rows = await yard.journal.trajectories(await run_of(yard))
+            rows = await local.journal.trajectories(await run_of(local))
             assert [row.status.name for row in rows] == ["COMPLETED"]
 
     perform(body)
 
 
 def test_a_taker_that_goes_away_before_it_is_told_leaves_the_trajectory_to_the_next():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             held = asyncio.Event()
-            begin = yard.journal.append
+            begin = local.journal.append
 
             async def slow(*args, **options):
                 held.set()
                 await asyncio.sleep(0.3)
                 return await begin(*args, **options)
 
-            yard.journal.append = slow
+            local.journal.append = slow
             url = f"{first.url}/trajectories"
             gone = asyncio.create_task(post(http, url, {"wait": 5}))
             await held.wait()
@@ -199,50 +199,50 @@ def test_a_taker_that_goes_away_before_it_is_told_leaves_the_trajectory_to_the_n
             await first.complete(taken)
 
     perform(body)
-    assert yard.history().status.name == "COMPLETED"
+    assert local.history().status.name == "COMPLETED"
 
 
 def test_waiting_takers_are_told_when_the_run_is_over():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             waiting = asyncio.create_task(post(http, f"{first.url}/trajectories", {"wait": 30}))
             await asyncio.sleep(0.1)
             await first.complete(taken)
-            status, told = await waiting
-            assert (status, told["error"]["code"]) == (410, "run_over")
+            status, message = await waiting
+            assert (status, message["error"]["code"]) == (410, "run_over")
 
     perform(body)
 
 
 def test_keys_of_other_runs_and_forged_ones_are_refused():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             other = Keys(SECRET).make(Bearer("another/a/0", 1, 1))
             later = Keys(SECRET).make(Bearer("run/a/0", 9, 9))
             forged = Keys(b"x" * 32).make(Bearer("run/a/0", 1, 1))
-            found = [await first.status({"key": key}) for key in (other, later, forged)]
-            assert found == [409, 409, 401]
+            results = [await first.status({"key": key}) for key in (other, later, forged)]
+            assert results == [409, 409, 401]
             await first.complete(taken)
 
     perform(body)
 
 
 def test_a_register_knows_only_its_own_run():
-    yard = Yard()
+    local = LocalRun()
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             await first.complete(await first.take())
-        register = AttemptLookup(yard.journal, await run_of(yard))
+        register = AttemptLookup(local.journal, await run_of(local))
         assert await register.status("run/z/0") is None
-        found = await register.status("run/a/0")
-        assert (found.attempts, found.finished, found.reward) == (1, True, 1.0)
+        result = await register.status("run/a/0")
+        assert (result.attempts, result.finished, result.reward) == (1, True, 1.0)
 
     perform(body)
 
@@ -252,7 +252,7 @@ def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
     secret = load_or_create_secret(path)
     assert load_or_create_secret(path) == secret
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == ["secret"]
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
     path.chmod(0o644)
     with pytest.raises(UsageError, match="others can read"):
         load_or_create_secret(path)
@@ -266,7 +266,7 @@ def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
 
 def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(monkeypatch):
     """They come before the trajectory is open again, and only one of them can be the first."""
-    yard = Yard()
+    local = LocalRun()
     opening = asyncio.Event()
     put = PendingTrajectories.put
 
@@ -275,22 +275,22 @@ def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(mo
         await put(self, offer)
 
     async def body(http):
-        async with Life(yard, http) as first:
+        async with Life(local, http) as first:
             taken = await first.take()
             await converse(http, taken, 1)
         monkeypatch.setattr(PendingTrajectories, "put", late)
-        async with Life(yard, http) as second:
+        async with Life(local, http) as second:
             moved = second.moved(taken)
-            asked = [
+            requests = [
                 asyncio.create_task(ask(http, moved, {"role": "user", "content": f"part {n}"}))
                 for n in range(3)
             ]
             await asyncio.sleep(0.3)
             opening.set()
-            statuses = [status for status, _ in await asyncio.gather(*asked)]
+            statuses = [status for status, _ in await asyncio.gather(*requests)]
             await second.complete(taken)
             return statuses
 
     assert perform(body) == [200, 200, 200]
-    assert len(yard.history().attempts) == 1
-    assert len(yard.history().generations) == 4
+    assert len(local.history().attempts) == 1
+    assert len(local.history().generations) == 4

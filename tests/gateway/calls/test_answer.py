@@ -3,24 +3,24 @@
 import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle
 
 REPLY = "Thought: look\nObservation:"
 TOLD = "Thought: look\n"
 
 
-def played(agent, answer=lambda request: REPLY) -> Yard:
-    yard = Yard(policy=Oracle(answer))
-    yard.run(BlackBoxRolloutProcessor(agent))
-    history = yard.history()
+def played(agent, answer=lambda request: REPLY) -> LocalRun:
+    local = LocalRun(policy=Oracle(answer))
+    local.run(BlackBoxRolloutProcessor(agent))
+    history = local.history()
     assert history.status.name == "COMPLETED", history.failures
-    return yard
+    return local
 
 
-def assert_one_exact_conversation(yard: Yard) -> None:
-    history = yard.history()
-    assert (len(history.generations), history.prefix_breaks, len(yard.rows())) == (2, 0, 1)
+def assert_one_exact_conversation(local: LocalRun) -> None:
+    history = local.history()
+    assert (len(history.generations), history.prefix_breaks, len(local.rows())) == (2, 0, 1)
     first, second = history.generations
     assert second.base == first.path
     assert first.message.text == REPLY, "what was sampled is recorded"
@@ -39,7 +39,7 @@ def test_a_chat_is_told_the_text_before_it_and_goes_on_with_the_exact_tokens(str
                 )
                 if stream:
                     chunks = [chunk.choices[0] async for chunk in made if chunk.choices]
-                    text = "".join(one.delta.content or "" for one in chunks)
+                    text = "".join(chunk.delta.content or "" for chunk in chunks)
                     reason = chunks[-1].finish_reason
                 else:
                     text, reason = made.choices[0].message.content, made.choices[0].finish_reason
@@ -58,17 +58,17 @@ def test_an_anthropic_client_is_told_which_one_it_was(stream):
         async with AsyncAnthropic(base_url=binding.url, api_key=binding.key) as client:
             messages = [{"role": "user", "content": "go"}]
             for _ in range(2):
-                asked = {
+                request = {
                     "model": "m",
                     "max_tokens": 100,
                     "messages": messages,
                     "stop_sequences": ["Never", "Observation:"],
                 }
                 if stream:
-                    async with client.messages.stream(**asked) as events:
+                    async with client.messages.stream(**request) as events:
                         made = await events.get_final_message()
                 else:
-                    made = await client.messages.create(**asked)
+                    made = await client.messages.create(**request)
                 assert made.content[0].text == TOLD
                 assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "Observation:")
                 messages.append({"role": "assistant", "content": made.content})
@@ -86,14 +86,14 @@ def test_an_agent_that_is_killed_is_told_the_same_again():
             made = await client.chat.completions.create(
                 model="m", messages=messages, stop=["Observation:"]
             )
-            told.append(made.model_dump_json())
-        if len(told) == 1:
+            texts.append(made.model_dump_json())
+        if len(texts) == 1:
             raise RuntimeError("killed")
 
-    told: list[str] = []
-    yard = played(agent)
-    assert told[0] == told[1]
-    assert len(yard.policy.requests) == 1
+    texts: list[str] = []
+    local = played(agent)
+    assert texts[0] == texts[1]
+    assert len(local.policy.requests) == 1
 
 
 def test_a_reply_that_only_ran_out_of_tokens_is_told_whole():

@@ -12,13 +12,13 @@ from holdfast.gateway.wires.all import WIRES
 from holdfast.journal.sqlite.store import SqliteStore
 from support.gateway.calls import SCHEMA, SHOWN, AsSent, turned
 from support.gateway.counter import CHAT, RESPONSES, Counter, exchange, opened, post
-from support.rollout.stage import Oracle, Play, text_of
+from support.rollout.stage import Oracle, TrajectoryUnderTest, text_of
 
 CALLING = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
 
-class OrderedPlay(Play):
+class OrderedTrajectory(TrajectoryUnderTest):
     async def session(self, **options):
         session = await super().session(**options)
         session.speaker = type(session.speaker)(session.speaker.policy, AsSent())
@@ -28,14 +28,14 @@ class OrderedPlay(Play):
 class Stage:
     """A trajectory whose attempts come one after another."""
 
-    def __init__(self, answer, play: type[Play] = OrderedPlay):
-        self.play = play(Oracle(answer))
+    def __init__(self, answer, subject: type[TrajectoryUnderTest] = OrderedTrajectory):
+        self.subject = subject(Oracle(answer))
 
     @asynccontextmanager
     async def attempt(self):
         """(how to ask, the trajectory)"""
         async with Gateway(WIRES) as gateway:
-            counter = Counter(gateway, self.play)
+            counter = Counter(gateway, self.subject)
             async with counter.attempt() as (trajectory, binding):
 
                 async def ask(path: str, body: dict) -> dict:
@@ -48,46 +48,51 @@ class Stage:
 
     @property
     def sampled(self) -> int:
-        return len(self.play.oracle.requests)
+        return len(self.subject.oracle.requests)
 
 
 def perform(body):
     return asyncio.run(body())
 
 
-def said(*words: str) -> dict:
-    return {**SHOWN[CHAT], "messages": [{"role": "user", "content": one} for one in words]}
+def request_of(*arguments: str) -> dict:
+    return {
+        **SHOWN[CHAT],
+        "messages": [{"role": "user", "content": argument} for argument in arguments],
+    }
 
 
 def calls_of(answer: dict) -> list[str]:
-    return [one["id"] for one in answer["choices"][0]["message"]["tool_calls"]]
+    return [tool_call["id"] for tool_call in answer["choices"][0]["message"]["tool_calls"]]
 
 
-def after(asked: dict, answer: dict) -> dict:
+def after(request: dict, answer: dict) -> dict:
     """The next request of an agent that was told to add."""
-    results = [{"role": "tool", "tool_call_id": one, "content": "3"} for one in calls_of(answer)]
+    results = [{"role": "tool", "tool_call_id": call, "content": "3"} for call in calls_of(answer)]
     message = answer["choices"][0]["message"]
-    return {**asked, "messages": [*asked["messages"], message, *results]}
+    return {**request, "messages": [*request["messages"], message, *results]}
 
 
 # --- ids
 
 
 def test_the_ids_of_calls_at_once_do_not_depend_on_which_comes_first():
-    async def told(*words: str):
+    async def ids_of(*arguments: str):
         stage = Stage(lambda _: CALLING * 2)
         async with stage.attempt() as (ask, _):
-            first = {word: await ask(CHAT, said(word)) for word in words}
-            then = {word: await ask(CHAT, after(said(word), first[word])) for word in words}
+            first = {word: await ask(CHAT, request_of(word)) for word in arguments}
+            then = {
+                word: await ask(CHAT, after(request_of(word), first[word])) for word in arguments
+            }
         return {
-            word: [found[word][part] for found in (first, then) for part in ("id", "choices")]
-            for word in words
+            word: [result[word][part] for result in (first, then) for part in ("id", "choices")]
+            for word in arguments
         }
 
     async def body():
-        found = await told("one", "two", "three")
-        assert found == await told("three", "one", "two")
-        assert found == await told("two", "three", "one")
+        reply = await ids_of("one", "two", "three")
+        assert reply == await ids_of("three", "one", "two")
+        assert reply == await ids_of("two", "three", "one")
 
     perform(body)
 
@@ -96,15 +101,15 @@ def test_the_same_words_again_have_ids_of_their_own():
     async def body():
         stage = Stage(lambda _: CALLING)
         async with stage.attempt() as (ask, _):
-            told = [await ask(CHAT, {**said("add"), "n": 2}) for _ in range(2)]
+            answers = [await ask(CHAT, {**request_of("add"), "n": 2}) for _ in range(2)]
         ids = [
             call["id"]
-            for one in told
-            for choice in one["choices"]
+            for answer in answers
+            for choice in answer["choices"]
             for call in choice["message"]["tool_calls"]
         ]
         assert len(set(ids)) == 4
-        assert len({one["id"] for one in told}) == 2
+        assert len({answer["id"] for answer in answers}) == 2
 
     perform(body)
 
@@ -115,18 +120,18 @@ def test_a_reply_of_several_calls_is_one_message_when_a_client_sends_it_back_wit
             lambda request: CALLING * 2 if "done" not in text_of(request.prompt) else "so"
         )
         async with stage.attempt() as (ask, trajectory):
-            asked = {**SHOWN[RESPONSES], "input": [{"role": "user", "content": "add"}]}
-            told = await ask(RESPONSES, asked)
-            calls = [{**one} for one in told["output"] if one["type"] == "function_call"]
-            for one in calls:
-                del one["id"]
+            body = {**SHOWN[RESPONSES], "input": [{"role": "user", "content": "add"}]}
+            answer = await ask(RESPONSES, body)
+            calls = [{**item} for item in answer["output"] if item["type"] == "function_call"]
+            for call in calls:
+                del call["id"]
             results = [
-                {"type": "function_call_output", "call_id": one["call_id"], "output": "done"}
-                for one in calls
+                {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
+                for call in calls
             ]
             # Each result behind its call, as some clients keep them.
-            mixed = [one for pair in zip(calls, results, strict=True) for one in pair]
-            await ask(RESPONSES, {**asked, "input": [*asked["input"], *mixed]})
+            mixed = [item for pair in zip(calls, results, strict=True) for item in pair]
+            await ask(RESPONSES, {**body, "input": [*body["input"], *mixed]})
             *_, last = trajectory.session.history.generations
             assert last.base == "0.0.0"
             assert not last.prefix_break
@@ -158,12 +163,12 @@ def test_tools_in_another_order_are_the_same_call(path):
 def test_a_schema_in_another_order_is_the_same_call():
     async def body():
         stage = Stage(lambda _: '{"a": 1}')
-        asked = {"messages": said("add")["messages"], "response_format": FORM}
+        request = {"messages": request_of("add")["messages"], "response_format": FORM}
         async with stage.attempt() as (ask, _):
-            first = await ask(CHAT, asked)
+            first = await ask(CHAT, request)
         async with stage.attempt() as (ask, _):
-            assert await ask(CHAT, turned(asked)) == first
-            other = {**asked, "response_format": {"type": "json_object"}}
+            assert await ask(CHAT, turned(request)) == first
+            other = {**request, "response_format": {"type": "json_object"}}
             assert (await ask(CHAT, other))["id"] != first["id"]
         assert stage.sampled == 2
 
@@ -179,7 +184,7 @@ def test_other_tools_are_another_call():
             assert (await ask(CHAT, other))["id"] != first["id"]
             both = {**SHOWN[CHAT], "tools": [*other["tools"], *SHOWN[CHAT]["tools"]]}
             turned_round = {**both, "tools": both["tools"][::-1]}
-            ids = {(await ask(CHAT, one))["id"] for one in (both, turned_round)}
+            ids = {(await ask(CHAT, item))["id"] for item in (both, turned_round)}
             assert len(ids) == 2
         assert stage.sampled == 4
 
@@ -188,15 +193,15 @@ def test_other_tools_are_another_call():
 
 def test_what_is_rendered_is_what_was_sent():
     async def body():
-        for asked in (SHOWN[CHAT], turned(SHOWN[CHAT])):
+        for body in (SHOWN[CHAT], turned(SHOWN[CHAT])):
             stage = Stage(lambda _: CALLING)
             async with stage.attempt() as (ask, _):
-                await ask(CHAT, asked)
-            (request,) = stage.play.oracle.requests
-            shown = json.dumps(asked["tools"], separators=(",", ":"))
+                await ask(CHAT, body)
+            (request,) = stage.subject.oracle.requests
+            shown = json.dumps(body["tools"], separators=(",", ":"))
             assert shown in text_of(request.prompt)
-            (called,) = (await stage.play.history()).calls.values()
-            assert await stage.play.journal.get_blob(called.tools) == shown.encode()
+            (called,) = (await stage.subject.history()).calls.values()
+            assert await stage.subject.journal.get_blob(called.tools) == shown.encode()
 
     perform(body)
 
@@ -225,7 +230,7 @@ def test_a_trajectory_whose_tools_are_damaged_in_the_record_goes_on():
         stage = Stage(lambda _: CALLING)
         async with stage.attempt() as (ask, _):
             first = await ask(CHAT, SHOWN[CHAT])
-        await stage.play.journal.transact(SqliteStore.run, "DELETE FROM blobs")
+        await stage.subject.journal.transact(SqliteStore.run, "DELETE FROM blobs")
         async with stage.attempt() as (ask, trajectory):
             await ask(CHAT, turned(after(SHOWN[CHAT], first)))
             last = trajectory.session.history.steps["1.0.0"]

@@ -17,7 +17,7 @@ def digest(*messages: Message) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("item", "other"),
     [
         (call('{"a": 1, "b": 2}'), call('{"b":2,"a":1}')),
         (call('{"a": 1.0}'), call('{"a": 1}')),
@@ -27,12 +27,12 @@ def digest(*messages: Message) -> bytes:
         (call("{}"), structs.replace(call("{}"), content=None)),
     ],
 )
-def test_what_says_the_same_is_the_same(one, other):
-    assert digest(one) == digest(other)
+def test_what_says_the_same_is_the_same(item, other):
+    assert digest(item) == digest(other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("item", "other"),
     [
         (call('{"a": 1}'), call('{"a": 2}')),
         (call('{"a": 1.5}'), call('{"a": 1}')),
@@ -43,8 +43,8 @@ def test_what_says_the_same_is_the_same(one, other):
         (user("x"), user("x ")),
     ],
 )
-def test_what_says_something_else_is_another(one, other):
-    assert digest(one) != digest(other)
+def test_what_says_something_else_is_another(item, other):
+    assert digest(item) != digest(other)
 
 
 def test_a_conversation_is_more_than_its_words():

@@ -17,12 +17,12 @@ WIRE = OpenAIChat()
 Said = list[dict[str, object]]
 
 
-def words(count: int, start: str = "message") -> Said:
+def user_messages(count: int, start: str = "message") -> Said:
     return [{"role": "user", "content": f"{start} {number}"} for number in range(count)]
 
 
-def sent(said: Said, **layout: object) -> bytes:
-    return json.dumps({"model": "m", "messages": said, "max_tokens": 5}, **layout).encode()
+def sent(message: Said, **layout: object) -> bytes:
+    return json.dumps({"model": "m", "messages": message, "max_tokens": 5}, **layout).encode()
 
 
 class Reader:
@@ -33,16 +33,16 @@ class Reader:
 
     def __call__(self, raw: bytes) -> tuple[Message, ...]:
         self.read.append(json.loads(raw))
-        return tuple(user(str(one)) for one in self.read[-1])
+        return tuple(user(str(item)) for item in self.read[-1])
 
 
 def test_only_what_is_new_is_read() -> None:
     cache, reader = ConversationCache(), Reader()
     texts = [f"text {number}" for number in range(MIN_MESSAGES)]
     for more in range(3):
-        said = texts + ["more"] * more
-        found = cache.messages(Raw(json.dumps(said).encode()), reader)
-        assert [one.content for one in found] == said
+        message = texts + ["more"] * more
+        messages = cache.messages(Raw(json.dumps(message).encode()), reader)
+        assert [message.content for message in messages] == message
     assert reader.read == [texts, ["more"], ["more"]]
 
 
@@ -57,16 +57,18 @@ def test_an_element_that_only_begins_alike_is_another() -> None:
     cache, reader = ConversationCache(), Reader()
     cache.messages(Raw(json.dumps([1] * MIN_MESSAGES).encode()), reader)
     longer = [1] * (MIN_MESSAGES - 1) + [12]
-    found = cache.messages(Raw(json.dumps(longer).encode()), reader)
-    assert [one.content for one in found] == [str(one) for one in longer]
+    messages = cache.messages(Raw(json.dumps(longer).encode()), reader)
+    assert [message.content for message in messages] == [str(item) for item in longer]
 
 
 def test_a_rewritten_past_is_read_anew() -> None:
     cache = ConversationCache()
-    said = words(MIN_MESSAGES)
-    WIRE.parse(sent(said), cache)
-    said[3]["content"] = "rewritten"
-    assert WIRE.parse(sent([*said, *words(1)]), cache) == WIRE.parse(sent([*said, *words(1)]))
+    messages = user_messages(MIN_MESSAGES)
+    WIRE.parse(sent(messages), cache)
+    messages[3]["content"] = "rewritten"
+    assert WIRE.parse(sent([*messages, *user_messages(1)]), cache) == WIRE.parse(
+        sent([*messages, *user_messages(1)])
+    )
 
 
 def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() -> None:
@@ -77,7 +79,7 @@ def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() ->
     reader.read.clear()
     for number in (MAX_CONVERSATIONS, 1, 0):
         cache.messages(Raw(json.dumps([f"{number}"] * MIN_MESSAGES + ["new"]).encode()), reader)
-    assert [len(one) for one in reader.read] == [1, 1, MIN_MESSAGES + 1]
+    assert [len(items) for items in reader.read] == [1, 1, MIN_MESSAGES + 1]
 
 
 @pytest.mark.parametrize(
@@ -91,17 +93,19 @@ def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() ->
 )
 def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) -> None:
     cache = ConversationCache()
-    said = words(MIN_MESSAGES)
-    WIRE.parse(sent(said), cache)
+    messages = user_messages(MIN_MESSAGES)
+    WIRE.parse(sent(messages), cache)
     with pytest.raises(RequestRejected) as without:
-        WIRE.parse(sent([*said, wrong]))
+        WIRE.parse(sent([*messages, wrong]))
     with pytest.raises(RequestRejected) as knowing:
-        WIRE.parse(sent([*said, wrong]), cache)
-    told = [(one.value.message, one.value.param, one.value.code) for one in (without, knowing)]
-    assert told[0] == told[1]
+        WIRE.parse(sent([*messages, wrong]), cache)
+    lines = [(item.value.message, item.value.param, item.value.code) for item in (without, knowing)]
+    assert lines[0] == lines[1]
     assert f"messages[{MIN_MESSAGES}]" in str(without.value.param)
     # And what was known is known still.
-    assert WIRE.parse(sent([*said, *words(1)]), cache) == WIRE.parse(sent([*said, *words(1)]))
+    assert WIRE.parse(sent([*messages, *user_messages(1)]), cache) == WIRE.parse(
+        sent([*messages, *user_messages(1)])
+    )
 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "messages": []}', b'{"model": "m"}', b"[", b""])
@@ -126,9 +130,12 @@ conversations = st.lists(
 
 @given(conversations)
 def test_whatever_was_sent_before_a_request_is_read_as_by_itself(turns: list) -> None:
-    cache, said = ConversationCache(), words(MIN_MESSAGES)
+    cache, messages = ConversationCache(), user_messages(MIN_MESSAGES)
     for keep, new, layout in turns:
-        said = [*said[:keep], *({"role": "user", "content": text} for text in new)] or words(1)
-        asked = WIRE.parse(sent(said, **layout), cache)
-        assert asked == WIRE.parse(sent(said, **layout))
-        assert cache.digests(asked.messages) == digest.digests(asked.messages)
+        messages = [
+            *messages[:keep],
+            *({"role": "user", "content": text} for text in new),
+        ] or user_messages(1)
+        request = WIRE.parse(sent(messages, **layout), cache)
+        assert request == WIRE.parse(sent(messages, **layout))
+        assert cache.digests(request.messages) == digest.digests(request.messages)

@@ -6,12 +6,12 @@ import aiohttp
 import pytest
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import post
 from support.rollout.stage import Oracle
 
 PROBE, TASK = "Please say hello", "Now do a, please"
-"""The task of a `Yard` says "do a"."""
+"""The task of a `LocalRun` says "do a"."""
 
 
 def replying(request) -> str:
@@ -19,7 +19,7 @@ def replying(request) -> str:
     return "hello, world" if PROBE in text.rsplit("user\n", 1)[-1] else "done with it"
 
 
-def made(*conversations: Sequence[str], fails_once: bool = False) -> Yard:
+def made(*conversations: Sequence[str], fails_once: bool = False) -> LocalRun:
     """A finished trajectory whose agent made these calls: texts of users and assistants, by turns.
     With `fails_once`, its first attempt dies after its first call."""
     attempts = []
@@ -34,28 +34,28 @@ def made(*conversations: Sequence[str], fails_once: bool = False) -> Yard:
                     for role, text in zip(roles, conversation, strict=False)
                 ]
                 body = {"model": "m", "messages": messages}
-                status, told = await post(http, f"{binding.bound_url}/v1/chat/completions", body)
-                assert status == 200, told
+                status, reply = await post(http, f"{binding.bound_url}/v1/chat/completions", body)
+                assert status == 200, reply
                 if fails_once and len(attempts) == 1:
                     raise ConnectionError("the agent lost its way")
 
-    yard = Yard(policy=Oracle(replying))
-    yard.run(BlackBoxRolloutProcessor(agent))
-    assert yard.history().status.name == "COMPLETED", yard.history().failures
-    return yard
+    local = LocalRun(policy=Oracle(replying))
+    local.run(BlackBoxRolloutProcessor(agent))
+    assert local.history().status.name == "COMPLETED", local.history().failures
+    return local
 
 
-def replies(yard: Yard) -> list[str]:
-    return [step.message.text for step in yard.history().generations]
+def replies(local: LocalRun) -> list[str]:
+    return [step.message.text for step in local.history().generations]
 
 
 @pytest.mark.parametrize("fails_once", [False, True], ids=["calm", "killed"])
 def test_a_probe_is_no_turn_and_no_sample(fails_once: bool) -> None:
-    yard = made([PROBE], [TASK], fails_once=fails_once)
-    assert replies(yard) == ["done with it"]
-    (sample,) = yard.rows()
-    assert sum(sample["loss_mask"]) == yard.history().sampled_tokens
-    assert len(yard.policy.requests) == 2, "the probe is answered from the record"
+    local = made([PROBE], [TASK], fails_once=fails_once)
+    assert replies(local) == ["done with it"]
+    (sample,) = local.rows()
+    assert sum(sample["loss_mask"]) == local.history().sampled_tokens
+    assert len(local.policy.requests) == 2, "the probe is answered from the record"
 
 
 def test_what_a_probe_used_is_counted() -> None:
@@ -76,8 +76,8 @@ def test_what_a_probe_used_is_counted() -> None:
     ids=["continued", "quoted", "no call has the task", "after the task", "alone"],
 )
 def test_a_call_that_may_have_played_a_part_is_a_turn(calls: tuple[list[str], ...]) -> None:
-    yard = made(*calls)
-    assert len(replies(yard)) == len(calls)
+    local = made(*calls)
+    assert len(replies(local)) == len(calls)
 
 
 def test_a_finished_trajectory_is_read_without_the_calls_of_its_probes() -> None:

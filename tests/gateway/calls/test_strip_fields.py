@@ -15,7 +15,7 @@ from holdfast.gateway.calls.unsupported import IgnoredFields, rejection_of
 from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.counter import (
     BODIES,
     CHAT,
@@ -27,7 +27,7 @@ from support.gateway.counter import (
     opened,
     post,
 )
-from support.gateway.outpost import REPLIES, RUN, Outpost, posted, until
+from support.gateway.gateway_process import REPLIES, RUN, GatewayProcess, posted, until
 from support.rollout.stage import Oracle
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -54,12 +54,12 @@ def perform(body):
     return asyncio.run(body())
 
 
-async def asked(ignore, path: str, more: dict):
+async def reply_and_record(ignore, path: str, more: dict):
     """The reply, and what is recorded of it."""
     async with opened(ignore=ignore) as (counter, trajectory, binding):
         reply = await exchange(counter.port, post(path, {**BODIES[path], **more}, binding))
-        recorded = [one.ignored for one in trajectory.session.history.calls.values()]
-        return reply, recorded, counter.play.oracle.requests
+        recorded = [call.ignored for call in trajectory.session.history.calls.values()]
+        return reply, recorded, counter.subject.oracle.requests
 
 
 @pytest.mark.parametrize(("path", "more", "name"), UNFOLLOWED)
@@ -67,15 +67,15 @@ def test_what_cannot_be_followed_is_refused_unless_it_is_named(path, more, name,
     caplog.set_level(logging.INFO, "holdfast.gateway")
 
     async def body():
-        reply, recorded, _ = await asked(["nothing_of_it", "tool:other"], path, more)
+        reply, recorded, _ = await reply_and_record(["nothing_of_it", "tool:other"], path, more)
         assert reply.status == 400
         assert not recorded
         assert "ignored=" not in caplog.text
-        reply, recorded, _ = await asked([name], path, more)
+        reply, recorded, _ = await reply_and_record([name], path, more)
         assert reply.status == 200, reply.body
-        found = name.replace("web_search_*", "web_search_20250305")
-        assert recorded == [(found,)]
-        assert f"ignored={found}\n" in caplog.text
+        changed = name.replace("web_search_*", "web_search_20250305")
+        assert recorded == [(changed,)]
+        assert f"ignored={changed}\n" in caplog.text
 
     perform(body)
 
@@ -97,7 +97,7 @@ def test_what_is_named_is_left_out_also_where_it_could_be_followed():
         more = {"temperature": 0.1, "top_p": 0.5, "max_tokens": 7}
         names = ["temperature", "max_tokens"]
         for path in (CHAT, MESSAGES):
-            reply, recorded, (request,) = await asked(names, path, more)
+            reply, recorded, (request,) = await reply_and_record(names, path, more)
             assert reply.status == 200
             assert request.sampling.temperature == 1.0
             assert request.sampling.top_p == 0.5
@@ -109,10 +109,12 @@ def test_what_is_named_is_left_out_also_where_it_could_be_followed():
 
 def test_nothing_is_said_of_what_was_not_there():
     async def body():
-        reply, recorded, _ = await asked(["seed", "tool:*", "text.verbosity"], CHAT, {"seed": None})
+        reply, recorded, _ = await reply_and_record(
+            ["seed", "tool:*", "text.verbosity"], CHAT, {"seed": None}
+        )
         assert reply.status == 200
         assert recorded == [()]
-        reply, recorded, _ = await asked(["text.verbosity"], RESPONSES, {"text": {}})
+        reply, recorded, _ = await reply_and_record(["text.verbosity"], RESPONSES, {"text": {}})
         assert reply.status == 200
         assert recorded == [()]
 
@@ -122,7 +124,7 @@ def test_nothing_is_said_of_what_was_not_there():
 def test_tools_that_the_agent_runs_itself_stay_and_the_others_go():
     async def body():
         tools = [*BUILT_IN, FUNCTION, {"type": "web_search"}]
-        reply, recorded, _ = await asked(["tool:*"], RESPONSES, {"tools": tools})
+        reply, recorded, _ = await reply_and_record(["tool:*"], RESPONSES, {"tools": tools})
         assert reply.status == 200
         assert recorded == [("tool:web_search", "tool:namespace", "tool:image_generation")]
         own = {"name": "look", "input_schema": {"type": "object"}}
@@ -131,8 +133,8 @@ def test_tools_that_the_agent_runs_itself_stay_and_the_others_go():
             sent = {**HELLO, "tools": tools}
             plain = {**HELLO, "tools": tools[:2]}
             counts = [
-                (await exchange(counter.port, post(COUNT, one, binding))).json
-                for one in (sent, plain, HELLO)
+                (await exchange(counter.port, post(COUNT, item, binding))).json
+                for item in (sent, plain, HELLO)
             ]
             assert counts[0] == counts[1] != counts[2]
 
@@ -142,9 +144,11 @@ def test_tools_that_the_agent_runs_itself_stay_and_the_others_go():
 def test_a_members_name_goes_out_of_every_tool():
     async def body():
         tool = {"name": "look", "input_schema": {"type": "object"}, "defer_loading": True}
-        reply, *_ = await asked([], MESSAGES, {"tools": [tool]})
+        reply, *_ = await reply_and_record([], MESSAGES, {"tools": [tool]})
         assert reply.status == 400
-        reply, recorded, _ = await asked(["tools.defer_loading"], MESSAGES, {"tools": [tool]})
+        reply, recorded, _ = await reply_and_record(
+            ["tools.defer_loading"], MESSAGES, {"tools": [tool]}
+        )
         assert reply.status == 200
         assert recorded == [("tools.defer_loading",)]
 
@@ -157,12 +161,12 @@ def test_a_members_name_goes_out_of_every_tool():
 )
 def test_what_is_malformed_is_refused_in_the_wires_words(body):
     async def ask():
-        told = []
+        replies = []
         for ignore in ([], ["seed", "tool:*", "text.verbosity", "tools.strict"]):
             async with opened(ignore=ignore) as (counter, _, binding):
-                told.append(await exchange(counter.port, post(RESPONSES, body, binding)))
-        assert told[0].status == told[1].status == 400
-        assert told[0].body == told[1].body
+                replies.append(await exchange(counter.port, post(RESPONSES, body, binding)))
+        assert replies[0].status == replies[1].status == 400
+        assert replies[0].body == replies[1].body
 
     perform(ask)
 
@@ -172,7 +176,7 @@ def test_a_clients_words_are_recorded_only_as_a_name(caplog):
 
     async def body():
         tools = [{"type": "a\nlevel=forged " + "x" * 900}, {"type": "fine_1"}]
-        reply, recorded, _ = await asked(["tool:*"], RESPONSES, {"tools": tools})
+        reply, recorded, _ = await reply_and_record(["tool:*"], RESPONSES, {"tools": tools})
         assert reply.status == 200
         assert recorded == [("tool:*", "tool:fine_1")]
         assert "forged" not in caplog.text
@@ -220,12 +224,12 @@ def test_the_openai_library_works_with_the_built_in_tools_that_an_agent_insists_
                     extra_body={"seed": 3},
                 )
 
-        told = await asyncio.to_thread(blocking)
-        assert told.output_text == "found"
+        message = await asyncio.to_thread(blocking)
+        assert message.output_text == "found"
 
-    yard = Yard(policy=Oracle(lambda _: "found"))
-    yard.run(BlackBoxRolloutProcessor(agent, ignore=["tool:*", "seed"]))
-    history = yard.history()
+    local_run = LocalRun(policy=Oracle(lambda _: "found"))
+    local_run.run(BlackBoxRolloutProcessor(agent, ignore=["tool:*", "seed"]))
+    history = local_run.history()
     assert history.status.name == "COMPLETED", history.failures
     (called,) = history.calls.values()
     names = ("seed", "tool:web_search", "tool:namespace", "tool:image_generation")
@@ -235,58 +239,60 @@ def test_the_openai_library_works_with_the_built_in_tools_that_an_agent_insists_
 def test_what_is_ignored_is_part_of_what_makes_a_run():
     plain = BlackBoxRolloutProcessor(["agent"])
     assert plain.identity == BlackBoxRolloutProcessor(["agent"], ignore=[]).identity
-    one = BlackBoxRolloutProcessor(["agent"], ignore=["seed", "top_k"])
-    assert one.identity == BlackBoxRolloutProcessor(["agent"], ignore=["top_k", "seed"]).identity
-    assert one.identity != plain.identity
+    processor = BlackBoxRolloutProcessor(["agent"], ignore=["seed", "top_k"])
+    assert (
+        processor.identity == BlackBoxRolloutProcessor(["agent"], ignore=["top_k", "seed"]).identity
+    )
+    assert processor.identity != plain.identity
 
 
 def test_the_command_leaves_out_what_it_is_told_to_and_says_so(tmp_path, capsys):
     with FakeEngine(replies=REPLIES) as engine:
-        outpost = Outpost(tmp_path, engine, "--ignore", "seed,top_k", tasks=("a",))
+        gateway = GatewayProcess(tmp_path, engine, "--ignore", "seed,top_k", tasks=("a",))
         try:
-            outpost.start("--ignore", "tool:*", "--workers", "2")
-            until(lambda: outpost.trajectories())
-            taken = until_taken(outpost)
+            gateway.start("--ignore", "tool:*", "--workers", "2")
+            until(lambda: gateway.trajectories())
+            taken = until_taken(gateway)
             more = {"seed": 3, "tools": [{"type": "web_search"}]}
             body = {"model": "m", "messages": taken["task"]["messages"], **more}
-            posted(f"{outpost.url}/v1/chat/completions", body, taken["key"])
-            posted(f"{outpost.url}/complete", {"reward": 1}, taken["key"])
-            assert outpost.ended() == 0, outpost.said
+            posted(f"{gateway.url}/v1/chat/completions", body, taken["key"])
+            posted(f"{gateway.url}/complete", {"reward": 1}, taken["key"])
+            assert gateway.ended() == 0, gateway.output
         finally:
-            outpost.close()
-        (history,) = outpost.histories().values()
+            gateway.close()
+        (history,) = gateway.histories().values()
         (called,) = history.calls.values()
         assert called.ignored == ("seed", "tool:web_search")
-        assert "ignored=seed,tool:web_search" in outpost.log.read_text()
-        assert main(["show", RUN, "a/0", "--journal", str(outpost.journal)]) == 0
-        said = capsys.readouterr().out
-        assert "seed was left out of 1 call, as the gateway's options say" in said
-        assert "tool:web_search was left out of 1 call" in said
-        assert main(["show", RUN, "a/0", "--json", "--journal", str(outpost.journal)]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["ignored"] == {"seed": 1, "tool:web_search": 1}
-        outpost.start()
-        assert outpost.ended() == 3
-        assert "without tool:*" in outpost.said, outpost.said
+        assert "ignored=seed,tool:web_search" in gateway.log.read_text()
+        assert main(["show", RUN, "a/0", "--journal", str(gateway.journal)]) == 0
+        out = capsys.readouterr().out
+        assert "seed was left out of 1 call, as the gateway's options say" in out
+        assert "tool:web_search was left out of 1 call" in out
+        assert main(["show", RUN, "a/0", "--json", "--journal", str(gateway.journal)]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["ignored"] == {"seed": 1, "tool:web_search": 1}
+        gateway.start()
+        assert gateway.ended() == 3
+        assert "without tool:*" in gateway.output, gateway.output
 
 
-def until_taken(outpost: Outpost) -> dict:
-    found: list[dict] = []
+def until_taken(gateway: GatewayProcess) -> dict:
+    results: list[dict] = []
 
     def take() -> bool:
         try:
-            found.append(posted(f"{outpost.url}/trajectories", {"wait": 5}))
+            results.append(posted(f"{gateway.url}/trajectories", {"wait": 5}))
         except OSError:
             return False
         return True
 
     until(take)
-    return found[0]
+    return results[0]
 
 
 def test_the_way_out_is_a_sentence_of_its_own():
     async def body():
-        reply, _, _ = await asked([], MESSAGES, {"foo": 1})
+        reply, _, _ = await reply_and_record([], MESSAGES, {"foo": 1})
         assert b"foo: Extra inputs are not permitted. The gateway can leave it out: " in reply.body
 
     perform(body)

@@ -96,8 +96,8 @@ def test_tools_are_listed_as_a_model_is_shown_them():
 def test_a_call_is_recorded_and_a_new_attempt_is_told_the_same_without_doing_it_again():
     async def scenario(counter, shop):
         trajectory, binding = counter.first
-        told = await call(counter, binding, "pay", {"amount": 3})
-        assert (told.status, told.json) == (
+        answer = await call(counter, binding, "pay", {"amount": 3})
+        assert (answer.status, answer.json) == (
             200,
             {"content": "paid 3 to bob, 1", "is_error": False, "error": ""},
         )
@@ -108,7 +108,7 @@ def test_a_call_is_recorded_and_a_new_attempt_is_told_the_same_without_doing_it_
             # Through the address with the key in it, and written otherwise.
             path = binding.bound_url.removeprefix(counter.gateway.url)
             raw = post(f"{path}/tools/pay", b'{ "amount" : 3.0 }')
-            assert (await exchange(counter.port, raw)).json == told.json
+            assert (await exchange(counter.port, raw)).json == answer.json
             assert later.session.history.in_order == [step]
         assert shop.did == ["pay 3 bob"]
 
@@ -122,9 +122,9 @@ def test_the_same_call_twice_is_two_calls_and_each_is_told_its_own_result_later(
         assert shop.did == ["pay 3 bob"] * 2
         async with again(counter, shop) as (_, binding):
             later = [await call(counter, binding, "pay", {"amount": 3}) for _ in range(3)]
-        told = [one.json["content"] for one in later]
-        assert told[:2] == [one.json["content"] for one in first]
-        assert told[2] == "paid 3 to bob, 3"
+        contents = [item.json["content"] for item in later]
+        assert contents[:2] == [item.json["content"] for item in first]
+        assert contents[2] == "paid 3 to bob, 3"
 
     session(scenario)
 
@@ -139,13 +139,13 @@ def test_calls_side_by_side_stay_as_many_whatever_their_order():
         ]
         await until(lambda: len(shop.did) == 3)
         shop.hold.set()
-        first = sorted([(await one).json["content"] for one in calls])
+        first = sorted([(await item).json["content"] for item in calls])
         async with again(counter, shop) as (later, binding):
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(call(counter, binding, "pay", {"amount": amount}) for amount in (2, 1, 1))
             )
             assert not later.session.history.forks
-        assert sorted(one.json["content"] for one in found) == first
+        assert sorted(result.json["content"] for result in results) == first
         assert len(shop.did) == 3
 
     session(scenario)
@@ -155,16 +155,16 @@ def test_an_id_makes_tries_one_call_within_an_attempt_and_after_it():
     async def scenario(counter, shop):
         _, binding = counter.first
         named = {"Idempotency-Key": "call_7"}
-        told = [await call(counter, binding, "pay", {"amount": 3}, **named) for _ in range(2)]
-        assert told[0].json == told[1].json
+        answers = [await call(counter, binding, "pay", {"amount": 3}, **named) for _ in range(2)]
+        assert answers[0].json == answers[1].json
         other = await call(counter, binding, "pay", {"amount": 4}, **named)
         assert other.status == 400
         assert other.json["error"]["code"] == "idempotency_key_in_use"
         async with again(counter, shop) as (later, binding):
             await call(counter, binding, "pay", {"amount": 3}, **{"Idempotency-Key": "call_9"})
             same = await call(counter, binding, "pay", {"amount": 3}, **named)
-            assert [one.call_id for one in later.session.history.in_order] == ["call_7", "call_9"]
-        assert same.json == told[0].json
+            assert [item.call_id for item in later.session.history.in_order] == ["call_7", "call_9"]
+        assert same.json == answers[0].json
         assert shop.did == ["pay 3 bob"] * 2
 
     session(scenario)
@@ -179,17 +179,17 @@ def test_whoever_lost_the_connection_and_asks_again_gets_the_call_that_is_under_
         await until(lambda: len(shop.did) == 1)
         writer.close()
         await until(lambda: not counter.first[0].tools.is_busy)
-        asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 5}))
+        pending = asyncio.create_task(call(counter, binding, "pay", {"amount": 5}))
         await until(lambda: counter.first[0].tools.is_busy)
         shop.hold.set()
-        assert (await asked).json["content"] == "paid 5 to bob, 1"
+        assert (await pending).json["content"] == "paid 5 to bob, 1"
         assert shop.did == ["pay 5 bob"]
 
     session(scenario)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "status", "words", "param"),
+    ("name", "arguments", "status", "command", "param"),
     [
         ("steal", {}, 404, "there is no tool 'steal'; there are: pay, look_up", None),
         ("pay", {"amount": "much"}, 400, "amount", "amount"),
@@ -200,13 +200,15 @@ def test_whoever_lost_the_connection_and_asks_again_gets_the_call_that_is_under_
         ("pay", b"\xff", 400, "UTF-8", None),
     ],
 )
-def test_what_cannot_be_called_is_refused_and_leaves_nothing(name, arguments, status, words, param):
+def test_what_cannot_be_called_is_refused_and_leaves_nothing(
+    name, arguments, status, command, param
+):
     async def scenario(counter, shop):
         trajectory, binding = counter.first
-        told = await call(counter, binding, name, arguments)
-        assert told.status == status, told.json
-        assert words in told.json["error"]["message"]
-        assert told.json["error"]["param"] == param
+        answer = await call(counter, binding, name, arguments)
+        assert answer.status == status, answer.json
+        assert command in answer.json["error"]["message"]
+        assert answer.json["error"]["param"] == param
         assert not shop.did
         assert not trajectory.session.history.steps
 
@@ -234,8 +236,8 @@ def test_what_cannot_be_called_is_refused_and_leaves_nothing(name, arguments, st
 def test_hostile_calls_are_refused_and_leave_nothing(path, body, headers):
     async def scenario(counter, shop):
         trajectory, binding = counter.first
-        told = await exchange(counter.port, post(path, body, binding, **headers))
-        assert 400 <= told.status < 500, told.raw[:300]
+        reply = await exchange(counter.port, post(path, body, binding, **headers))
+        assert 400 <= reply.status < 500, reply.raw[:300]
         assert not shop.did
         assert not trajectory.session.history.steps
         assert not trajectory.broken.is_set()
@@ -262,16 +264,16 @@ def test_keys_that_are_wrong_or_over_call_nothing():
 def test_a_tool_that_says_no_has_a_result_all_the_same():
     async def scenario(counter, shop):
         _, binding = counter.first
-        told = await call(counter, binding, "look_up", {"word": "nothing"})
-        assert told.status == 200
-        assert told.json == {
+        answer = await call(counter, binding, "look_up", {"word": "nothing"})
+        assert answer.status == 200
+        assert answer.json == {
             "content": "there is no such word",
             "is_error": True,
             "error": "ToolSaysNo",
         }
         async with again(counter, shop) as (_, binding):
             same = await call(counter, binding, "look_up", {"word": "nothing"})
-        assert same.json == told.json
+        assert same.json == answer.json
         assert len(shop.did) == 1
 
     session(scenario)
@@ -280,8 +282,8 @@ def test_a_tool_that_says_no_has_a_result_all_the_same():
 def test_a_tool_that_breaks_ends_the_attempt_and_an_idempotent_one_is_run_again():
     async def scenario(counter, shop):
         trajectory, binding = counter.first
-        told = await call(counter, binding, "look_up", {"word": "fire"})
-        assert (told.status, told.json["error"]["code"]) == (503, "environment")
+        answer = await call(counter, binding, "look_up", {"word": "fire"})
+        assert (answer.status, answer.json["error"]["code"]) == (503, "environment")
         assert trajectory.broken.is_set()
         assert isinstance(trajectory.session.state.broken, EnvironmentBroken)
         async with again(counter, shop) as (_, binding):
@@ -298,14 +300,14 @@ def test_a_call_at_most_once_that_was_cut_off_is_told_as_interrupted(monkeypatch
     async def scenario(counter, shop):
         shop.hold.clear()
         async with again(counter, shop) as (_, binding):
-            asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
+            pending = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
             await until(lambda: len(shop.did) == 1)
-        assert (await asked).status == 409
+        assert (await pending).status == 409
         shop.hold.set()
         async with again(counter, shop) as (_, binding):
-            told = await call(counter, binding, "pay", {"amount": 8})
-        assert told.json["error"] == "interrupted"
-        assert told.json["is_error"]
+            answer = await call(counter, binding, "pay", {"amount": 8})
+        assert answer.json["error"] == "interrupted"
+        assert answer.json["is_error"]
         assert shop.did == ["pay 8 bob"]
 
     session(scenario)
@@ -315,13 +317,13 @@ def test_a_call_that_still_runs_when_its_agent_is_gone_is_recorded():
     async def scenario(counter, shop):
         shop.hold.clear()
         async with again(counter, shop) as (_, binding):
-            asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
+            pending = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
             await until(lambda: len(shop.did) == 1)
             asyncio.get_running_loop().call_later(0.05, shop.hold.set)
-        await asked
+        await pending
         async with again(counter, shop) as (_, binding):
-            told = await call(counter, binding, "pay", {"amount": 8})
-        assert told.json["content"] == "paid 8 to bob, 1"
+            answer = await call(counter, binding, "pay", {"amount": 8})
+        assert answer.json["content"] == "paid 8 to bob, 1"
         assert shop.did == ["pay 8 bob"]
 
     session(scenario)
@@ -340,12 +342,12 @@ def test_an_agent_that_outlived_its_gateway_makes_new_calls_and_the_one_that_it_
         shop.hold.set()
         async with again(counter, shop) as (later, binding):
             later.go_on()
-            found = [
+            contents = [
                 (await call(counter, binding, "pay", {"amount": amount})).json["content"]
                 for amount in (2, 1)
             ]
-        assert "interrupted" in found[0]
-        assert found[1] == "paid 1 to bob, 3"
+        assert "interrupted" in contents[0]
+        assert contents[1] == "paid 1 to bob, 3"
         assert shop.did == ["pay 1 bob", "pay 2 bob", "pay 1 bob"]
 
     session(scenario)
@@ -363,13 +365,13 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
             later.set_tools(_checked(shop), made_before=standing)
             for path in standing:
                 later.session.log.keep(path)
-            found = [
+            contents = [
                 (await call(counter, binding, "pay", {"amount": 1}, **headers)).json["content"]
                 for headers in ({}, named, {})
             ]
             assert not later.session.history.forks
         # What came after that state, what has the id, and a new one.
-        assert [one[-1] for one in found] == ["3", "2", "4"]
+        assert [contents[-1] for contents in contents] == ["3", "2", "4"]
 
     session(scenario)
 

@@ -19,15 +19,15 @@ from holdfast.records.step import Finished, VersionSpan
 from holdfast.records.trajectory import Status
 from support.gateway.connections import Connection
 from support.gateway.counter import CHAT, Counter, exchange, opened, post, until
-from support.gateway.streams import StreamPlay
-from support.gateway.trajectories import HELLO, ask, attempt, told
-from support.rollout.stage import Oracle, Play, completion, text_of
+from support.gateway.streams import StreamedTrajectory
+from support.gateway.trajectories import HELLO, answer_to, ask, attempt
+from support.rollout.stage import Oracle, TrajectoryUnderTest, completion, text_of
 
 
 async def two_turns(trajectory: AgentTrajectory, second: str = "and then?"):
-    first = await told(trajectory, ask(*HELLO))
+    first = await answer_to(trajectory, ask(*HELLO))
     reply = first.choices[0].message
-    last = await told(trajectory, ask(*HELLO, reply, user(second)))
+    last = await answer_to(trajectory, ask(*HELLO, reply, user(second)))
     return first, last
 
 
@@ -37,10 +37,10 @@ def perform(body):
 
 def test_a_request_that_extends_an_earlier_one_goes_on_with_its_tokens():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             await two_turns(trajectory)
-        history = await play.history()
+        history = await subject.history()
         first, second = history.generations
         assert second.base == first.path
         assert second.keep == len(first.delta) // 4 + len(first.ids) // 4
@@ -54,50 +54,52 @@ def test_a_request_that_extends_an_earlier_one_goes_on_with_its_tokens():
 
 def test_a_new_attempt_is_given_back_its_past_and_nothing_is_sampled_again():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             before = await two_turns(trajectory)
-        asked = len(play.oracle.requests)
-        async with attempt(play) as trajectory:
+        count = len(subject.oracle.requests)
+        async with attempt(subject) as trajectory:
             again = await two_turns(trajectory)
         assert again == before
-        assert len(play.oracle.requests) == asked == 2
-        assert not (await play.history()).forks
+        assert len(subject.oracle.requests) == count == 2
+        assert not (await subject.history()).forks
 
     perform(body)
 
 
 def test_an_agent_that_diverges_goes_on_live_and_what_it_left_is_history():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             await two_turns(trajectory, "and then?")
-        async with attempt(play) as trajectory:
+        async with attempt(subject) as trajectory:
             first, last = await two_turns(trajectory, "something else")
-        history = await play.history()
-        assert len(play.oracle.requests) == 3
+        history = await subject.history()
+        assert len(subject.oracle.requests) == 3
         assert len(history.generations) == 2
         assert len(history.forks) == 1
         assert history.generations[-1].message.text == last.choices[0].message.text
-        async with attempt(play) as trajectory:
+        async with attempt(subject) as trajectory:
             assert await two_turns(trajectory, "something else") == (first, last)
-        assert len(play.oracle.requests) == 3
+        assert len(subject.oracle.requests) == 3
 
     perform(body)
 
 
 def test_three_identical_prompts_at_once_are_three_samples_also_on_replay():
     async def body():
-        play = Play()
-        found = []
+        subject = TrajectoryUnderTest()
+        ids = []
         for _ in range(2):
-            async with attempt(play) as trajectory:
-                answers = await asyncio.gather(*(told(trajectory, ask(*HELLO)) for _ in range(3)))
-            found.append({answer.id for answer in answers})
-        assert len(found[0]) == 3
-        assert found[0] == found[1]
-        assert len(play.oracle.requests) == 3
-        assert len({request.seed for request in play.oracle.requests}) == 3
+            async with attempt(subject) as trajectory:
+                answers = await asyncio.gather(
+                    *(answer_to(trajectory, ask(*HELLO)) for _ in range(3))
+                )
+            ids.append({answer.id for answer in answers})
+        assert len(ids[0]) == 3
+        assert ids[0] == ids[1]
+        assert len(subject.oracle.requests) == 3
+        assert len({request.seed for request in subject.oracle.requests}) == 3
 
     perform(body)
 
@@ -110,36 +112,36 @@ def test_a_client_that_went_away_and_asks_again_gets_the_same_answer():
             await gate.wait()
             return "late"
 
-        play = Play(Oracle(slow))
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest(Oracle(slow))
+        async with attempt(subject) as trajectory:
             gone = await trajectory.subscribe(ask(*HELLO), wire="test")
             gone.leave(delivered=False)
-            waiting = asyncio.create_task(told(trajectory, ask(*HELLO)))
+            waiting = asyncio.create_task(answer_to(trajectory, ask(*HELLO)))
             await asyncio.sleep(0)
             gate.set()
             answer = await waiting
             assert answer.choices[0].message.text == "late"
-            assert len(play.oracle.requests) == 1
+            assert len(subject.oracle.requests) == 1
             # And it says so itself, after the answer was sent.
-            assert await told(trajectory, ask(*HELLO), again=True) == answer
-            named = await told(trajectory, ask(user("x")), name="one")
-            assert await told(trajectory, ask(user("x")), name="one") == named
+            assert await answer_to(trajectory, ask(*HELLO), again=True) == answer
+            named = await answer_to(trajectory, ask(user("x")), name="one")
+            assert await answer_to(trajectory, ask(user("x")), name="one") == named
             with pytest.raises(RequestRejected, match="given to another request"):
-                await told(trajectory, ask(user("y")), name="one")
-        assert len(play.oracle.requests) == 2
+                await answer_to(trajectory, ask(user("y")), name="one")
+        assert len(subject.oracle.requests) == 2
 
     perform(body)
 
 
 def test_a_rewritten_past_breaks_off_visibly_and_a_sub_agent_is_a_root_of_its_own():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             await two_turns(trajectory)
             edited = assistant("what I never said")
-            await told(trajectory, ask(*HELLO, edited, user("and then?")))
-            await told(trajectory, ask(HELLO[0], user("another task of the same kind")))
-        *_, rewritten, other = (await play.history()).generations
+            await answer_to(trajectory, ask(*HELLO, edited, user("and then?")))
+            await answer_to(trajectory, ask(HELLO[0], user("another task of the same kind")))
+        *_, rewritten, other = (await subject.history()).generations
         assert rewritten.prefix_break == "earlier messages were changed"
         assert not other.prefix_break
         assert other.base == ""
@@ -150,10 +152,10 @@ def test_a_rewritten_past_breaks_off_visibly_and_a_sub_agent_is_a_root_of_its_ow
 def test_what_clients_change_in_passing_is_the_same_conversation():
     async def body():
         call = '<tool_call>{"name": "add", "arguments": {"b": 2, "a": 1}}</tool_call>'
-        play = Play(Oracle(lambda request: call))
+        subject = TrajectoryUnderTest(Oracle(lambda request: call))
         tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-        async with attempt(play) as trajectory:
-            first = await told(trajectory, ask(*HELLO, tools=(tool,)))
+        async with attempt(subject) as trajectory:
+            first = await answer_to(trajectory, ask(*HELLO, tools=(tool,)))
             (choice,) = first.choices
             (made,) = choice.message.tool_calls
             assert choice.finish_reason == "tool_calls"
@@ -170,8 +172,8 @@ def test_what_clients_change_in_passing_is_the_same_conversation():
                 ),
             )
             result = Message(Role.TOOL, "3", tool_call_id=made.id)
-            await told(trajectory, ask(*HELLO, echoed, result, tools=(tool,)))
-        first_step, second = (await play.history()).generations
+            await answer_to(trajectory, ask(*HELLO, echoed, result, tools=(tool,)))
+        first_step, second = (await subject.history()).generations
         assert second.base == first_step.path
         assert not second.prefix_break
 
@@ -180,27 +182,27 @@ def test_what_clients_change_in_passing_is_the_same_conversation():
 
 def test_n_choices_are_n_samples_of_one_call():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
-            answer = await told(trajectory, ask(*HELLO, n=3))
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
+            answer = await answer_to(trajectory, ask(*HELLO, n=3))
             assert len(answer.choices) == 3
             second = answer.choices[1].message
-            await told(trajectory, ask(*HELLO, second, user("go on")))
-        history = await play.history()
+            await answer_to(trajectory, ask(*HELLO, second, user("go on")))
+        history = await subject.history()
         assert [step.base for step in history.generations].count("") == 3
         assert history.generations[-1].base == "0.1.0"
-        async with attempt(play) as trajectory:
-            assert await told(trajectory, ask(*HELLO, n=3)) == answer
+        async with attempt(subject) as trajectory:
+            assert await answer_to(trajectory, ask(*HELLO, n=3)) == answer
 
     perform(body)
 
 
 def test_a_context_that_is_full_is_told_and_remembered_as_the_limit():
     async def body():
-        play = Play(Oracle(lambda request: ContextOverflow("too long")))
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest(Oracle(lambda request: ContextOverflow("too long")))
+        async with attempt(subject) as trajectory:
             with pytest.raises(ContextOverflow):
-                await told(trajectory, ask(*HELLO))
+                await answer_to(trajectory, ask(*HELLO))
             assert trajectory.limit.reason == "context_overflow"
             assert not trajectory.broken.is_set()
 
@@ -209,21 +211,21 @@ def test_a_context_that_is_full_is_told_and_remembered_as_the_limit():
 
 def test_an_engine_that_fails_breaks_the_attempt_and_no_more_is_sampled_in_it():
     async def body():
-        play = Play(Oracle(lambda request: EngineUnavailable("gone")))
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest(Oracle(lambda request: EngineUnavailable("gone")))
+        async with attempt(subject) as trajectory:
             for _ in range(2):
                 with pytest.raises(EngineUnavailable):
-                    await told(trajectory, ask(*HELLO))
+                    await answer_to(trajectory, ask(*HELLO))
             assert trajectory.broken.is_set()
-            assert len(play.oracle.requests) == 1
+            assert len(subject.oracle.requests) == 1
 
     perform(body)
 
 
 def test_a_closed_attempt_answers_nobody():
     async def body():
-        play = Play()
-        async with attempt(play) as trajectory:
+        subject = TrajectoryUnderTest()
+        async with attempt(subject) as trajectory:
             pass
         with pytest.raises(RequestRejected, match="this attempt is over"):
             await trajectory.subscribe(ask(*HELLO), wire="test")
@@ -234,7 +236,7 @@ def test_a_closed_attempt_answers_nobody():
 BEGINNING, REST = "Once upon a time", " there was an end."
 
 
-def asked(*messages: dict, **more) -> dict:
+def chat_request(*messages: dict, **more) -> dict:
     return {"model": "m", "messages": list(messages), **more}
 
 
@@ -242,7 +244,7 @@ def user_says(text: str) -> dict:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict:
+def assistant_says(text: str) -> dict:
     return {"role": "assistant", "content": text}
 
 
@@ -274,17 +276,17 @@ class Storyteller:
         return await asyncio.Event().wait()
 
 
-REWRITTEN = (user_says("q"), said("no, I did not"), user_says("a story"))
+REWRITTEN = (user_says("q"), assistant_says("no, I did not"), user_says("a story"))
 
-CONTINUED = (user_says("q"), said("yes"), user_says("a story"))
+CONTINUED = (user_says("q"), assistant_says("yes"), user_says("a story"))
 
 
 @pytest.mark.parametrize(
     ("other", "story"),
     [
         ((user_says("q"),), CONTINUED),
-        ((user_says("q"), said("yes"), user_says("and?")), REWRITTEN),
-        ((user_says("p"),), (user_says("p"), said("hm"), user_says("a story"))),
+        ((user_says("q"), assistant_says("yes"), user_says("and?")), REWRITTEN),
+        ((user_says("p"),), (user_says("p"), assistant_says("hm"), user_says("a story"))),
     ],
     ids=["an equal answer", "a conversation that is rewritten", "the first of its beginning"],
 )
@@ -292,27 +294,29 @@ def test_what_was_told_is_kept_although_another_call_was_recorded_meanwhile(othe
     async def body():
         teller = Storyteller()
         async with Gateway(WIRES, limits=GatewayLimits(stream_tokens=4)) as gateway:
-            counter = Counter(gateway, StreamPlay(teller))
+            counter = Counter(gateway, StreamedTrajectory(teller))
             async with counter.attempt() as (trajectory, binding):
-                first = await exchange(counter.port, post(CHAT, asked(user_says("q")), binding))
+                first = await exchange(
+                    counter.port, post(CHAT, chat_request(user_says("q")), binding)
+                )
                 assert first.json["choices"][0]["message"]["content"] == "yes"
-                raw = post(CHAT, asked(*other), binding)
+                raw = post(CHAT, chat_request(*other), binding)
                 beside = asyncio.create_task(exchange(counter.port, raw))
                 await until(lambda: teller.is_waiting)
-                raw = post(CHAT, asked(*story, stream=True), binding)
+                raw = post(CHAT, chat_request(*story, stream=True), binding)
                 async with Connection(counter.port, raw) as connection:
-                    await connection.said("Once upon")
+                    await connection.wait_for("Once upon")
                     teller.hurry.set()
                     assert (await beside).status == 200
                     gateway.release(binding)
                     await trajectory.aclose()
             async with counter.attempt() as (_, binding):
-                reply = await exchange(counter.port, post(CHAT, asked(*story), binding))
+                reply = await exchange(counter.port, post(CHAT, chat_request(*story), binding))
             return teller.begun_with, reply.json["choices"][0]["message"]["content"]
 
-    begun_with, told = asyncio.run(body())
+    begun_with, message = asyncio.run(body())
     assert begun_with == ["", BEGINNING]
-    assert told == BEGINNING + REST
+    assert message == BEGINNING + REST
 
 
 def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_again():
@@ -326,13 +330,15 @@ def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_aga
             return "no JSON at all"
 
         async with opened(slow, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
-            wanted = asked(user_says("q"), stream=True, response_format={"type": "json_object"})
+            wanted = chat_request(
+                user_says("q"), stream=True, response_format={"type": "json_object"}
+            )
             first = await exchange(counter.port, post(CHAT, wanted, binding), begun=begun.set)
             assert first.status == 200
             assert b"response_format" in first.body
             second = await exchange(counter.port, post(CHAT, wanted, binding))
             assert (second.status, second.json["error"]["param"]) == (400, "response_format")
-            assert len(counter.play.oracle.requests) == 1
+            assert len(counter.subject.oracle.requests) == 1
 
     asyncio.run(body())
 
@@ -350,10 +356,10 @@ def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
 
     async def body():
         async with opened(answer) as (counter, _, binding):
-            wanted = asked(user_says("q"), n=3, response_format={"type": "json_object"})
+            wanted = chat_request(user_says("q"), n=3, response_format={"type": "json_object"})
             reply = await exchange(counter.port, post(CHAT, wanted, binding))
             assert reply.status == 400
-            assert len(counter.play.oracle.requests) == 3
+            assert len(counter.subject.oracle.requests) == 3
             await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(body())

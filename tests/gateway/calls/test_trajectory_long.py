@@ -14,7 +14,7 @@ from holdfast.journal.sqlite.journal import MemoryJournal
 from holdfast.records.encoding import codec
 from holdfast.records.history import stream_of
 from holdfast.records.step import Called, Generated
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 WIRE = OpenAIChat()
 
@@ -42,24 +42,24 @@ class Agent:
 
     def __init__(self, trajectory: AgentTrajectory):
         self.trajectory = trajectory
-        self.said: list[dict[str, str]] = []
+        self.messages: list[dict[str, str]] = []
         self.heard: list[bytes] = []
 
     async def call(self, number: int) -> None:
-        self.said.append({"role": "user", "content": f"and what of number {number:05}?"})
-        body = json.dumps({"model": "m", "max_tokens": 64, "messages": self.said}).encode()
-        asked = WIRE.parse(body, self.trajectory.lookup)
-        subscription = await self.trajectory.subscribe(asked, wire="/v1/chat/completions")
+        self.messages.append({"role": "user", "content": f"and what of number {number:05}?"})
+        body = json.dumps({"model": "m", "max_tokens": 64, "messages": self.messages}).encode()
+        request = WIRE.parse(body, self.trajectory.lookup)
+        subscription = await self.trajectory.subscribe(request, wire="/v1/chat/completions")
         answer = await subscription.answer()
         subscription.leave(delivered=True)
-        self.heard.append(WIRE.format_answer(asked, answer))
+        self.heard.append(WIRE.format_answer(request, answer))
         reply = json.loads(self.heard[-1])["choices"][0]["message"]["content"]
-        self.said.append({"role": "assistant", "content": reply})
+        self.messages.append({"role": "assistant", "content": reply})
 
 
-async def conversed(play: Play, calls: int) -> tuple[list[bytes], list[int]]:
+async def conversed(subject: TrajectoryUnderTest, calls: int) -> tuple[list[bytes], list[int]]:
     """An attempt that asks so many times: what it heard, and what each call took."""
-    trajectory = AgentTrajectory(await play.session())
+    trajectory = AgentTrajectory(await subject.session())
     agent, work = Agent(trajectory), []
     try:
         for number in range(calls):
@@ -80,18 +80,18 @@ def check_flat(values: list[int]) -> None:
 
 def check_long_trajectory(calls: int) -> None:
     async def body() -> None:
-        play = Play(journal=MemoryJournal())
-        heard, live = await conversed(play, calls)
+        subject = TrajectoryUnderTest(journal=MemoryJournal())
+        heard, live = await conversed(subject, calls)
         check_flat(live)
-        lease = await play.lease()
-        records = await play.journal.history(lease.id)
-        kept = [one for one in records if isinstance(one, Generated | Called)]
-        sizes = [len(codec.encode(one)) for one in kept if not getattr(one, "heard", 0)]
+        lease = await subject.lease()
+        records = await subject.journal.history(lease.id)
+        kept = [record for record in records if isinstance(record, Generated | Called)]
+        sizes = [len(codec.encode(item)) for item in kept if not getattr(item, "heard", 0)]
         assert len(sizes) == 2 * calls
-        check_flat([one + other for one, other in zip(sizes[::2], sizes[1::2], strict=True)])
+        check_flat([size + other for size, other in zip(sizes[::2], sizes[1::2], strict=True)])
 
-        history = await play.history()
-        prompts = [request.prompt for request in play.oracle.requests]
+        history = await subject.history()
+        prompts = [request.prompt for request in subject.oracle.requests]
         for step, prompt, following in zip(
             history.generations, prompts, [*prompts[1:], None], strict=True
         ):
@@ -100,9 +100,9 @@ def check_long_trajectory(calls: int) -> None:
             assert following is None or following[: len(so_far)] == so_far
         assert not history.prefix_breaks
 
-        again, replayed = await conversed(play, calls)
+        again, replayed = await conversed(subject, calls)
         assert again == heard
-        assert len(play.oracle.requests) == calls, "nothing is sampled a second time"
+        assert len(subject.oracle.requests) == calls, "nothing is sampled a second time"
         check_flat(replayed)
 
     asyncio.run(body())
@@ -115,8 +115,8 @@ def test_a_call_costs_as_much_at_the_end_of_a_long_trajectory_as_at_its_beginnin
 def test_what_a_trajectory_holds_is_free_when_it_has_ended() -> None:
     """Without a look for cycles: a run makes those rare, and whole conversations would pile up."""
 
-    async def held(play: Play) -> "weakref.ref[AgentTrajectory]":
-        trajectory = AgentTrajectory(await play.session())
+    async def held(subject: TrajectoryUnderTest) -> "weakref.ref[AgentTrajectory]":
+        trajectory = AgentTrajectory(await subject.session())
         agent = Agent(trajectory)
         for number in range(3):
             await agent.call(number)
@@ -124,9 +124,9 @@ def test_what_a_trajectory_holds_is_free_when_it_has_ended() -> None:
         return weakref.ref(trajectory)
 
     async def body() -> None:
-        found = await held(Play())
+        ref = await held(TrajectoryUnderTest())
         await asyncio.sleep(0)
-        assert found() is None
+        assert ref() is None
 
     gc.collect()
     gc.disable()

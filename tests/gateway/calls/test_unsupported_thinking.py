@@ -38,13 +38,13 @@ def test_a_budget_reaches_the_engine_and_the_record(dialect, name):
             reply = await ask(counter, binding, wire, sent)
             assert reply.status == 200, reply.body
             assert [call.thinking_token_budget for call in engine.calls()[seen:]] == [2000]
-            (step,) = (await counter.play.history()).generations
+            (step,) = (await counter.subject.history()).generations
             assert step.sampling.thinking_token_budget == 2000
             # Another budget is another call, and none at all is one more.
             for budget in (100, None):
                 other = {**HI_BODY, "thinking_token_budget": budget}
                 assert (await ask(counter, binding, CHAT, other)).status == 200
-            seen = [one.thinking_token_budget for one in engine.calls()[seen:]]
+            seen = [call.thinking_token_budget for call in engine.calls()[seen:]]
             assert seen == [2000, 100, None]
 
     perform(body)
@@ -76,9 +76,9 @@ def test_what_the_engine_says_of_it_is_passed_on(dialect):
         async with engine_behind(dialect) as (_, counter, binding):
             reply = await ask(counter, binding, *ASKS["anthropic"])
             assert reply.status == 400
-            said = reply.json["error"]["message"]
-            assert "reasoning_config is not configured" in said
-            assert "--ignore thinking" in said
+            message = reply.json["error"]["message"]
+            assert "reasoning_config is not configured" in message
+            assert "--ignore thinking" in message
 
     perform(body)
 

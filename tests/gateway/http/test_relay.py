@@ -20,47 +20,51 @@ from support.rollout.stage import Oracle
 
 def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
-            one, two = [await found.take(found.urls[0]) for _ in range(2)]
-            assert {found.owner(one), found.owner(two)} == {0, 1}
-            for taken in (one, two):
-                said = [await converse(found.http, found.through(taken, at)) for at in range(2)]
+        async with pair(tmp_path) as result:
+            first, two = [await result.take(result.urls[0]) for _ in range(2)]
+            assert {result.owner(first), result.owner(two)} == {0, 1}
+            for taken in (first, two):
+                messages = [
+                    await converse(result.http, result.through(taken, at)) for at in range(2)
+                ]
                 # Words that were answered already, wherever, are asked for another answer.
-                assert len({text for texts in said for text in texts}) == 4
-            reply = await exchange(found.port(1), request("GET", "/health"))
+                assert len({text for texts in messages for text in texts}) == 4
+            reply = await exchange(result.port(1), request("GET", "/health"))
             assert reply.json == {"status": "ok", "trajectories": 2, "workers": 2}
-            text = (await exchange(found.port(0), request("GET", "/metrics"))).body.decode()
+            text = (await exchange(result.port(0), request("GET", "/metrics"))).body.decode()
             for index in range(2):
                 assert f'holdfast_gateway_trajectories{{worker="{index}"}} 1' in text
             assert 'wire="relayed",status="200"' in text
-            again = await found.take(found.urls[found.owner(one) ^ 1], task=one["task"]["id"])
+            again = await result.take(
+                result.urls[result.owner(first) ^ 1], task=first["task"]["id"]
+            )
             assert again["attempt"] == 2
             for index in range(2):
-                said = {"role": "user", "content": "do it"}
-                assert (await ask(found.http, found.through(one, index), said))[0] == 409
-            await complete(found, again, 0)
+                messages = {"role": "user", "content": "do it"}
+                assert (await ask(result.http, result.through(first, index), messages))[0] == 409
+            await complete(result, again, 0)
             for index in range(2):
-                said = {"role": "user", "content": "too late"}
-                assert (await ask(found.http, found.through(again, index), said))[0] == 409
+                messages = {"role": "user", "content": "too late"}
+                assert (await ask(result.http, result.through(again, index), messages))[0] == 409
             # That the one asked the other in vain is no call, and no failure to be alarmed by.
-            text = (await exchange(found.port(0), request("GET", "/metrics"))).body.decode()
+            text = (await exchange(result.port(0), request("GET", "/metrics"))).body.decode()
             assert 'status="409"' in text
             assert 'status="503"' not in text
-            await complete(found, two, 0)
-        return found.yard
+            await complete(result, two, 0)
+        return result.local
 
-    yard = asyncio.run(body())
-    assert {history.status.name for history in yard.histories().values()} == {"COMPLETED"}
+    local = asyncio.run(body())
+    assert {history.status.name for history in local.histories().values()} == {"COMPLETED"}
 
 
 def test_what_workers_say_to_each_other_is_for_nobody_else(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
+        async with pair(tmp_path) as result:
             for path in (OWNS, AVAILABLE, TAKE, STATS, RELAYED):
-                reply = await exchange(found.port(0), raw_post(path, "x"))
+                reply = await exchange(result.port(0), raw_post(path, "x"))
                 assert reply.status == 404
-            for taken in [await found.take(found.urls[0]) for _ in range(2)]:
-                await complete(found, taken, 1)
+            for taken in [await result.take(result.urls[0]) for _ in range(2)]:
+                await complete(result, taken, 1)
 
     asyncio.run(body())
 
@@ -72,52 +76,56 @@ class Slow(Oracle):
         super().__init__()
         self.go = asyncio.Event()
 
-    async def sample(self, asked):
-        found = await super().sample(asked)
+    async def sample(self, body):
+        completion = await super().sample(body)
         await self.go.wait()
-        return found
+        return completion
 
 
 def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(tmp_path):
     policy = Slow()
 
     async def body():
-        async with pair(tmp_path, policy) as found:
-            one, two = [await found.take(found.urls[0]) for _ in range(2)]
-            wrong = found.owner(one) ^ 1
-            asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
-            raw = raw_post(CHAT, asked, Authorization=f"Bearer {one['key']}")
+        async with pair(tmp_path, policy) as result:
+            first, two = [await result.take(result.urls[0]) for _ in range(2)]
+            wrong = result.owner(first) ^ 1
+            body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
+            raw = raw_post(CHAT, body, Authorization=f"Bearer {first['key']}")
             for _ in range(3):
-                reader, writer = await asyncio.open_connection("127.0.0.1", found.port(wrong))
+                reader, writer = await asyncio.open_connection("127.0.0.1", result.port(wrong))
                 writer.write(raw)
                 await until(lambda: policy.requests)
                 writer.transport.abort()
-                trajectory = found.workers[found.owner(one)]._queue.of("run/a/0").trajectory
+                trajectory = result.workers[result.owner(first)]._queue.of("run/a/0").trajectory
                 await until(lambda: trajectory.is_idle)  # noqa: B023 - it is waited for here
                 assert reader is not None
             policy.go.set()
-            reply = await exchange(found.port(wrong), raw)
+            reply = await exchange(result.port(wrong), raw)
             assert reply.status == 200
             assert b"[DONE]" in reply.body
             assert len(policy.requests) == 1
-            for taken in (one, two):
-                await complete(found, taken, wrong)
+            for taken in (first, two):
+                await complete(result, taken, wrong)
 
     asyncio.run(body())
 
 
 def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
-            one, two = [await found.take(found.urls[0]) for _ in range(2)]
+        async with pair(tmp_path) as result:
+            first, two = [await result.take(result.urls[0]) for _ in range(2)]
             statuses = []
             for at in range(2):
-                url = f"http://gateway.example:80/t/{one['key']}{CHAT}"
-                for path in (url, f"{url}?api-version=1", f"/t/{one['key']}/v1%2Fchat/completions"):
-                    reply = await exchange(found.port(at), raw_post(path, HELLO))
+                url = f"http://gateway.example:80/t/{first['key']}{CHAT}"
+                for path in (
+                    url,
+                    f"{url}?api-version=1",
+                    f"/t/{first['key']}/v1%2Fchat/completions",
+                ):
+                    reply = await exchange(result.port(at), raw_post(path, HELLO))
                     statuses.append(reply.status)
-            for taken in (one, two):
-                await complete(found, taken, 0)
+            for taken in (first, two):
+                await complete(result, taken, 0)
             return statuses
 
     assert asyncio.run(body()) == [200] * 6
@@ -125,13 +133,13 @@ def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp
 
 def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
     async def body():
-        async with pair(tmp_path) as found:
-            one, two = [await found.take(found.urls[0]) for _ in range(2)]
-            wrong = found.owner(one) ^ 1
-            key = f"Bearer {one['key']}"
+        async with pair(tmp_path) as result:
+            first, two = [await result.take(result.urls[0]) for _ in range(2)]
+            wrong = result.owner(first) ^ 1
+            key = f"Bearer {first['key']}"
             raw = raw_post(CHAT, HELLO, Authorization=key, Expect="100-continue")
             # What it knows of the owner is wrong, so that it looks twice.
-            found.workers[wrong]._peers._owners[one["trajectory"]] = wrong ^ 1
+            result.workers[wrong]._peers._owners[first["trajectory"]] = wrong ^ 1
             relay_to, tries = Peers._relay_to, []
 
             async def unsure(self, index, context, body):
@@ -140,11 +148,11 @@ def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
 
             Peers._relay_to = unsure
             try:
-                reply = await exchange(found.port(wrong), raw)
+                reply = await exchange(result.port(wrong), raw)
             finally:
                 Peers._relay_to = relay_to
-            for taken in (one, two):
-                await complete(found, taken, 0)
+            for taken in (first, two):
+                await complete(result, taken, 0)
             return reply.raw
 
     raw = asyncio.run(body())
@@ -166,21 +174,21 @@ def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, m
     monkeypatch.setattr(Peers, "request", on_its_way)
 
     async def body():
-        async with pair(tmp_path) as found:
-            one = await found.take(found.urls[0])
-            assert found.owner(one) == 0
-            leaving = asyncio.create_task(post(found.http, f"{found.urls[0]}/trajectories", {}))
+        async with pair(tmp_path) as result:
+            item = await result.take(result.urls[0])
+            assert result.owner(item) == 0
+            leaving = asyncio.create_task(post(result.http, f"{result.urls[0]}/trajectories", {}))
             await assigned.wait()
             leaving.cancel()
             await asyncio.wait({leaving})
             left.set()
-            status, two = await post(found.http, f"{found.urls[0]}/trajectories", {"wait": 5})
+            status, two = await post(result.http, f"{result.urls[0]}/trajectories", {"wait": 5})
             if status != 200:
                 _, two = await post(
-                    found.http, f"{found.urls[1]}/trajectories", {"task": "b", "sample": 0}
+                    result.http, f"{result.urls[1]}/trajectories", {"task": "b", "sample": 0}
                 )
-            for taken in (one, two):
-                await complete(found, taken, 0)
+            for taken in (item, two):
+                await complete(result, taken, 0)
             return status
 
     assert asyncio.run(body()) == 200

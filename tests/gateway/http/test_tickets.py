@@ -21,14 +21,14 @@ class Subscription:
 @pytest.mark.parametrize("delivered", [True, False])
 @pytest.mark.parametrize("is_early", [True, False])
 def test_the_report_decides_whichever_comes_first(delivered: bool, is_early: bool) -> None:
-    tickets, found = Tickets(), Subscription()
+    tickets, subscription = Tickets(), Subscription()
     if is_early:
         tickets.report(RelayReport("one", delivered))
-    tickets.hold("one", found, connection=object())
+    tickets.hold("one", subscription, connection=object())
     if not is_early:
-        assert not found.left, "the client counts as waiting"
+        assert not subscription.left, "the client counts as waiting"
         tickets.report(RelayReport("one", delivered))
-    assert found.left == [delivered]
+    assert subscription.left == [delivered]
 
 
 def test_a_lost_connection_takes_its_own_answers_with_it() -> None:
@@ -41,12 +41,12 @@ def test_a_lost_connection_takes_its_own_answers_with_it() -> None:
 
 
 def test_a_worker_that_only_closed_its_connection_still_reports() -> None:
-    tickets, found, connection = Tickets(), Subscription(), object()
-    tickets.hold("one", found, connection)
+    tickets, subscription, connection = Tickets(), Subscription(), object()
+    tickets.hold("one", subscription, connection)
     tickets.disconnect(connection)
     tickets.report(RelayReport("one", delivered=True))
-    assert found.left == [None]
-    assert found.delivered
+    assert subscription.left == [None]
+    assert subscription.delivered
 
 
 def test_no_more_are_kept_than_there_is_room_for() -> None:

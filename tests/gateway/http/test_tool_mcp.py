@@ -32,8 +32,8 @@ def test_the_published_client_lists_and_calls_and_a_new_attempt_does_nothing_twi
             assert (tool.name, tool.description) == ("pay", "Moves money.")
             assert tool.input_schema["required"] == ["amount"]
             results = [await client.call_tool("pay", {"amount": n}) for n in (1, 2, 1, -1)]
-            assert [one.is_error for one in results] == [False, False, False, True]
-            return [one.content[0].text for one in results]
+            assert [result.is_error for result in results] == [False, False, False, True]
+            return [result.content[0].text for result in results]
 
     async def run():
         async with opened() as (counter, trajectory, binding):
@@ -78,8 +78,8 @@ def test_what_is_no_call_is_an_error_of_the_protocol(message, status, code):
     async def run():
         async with opened() as (counter, trajectory, binding):
             trajectory.set_tools(shop(did))
-            told = await exchange(counter.port, post("/mcp", message, binding))
-            assert (told.status, told.json["error"]["code"]) == (status, code)
+            reply = await exchange(counter.port, post("/mcp", message, binding))
+            assert (reply.status, reply.json["error"]["code"]) == (status, code)
             notified = {"jsonrpc": "2.0", "method": "notifications/initialized"}
             assert (await exchange(counter.port, post("/mcp", notified, binding))).status == 202
             assert (await exchange(counter.port, post("/mcp", message))).status == 401
@@ -96,9 +96,11 @@ def test_a_call_with_an_id_in_its_meta_is_one_call():
             trajectory.set_tools(shop(did))
             params = {"name": "pay", "arguments": {"amount": 1}, "_meta": {"idempotencyKey": "k"}}
             message = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": params}
-            told = [await exchange(counter.port, post("/mcp", message, binding)) for _ in range(2)]
-            assert told[0].json == told[1].json
-            assert told[0].json["id"] == "a"
+            replies = [
+                await exchange(counter.port, post("/mcp", message, binding)) for _ in range(2)
+            ]
+            assert replies[0].json == replies[1].json
+            assert replies[0].json["id"] == "a"
 
     asyncio.run(run())
     assert did == ["pay 1"]
@@ -107,12 +109,12 @@ def test_a_call_with_an_id_in_its_meta_is_one_call():
 def test_what_is_left_empty_in_a_message_of_mcp_may_be_null():
     async def body():
         async with opened() as (counter, _, binding):
-            asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": None}
-            reply = await exchange(counter.port, post("/mcp", asked, binding))
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": None}
+            reply = await exchange(counter.port, post("/mcp", request, binding))
             assert reply.json["result"] == {"tools": []}
             call = {"name": "nothing", "arguments": None, "_meta": None}
-            asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-            reply = await exchange(counter.port, post("/mcp", asked, binding))
+            body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+            reply = await exchange(counter.port, post("/mcp", body, binding))
             assert "there is no tool 'nothing'" in reply.json["error"]["message"]
 
     asyncio.run(body())

@@ -17,7 +17,7 @@ from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("plain words", "plain words"),
         ("größer → 日本", "größer → 日本"),
@@ -27,17 +27,17 @@ from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened
         ("\x00" * 3000, (r"\x00" * MAX_MESSAGE_CHARS)[: MAX_MESSAGE_CHARS - 1] + "…"),
     ],
 )
-def test_what_is_told_is_short_and_printable(text, told):
-    assert sanitize(text) == told
-    assert RequestRejected(400, text, param=text).message == told
+def test_what_is_told_is_short_and_printable(text, message):
+    assert sanitize(text) == message
+    assert RequestRejected(400, text, param=text).message == message
 
 
 def test_a_key_is_never_told_wherever_it_stands():
     key = Keys().make(Bearer("run/a/0", 1, 1))
     for text in (key, f"'{key}' is no model", "x" * (MAX_MESSAGE_CHARS - 10) + key, f"{key}{key}"):
-        told = sanitize(text)
-        assert key not in told
-        assert key[3:12] not in told
+        cleaned = sanitize(text)
+        assert key not in cleaned
+        assert key[3:12] not in cleaned
 
 
 @pytest.mark.parametrize("length", [40, 3000])
@@ -46,8 +46,8 @@ def test_no_half_of_a_known_secret_is_told_where_a_text_is_cut(most, length):
     secret = "Zebra" * (length // 5)
     hide(secret)
     for before in (0, most - 20, most - 1, 4 * most - 20):
-        told = sanitize("x" * before + secret, most)
-        assert "Zeb" not in told
+        cleaned = sanitize("x" * before + secret, most)
+        assert "Zeb" not in cleaned
 
 
 @pytest.mark.parametrize("path", [*BODIES, COUNT])
@@ -60,8 +60,8 @@ def test_no_half_of_a_known_secret_is_in_a_refusal_that_quotes_a_value(path):
             for before in (0, 100, 150, 190, 400, 480, 590):
                 value = "x" * before + secret
                 for more in ({"tool_choice": value}, {value: 1}, {"tools": [{"type": value}]}):
-                    asked = {**BODIES.get(path, HELLO), **more}
-                    reply = await exchange(counter.port, post(path, asked, binding))
+                    request = {**BODIES.get(path, HELLO), **more}
+                    reply = await exchange(counter.port, post(path, request, binding))
                     assert reply.status == 400
                     assert b"Quag" not in reply.body
 
@@ -76,8 +76,8 @@ def test_every_address_tells_little_of_a_long_odd_value(path):
         async with opened() as (counter, _, binding):
             for name in [*BODIES.get(path, HELLO), "tools", "n", "stop", odd]:
                 for value in (odd, [odd], {odd: odd}, f"{binding.key}{odd}"):
-                    asked = {**BODIES.get(path, HELLO), name: value}
-                    reply = await exchange(counter.port, post(path, asked, binding))
+                    request = {**BODIES.get(path, HELLO), name: value}
+                    reply = await exchange(counter.port, post(path, request, binding))
                     if reply.status == 200:
                         continue
                     assert reply.status == 400
@@ -95,8 +95,8 @@ def test_every_address_tells_little_of_a_long_odd_value(path):
 def test_a_value_that_is_quoted_is_bounded_by_itself():
     async def body():
         async with opened() as (counter, _, binding):
-            asked = {**HELLO, "x" * 5000: 1}
-            reply = await exchange(counter.port, post(CHAT, asked, binding))
+            request = {**HELLO, "x" * 5000: 1}
+            reply = await exchange(counter.port, post(CHAT, request, binding))
             assert reply.status == 400
             assert b"x" * 201 not in reply.body
 

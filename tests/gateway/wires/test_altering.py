@@ -70,7 +70,7 @@ def test_all_of_it_reaches_the_engine_and_is_recorded(ask, dialect):
                 name: value for name, value in ASKED.items() if name != "stop_token_ids"
             }
             assert stops[-1] == 3, "beside the ends that the model has"
-        (step,) = (await counter.play.history()).generations
+        (step,) = (await counter.subject.history()).generations
         assert step.sampling == KEPT
 
     perform(body)
@@ -97,7 +97,7 @@ def test_arguments_of_a_template_reach_an_engine_that_renders_itself(ask):
             await ask(binding, chat_template_kwargs={"enable_thinking": False})
             (call,) = engine.calls()
             assert call.parameters["chat_template_kwargs"] == {"enable_thinking": False}
-        (step,) = (await counter.play.history()).generations
+        (step,) = (await counter.subject.history()).generations
         assert step.sampling.template_kwargs == {"enable_thinking": False}
 
     perform(body)
@@ -139,6 +139,6 @@ def test_what_a_request_asks_for_goes_before_what_the_run_has():
     run = Sampling(min_p=0.5, presence_penalty=1, stop_token_ids=(3,), chat_template_kwargs=OFF)
     silent = GenerationRequest("m", ())
     assert sampling_of(run, silent) == run
-    asked = AlteringParameters(min_p=0.0, logit_bias=((5, 1.0),), stop_token_ids=())
-    request = GenerationRequest("m", (), altering=asked, chat_template_kwargs="")
+    parameters = AlteringParameters(min_p=0.0, logit_bias=((5, 1.0),), stop_token_ids=())
+    request = GenerationRequest("m", (), altering=parameters, chat_template_kwargs="")
     assert sampling_of(run, request) == Sampling(presence_penalty=1, logit_bias=((5, 1.0),))

@@ -30,7 +30,7 @@ from support.gateway.counter import (
     post,
 )
 from support.gateway.libraries import anthropic_client, engine_behind, openai_client, perform
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 PIXELS = base64.b64encode(bytes(range(256)) * 48).decode()
 DATA = f"data:image/png;base64,{PIXELS}"
@@ -73,8 +73,8 @@ async def ask(counter, binding, wire: str, body: object):
     return await exchange(counter.port, post(wire, body, binding))
 
 
-def view_of(history, play) -> TrajectoryView:
-    return TrajectoryView(TrajectoryKey("run", play.task.id, 0), play.task, history)
+def view_of(history, subject) -> TrajectoryView:
+    return TrajectoryView(TrajectoryKey("run", subject.task.id, 0), subject.task, history)
 
 
 @pytest.mark.parametrize("wire", BODIES)
@@ -86,7 +86,7 @@ def test_an_engine_that_is_sent_messages_is_sent_their_images(wire, stream):
                 reply = await ask(counter, binding, wire, BODIES[wire](url, stream=stream))
                 assert reply.status == 200, reply.body
             assert [call.images for call in engine.calls()] == [(DATA,), (SIGNED,)]
-            history = await counter.play.history()
+            history = await counter.subject.history()
             assert history.generations[0].added == (SEEN,)
 
     perform(body)
@@ -101,9 +101,9 @@ def test_the_same_image_is_the_same_call_and_another_is_another(wire):
         with FakeEngine(dialect="chat", images=True) as engine:
             policy = EnginePolicy(engine.url, engine.model)
             await policy.check()
-            counter.play.oracle = policy
+            counter.subject.oracle = policy
             async with Gateway(WIRES) as gateway:
-                counter = Counter(gateway, counter.play)
+                counter = Counter(gateway, counter.subject)
                 async with counter.attempt() as (trajectory, binding):
                     trajectory.session.speaker = Speaker(policy, MessagesOnly())
                     again = await ask(counter, binding, wire, BODIES[wire]())
@@ -121,20 +121,20 @@ def test_what_the_libraries_send_goes_on_from_the_reply():
     async def body():
         async with engine_behind("chat", images=True) as (engine, counter, binding):
             async with openai_client(binding) as client:
-                asked = chat_body()["messages"]
-                chat = await client.chat.completions.create(model="m", messages=asked)
-                asked += [
+                messages = chat_body()["messages"]
+                chat = await client.chat.completions.create(model="m", messages=messages)
+                messages += [
                     chat.choices[0].message.model_dump(),
                     {"role": "user", "content": "sure?"},
                 ]
-                await client.chat.completions.create(model="m", messages=asked)
+                await client.chat.completions.create(model="m", messages=messages)
                 first = await client.responses.create(**responses_body())
                 await client.responses.create(
                     model="m", input="sure?", previous_response_id=first.id
                 )
             async with anthropic_client(binding) as client:
                 await client.messages.create(**anthropic_body())
-            history = await counter.play.history()
+            history = await counter.subject.history()
             assert [call.images for call in engine.calls()] == [(DATA,)] * 5
         steps = history.generations
         assert [step.base for step in steps[:2]] == ["", steps[0].path]
@@ -171,10 +171,10 @@ def test_no_image_is_stored_twice():
             again = {"role": "user", "content": "again"}
             for system in ("be kind", "be short"):
                 turns = [{"role": "system", "content": system}, *first["messages"], again]
-                told = {"model": "m", "messages": turns}
-                assert (await ask(counter, binding, CHAT, told)).status == 200
-            history = await counter.play.history()
-            view = view_of(history, counter.play)
+                request = {"model": "m", "messages": turns}
+                assert (await ask(counter, binding, CHAT, request)).status == 200
+            history = await counter.subject.history()
+            view = view_of(history, counter.subject)
             whole = [
                 item
                 for step in history.generations
@@ -182,7 +182,7 @@ def test_no_image_is_stored_twice():
                 if not isinstance(item, str) and item.images
             ]
             assert len(whole) == 1
-            assert all(any(said.images for said in turn.prompt) for turn in view.turns)
+            assert all(any(token.images for token in turn.prompt) for turn in view.turns)
             assert [call.images for call in engine.calls()] == [(DATA,)] * 5
 
     perform(body)
@@ -194,14 +194,14 @@ def test_an_image_of_the_task_is_recorded_by_reference():
         with FakeEngine(dialect="chat", images=True) as engine:
             policy = EnginePolicy(engine.url, engine.model)
             await policy.check()
-            play = Play(policy, task=task)
+            subject = TrajectoryUnderTest(policy, task=task)
             async with Gateway(WIRES) as gateway:
-                counter = Counter(gateway, play)
+                counter = Counter(gateway, subject)
                 async with counter.attempt() as (trajectory, binding):
                     trajectory.session.speaker = Speaker(policy, MessagesOnly())
                     assert (await ask(counter, binding, CHAT, chat_body())).status == 200
             await policy.aclose()
-            (step,) = (await play.history()).generations
+            (step,) = (await subject.history()).generations
             assert step.added == ("task:0",)
 
     perform(body)
@@ -212,7 +212,7 @@ def test_it_is_shown_by_its_kind_and_size_and_exported_as_it_was():
         async with engine_behind("chat", images=True) as (_, counter, binding):
             await ask(counter, binding, CHAT, chat_body())
             await ask(counter, binding, CHAT, chat_body(SIGNED))
-            view = view_of(await counter.play.history(), counter.play)
+            view = view_of(await counter.subject.history(), counter.subject)
         shown = "\n".join(_lines(view, None, full=True))
         assert "user: what is it?[image png 12 kB]" in shown
         assert "user: what is it?[image from pictures.example]" in shown
@@ -240,7 +240,7 @@ def test_an_engine_that_is_sent_tokens_is_sent_no_images(dialect, wire, param):
             assert "the dialect chat" in error["message"]
             assert len(engine.calls()) == seen
             assert (await ask(counter, binding, wire, BODIES[wire](SIGNED))).status == 400
-            assert not (await counter.play.history()).generations
+            assert not (await counter.subject.history()).generations
 
     perform(body)
 
@@ -267,7 +267,7 @@ def test_an_engine_that_refuses_images_is_asked_once_and_quoted(wire):
             assert "is not a multimodal model" in reply.json["error"]["message"]
             assert engine.stats().requests == before + 1
             assert b"s3cr3t" not in reply.body
-            refused = list((await counter.play.history()).refusals.values())
+            refused = list((await counter.subject.history()).refusals.values())
             assert len(refused) == 1
             assert "s3cr3t" not in refused[0].message
             # The agent can go on without it.

@@ -12,7 +12,7 @@ from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError
 from support.gateway.counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 CALL = 'so <tool_call>{"name": "plus", "arguments": {"a": 1, "b": 2}}</tool_call>'
 PLUS = {
@@ -35,7 +35,7 @@ def answers(*texts: str):
     return lambda request: left.pop(0)
 
 
-async def told(counter: Counter, binding, path: str, body: dict) -> dict:
+async def post_to(counter: Counter, binding, path: str, body: dict) -> dict:
     reply = await exchange(counter.port, post(path, body, binding))
     assert reply.status == 200, reply.body
     return reply.json
@@ -44,25 +44,29 @@ async def told(counter: Counter, binding, path: str, body: dict) -> dict:
 def test_what_litellm_sends_back_goes_on_with_the_tokens_of_the_turn_before():
     async def body():
         async with opened(answers(CALL, "done")) as (counter, _, binding):
-            asked = {"model": "m", "messages": [{"role": "user", "content": "add"}]}
-            first = await told(counter, binding, CHAT, {**asked, "tools": [TOOL]})
-            said = first["choices"][0]["message"]
+            request = {"model": "m", "messages": [{"role": "user", "content": "add"}]}
+            first = await post_to(counter, binding, CHAT, {**request, "tools": [TOOL]})
+            message = first["choices"][0]["message"]
             messages = [
-                *asked["messages"],
+                *request["messages"],
                 {
-                    "content": said["content"],
+                    "content": message["content"],
                     "role": "assistant",
                     "tool_calls": [
-                        {"function": one["function"], "id": one["id"], "type": "function"}
-                        for one in said["tool_calls"]
+                        {
+                            "function": tool_call["function"],
+                            "id": tool_call["id"],
+                            "type": "function",
+                        }
+                        for tool_call in message["tool_calls"]
                     ],
                     "provider_specific_fields": {"refusal": None},
                 },
-                {"content": "3", "tool_call_id": said["tool_calls"][0]["id"], "role": "tool"},
+                {"content": "3", "tool_call_id": message["tool_calls"][0]["id"], "role": "tool"},
             ]
             again = {"model": "m", "messages": messages, "tools": [TOOL]}
-            await told(counter, binding, CHAT, again)
-            assert (await counter.play.history()).prefix_breaks == 0
+            await post_to(counter, binding, CHAT, again)
+            assert (await counter.subject.history()).prefix_breaks == 0
 
     perform(body)
 
@@ -84,19 +88,19 @@ def test_what_changes_nothing_that_is_sampled_is_accepted_in_messages(beside):
         {"role": "assistant", "content": "hello", **more},
         {"role": "user", "content": "and?"},
     ]
-    found = WIRES[CHAT]
+    wire = WIRES[CHAT]
     body = {"model": "m", "messages": messages}
 
-    async def asked():
+    async def send_both():
         async with opened() as (counter, trajectory, binding):
-            await told(counter, binding, CHAT, body)
-            plain = [{k: v for k, v in one.items() if k not in more} for one in messages]
-            await told(counter, binding, CHAT, {**body, "messages": plain})
+            await post_to(counter, binding, CHAT, body)
+            plain = [{k: v for k, v in messages.items() if k not in more} for messages in messages]
+            await post_to(counter, binding, CHAT, {**body, "messages": plain})
             # It is the same request.
-            assert [len(one) for one in trajectory._calls._by_key.values()] == [2]
+            assert [len(items) for items in trajectory._calls._by_key.values()] == [2]
 
-    assert found is not None
-    perform(asked)
+    assert wire is not None
+    perform(send_both)
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
@@ -117,9 +121,9 @@ def test_unknown_nulls_say_nothing_in_any_wire_and_arguments_keep_theirs(path):
                     "max_tokens": 9,
                 },
             }
-            await told(counter, binding, path, {"model": "m", "other": None, **bodies[path]})
-            (request,) = counter.play.oracle.requests
-            text = bytes(one for one in request.prompt if one < 256).decode()
+            await post_to(counter, binding, path, {"model": "m", "other": None, **bodies[path]})
+            (request,) = counter.subject.oracle.requests
+            text = bytes(token for token in request.prompt if token < 256).decode()
             assert "unknown" not in text
             assert path != MESSAGES or '{"a":null,"b":1}' in text
 
@@ -133,10 +137,10 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
         IgnoredFields().parse(CHAT, chat, body)
     ask = IgnoredFields(["messages.mood"]).parse(CHAT, chat, body)
     assert ask.ignored == ("messages.mood",)
-    assert [one.text for one in ask.messages] == ["hi"]
-    for said in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
+    assert [message.text for message in ask.messages] == ["hi"]
+    for text in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
         with pytest.raises(UsageError, match="cannot be ignored"):
-            IgnoredFields([said])
+            IgnoredFields([text])
 
 
 @pytest.mark.parametrize(
@@ -152,9 +156,9 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
     ],
 )
 def test_a_refusal_names_a_way_out_and_it_is_one(path, more, way_out):
-    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
-    asked = {"model": "m", "input": "hi"} if path == RESPONSES else asked
-    body = msgspec.json.encode({**asked, **more})
+    request = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    query = {"model": "m", "input": "hi"} if path == RESPONSES else request
+    body = msgspec.json.encode({**query, **more})
     with pytest.raises(RequestRejected) as refused:
         IgnoredFields().parse(path, WIRES[path], body)
     assert (f"--ignore {way_out})" in refused.value.message) == bool(way_out)
@@ -174,11 +178,11 @@ def test_items_that_an_agent_only_refers_to_are_those_that_it_was_told():
 
     async def body():
         async with opened(answers(CALL, "it is 3")) as (counter, _, binding):
-            first = await told(counter, binding, RESPONSES, responses(HELLO, tool_choice="auto"))
-            words, call = first["output"]
+            first = await post_to(counter, binding, RESPONSES, responses(HELLO, tool_choice="auto"))
+            arguments, call = first["output"]
             again = responses(
                 HELLO,
-                {"type": "item_reference", "id": words["id"]},
+                {"type": "item_reference", "id": arguments["id"]},
                 {
                     "type": "function_call",
                     "call_id": call["call_id"],
@@ -188,8 +192,8 @@ def test_items_that_an_agent_only_refers_to_are_those_that_it_was_told():
                 {"type": "function_call_output", "call_id": call["call_id"], "output": "3"},
                 tool_choice="auto",
             )
-            await told(counter, binding, RESPONSES, again)
-            history = await counter.play.history()
+            await post_to(counter, binding, RESPONSES, again)
+            history = await counter.subject.history()
             assert len(history.generations) == 2
             assert history.prefix_breaks == 0
             assert history.generations[1].base == history.generations[0].path
@@ -199,37 +203,37 @@ def test_items_that_an_agent_only_refers_to_are_those_that_it_was_told():
 
 @pytest.mark.parametrize("killed", [False, True], ids=["in one process", "across a kill"])
 def test_a_response_goes_on_from_the_one_that_it_names(killed):
-    play = Play()
-    play.oracle.answer = answers("first", "second", "third")
+    subject = TrajectoryUnderTest()
+    subject.oracle.answer = answers("first", "second", "third")
 
     async def within(calls):
         async with Gateway(WIRES) as gateway:
-            counter = Counter(gateway, play)
+            counter = Counter(gateway, subject)
             async with counter.attempt() as (trajectory, binding):
                 return await calls(counter, trajectory, binding)
 
     async def begun(counter, _, binding):
-        asked = responses(HELLO, instructions="be kind", store=True)
-        return (await told(counter, binding, RESPONSES, asked))["id"]
+        fields = responses(HELLO, instructions="be kind", store=True)
+        return (await post_to(counter, binding, RESPONSES, fields))["id"]
 
     async def gone_on(counter, trajectory, binding, name=""):
         trajectory.go_on()
         name = name or await begun(counter, trajectory, binding)
         more = {"role": "user", "content": "and then?"}
         same = responses(more, previous_response_id=name, instructions="be kind")
-        second = await told(counter, binding, RESPONSES, same)
+        second = await post_to(counter, binding, RESPONSES, same)
         assert second["previous_response_id"] == name
         # Instructions hold for one response: without them, it is another conversation.
         other = responses(more, previous_response_id=second["id"])
-        await told(counter, binding, RESPONSES, other)
+        await post_to(counter, binding, RESPONSES, other)
 
     async def body():
         name = await within(begun) if killed else ""
         await within(lambda *args: gone_on(*args, name=name))
-        first, second, third = (await play.history()).generations
+        first, second, third = (await subject.history()).generations
         assert (second.base, second.prefix_break) == (first.path, "")
         assert third.base == ""
-        assert [one.text for one in third.added] == [
+        assert [item.text for item in third.added] == [
             "do a",
             "first",
             "and then?",
@@ -249,11 +253,11 @@ def test_a_response_goes_on_from_the_one_that_it_names(killed):
     ],
 )
 def test_what_this_trajectory_was_never_told_cannot_be_referred_to(body, param):
-    async def asked():
+    async def send():
         async with opened() as (counter, _, binding):
             raw = post(RESPONSES, {**responses(HELLO), **body}, binding)
             reply = await exchange(counter.port, raw)
             assert (reply.status, reply.json["error"]["param"]) == (400, param)
             assert "send the whole conversation as 'input'" in reply.json["error"]["message"]
 
-    perform(asked)
+    perform(send)

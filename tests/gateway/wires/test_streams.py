@@ -40,9 +40,9 @@ def chat_sum(events: list[bytes], index: int = 0) -> tuple[str, str, list[str]]:
     reasoning = text = ""
     calls: dict[int, str] = {}
     for chunk in parsed(events):
-        for one in chunk["choices"]:
-            if one["index"] == index:
-                delta = one["delta"]
+        for item in chunk["choices"]:
+            if item["index"] == index:
+                delta = item["delta"]
                 reasoning += delta.get("reasoning_content") or ""
                 text += delta.get("content") or ""
                 for part in delta.get("tool_calls", ()):
@@ -52,40 +52,42 @@ def chat_sum(events: list[bytes], index: int = 0) -> tuple[str, str, list[str]]:
 
 
 def messages_sum(events: list[bytes]) -> tuple[str, str, list[str]]:
-    found: dict[int, dict] = {}
+    fields: dict[int, dict] = {}
     for event in parsed(events):
         if event["type"] == "content_block_start":
-            assert event["index"] == len(found), "blocks follow each other"
-            found[event["index"]] = {"kind": event["content_block"]["type"], "said": "", "open": 1}
+            assert event["index"] == len(fields), "blocks follow each other"
+            fields[event["index"]] = {"kind": event["content_block"]["type"], "said": "", "open": 1}
         if event["type"] == "content_block_delta":
             delta = event["delta"]
-            said = next((delta[k] for k in ("text", "thinking", "partial_json") if k in delta), "")
-            assert found[event["index"]]["open"]
-            found[event["index"]]["said"] += said
+            message = next(
+                (delta[k] for k in ("text", "thinking", "partial_json") if k in delta), ""
+            )
+            assert fields[event["index"]]["open"]
+            fields[event["index"]]["said"] += message
         if event["type"] == "content_block_stop":
-            found[event["index"]]["open"] = 0
-    assert not any(one["open"] for one in found.values())
-    kinds = {kind: [one["said"] for one in found.values() if one["kind"] == kind]
+            fields[event["index"]]["open"] = 0
+    assert not any(field["open"] for field in fields.values())
+    kinds = {kind: [field["said"] for field in fields.values() if field["kind"] == kind]
              for kind in ("thinking", "text", "tool_use")}  # fmt: skip
     return "".join(kinds["thinking"]), "".join(kinds["text"]), kinds["tool_use"]
 
 
 def responses_sum(events: list[bytes]) -> tuple[str, str, list[str]]:
-    said: dict[str, str] = {}
-    items, told = [], parsed(events)
-    for number, event in enumerate(told):
+    fields: dict[str, str] = {}
+    items, messages = [], parsed(events)
+    for number, event in enumerate(messages):
         assert event["sequence_number"] == number
         if event["type"].endswith(".delta"):
-            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+            fields[event["item_id"]] = fields.get(event["item_id"], "") + event["delta"]
         if event["type"] == "response.output_item.added":
             assert event["output_index"] == len(items), "items follow each other"
         if event["type"] == "response.output_item.done":
             items.append(event["item"])
-    assert told[-1]["response"]["output"] == items
+    assert messages[-1]["response"]["output"] == items
     for item in items:
         whole = item.get("arguments") or "".join(part["text"] for part in item.get("content", ()))
-        assert said.get(item["id"], "") == whole
-    kinds = {kind: [said.get(one["id"], "") for one in items if one["type"] == kind]
+        assert fields.get(item["id"], "") == whole
+    kinds = {kind: [fields.get(item["id"], "") for item in items if item["type"] == kind]
              for kind in ("reasoning", "message", "function_call")}  # fmt: skip
     return "".join(kinds["reasoning"]), "".join(kinds["message"]), kinds["function_call"]
 
@@ -95,21 +97,21 @@ SUMS = {CHAT: chat_sum, MESSAGES: messages_sum, RESPONSES: responses_sum}
 
 def cut(text: str, chance: random.Random) -> list[str]:
     """A beginning of the text, in pieces."""
-    end, found, at = chance.randrange(len(text) + 1), [], 0
+    end, texts, at = chance.randrange(len(text) + 1), [], 0
     while at < end:
         size = chance.randrange(1, 40)
-        found.append(text[at : min(end, at + size)])
+        texts.append(text[at : min(end, at + size)])
         at += size
-    return found
+    return texts
 
 
 def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[bytes]:
     """Some of it live, in the order in which a reply is sampled, and the rest at the end."""
     message, events = answer.choices[0].message, []
     thoughts = cut(message.reasoning or "", chance)
-    words = cut(message.text, chance) if "".join(thoughts) == (message.reasoning or "") else []
-    deltas = [AnswerDelta(0, one, True) for one in thoughts] + [
-        AnswerDelta(0, one) for one in words
+    arguments = cut(message.text, chance) if "".join(thoughts) == (message.reasoning or "") else []
+    deltas = [AnswerDelta(0, thought, True) for thought in thoughts] + [
+        AnswerDelta(0, argument) for argument in arguments
     ]
     while deltas:
         size = chance.randrange(1, 4)
@@ -123,8 +125,8 @@ def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[byt
 def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
     answer, chance = ANSWERS[name], random.Random(11)
     whole = SUMS[path](WIRES[path].stream(ASK).end(answer))
-    said = answer.choices[0].message
-    assert whole[:2] == (said.reasoning or "", said.text)
+    message = answer.choices[0].message
+    assert whole[:2] == (message.reasoning or "", message.text)
     for _ in range(40):
         assert SUMS[path](tell(WIRES[path].stream(ASK), answer, chance)) == whole
 
@@ -132,12 +134,12 @@ def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
 @pytest.mark.parametrize("path", SUMS)
 def test_reasoning_that_goes_on_after_text_is_told_after_it(path):
     answer, stream = ANSWERS["reasoning and text"], WIRES[path].stream(ASK)
-    told = [
+    message = [
         AnswerDelta(0, REASONING[:20], True),
         AnswerDelta(0, TEXT[:20]),
         AnswerDelta(0, REASONING[20:50], True),
     ]
-    events = stream.more(answer.opening, told) + stream.end(answer)
+    events = stream.more(answer.opening, message) + stream.end(answer)
     assert SUMS[path](events) == (REASONING, TEXT, [])
 
 
@@ -163,8 +165,8 @@ def test_choices_are_told_apart_however_they_are_mixed():
             if path == CHAT:
                 assert chat_sum(events, index)[1] == text
             else:
-                chunks = [one for event in parsed(events) for one in event["choices"]]
-                assert "".join(one["text"] for one in chunks if one["index"] == index) == text
+                chunks = [item for event in parsed(events) for item in event["choices"]]
+                assert "".join(chunk["text"] for chunk in chunks if chunk["index"] == index) == text
 
 
 def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
@@ -173,11 +175,13 @@ def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
         events = stream.more(answer.opening, [AnswerDelta(0, REASONING[:9], True)]) + stream.end(
             answer
         )
-        deltas = [one["delta"] for event in parsed(events) for one in event["choices"]]
-        assert [one.get("role") for one in deltas].count("assistant") == 1
-        told = [one["content"] for one in deltas if "content" in one]
+        deltas = [item["delta"] for event in parsed(events) for item in event["choices"]]
+        assert [delta.get("role") for delta in deltas].count("assistant") == 1
+        contents = [delta["content"] for delta in deltas if "content" in delta]
         assert (
-            "".join(one or "" for one in told) if any(x is not None for x in told) else None
+            "".join(content or "" for content in contents)
+            if any(x is not None for x in contents)
+            else None
         ) == content
 
 
@@ -185,8 +189,8 @@ def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
 def test_an_error_after_a_beginning_has_the_wires_shape(path):
     stream = WIRES[path].stream(ASK)
     before = stream.more(ANSWERS["text"].opening, [AnswerDelta(0, TEXT[:9])])
-    (told,) = parsed([stream.error(RequestRejected(503, "gone", code="engine"))])
+    (message,) = parsed([stream.error(RequestRejected(503, "gone", code="engine"))])
     if path == RESPONSES:
-        assert (told["type"], told["sequence_number"]) == ("error", len(before))
+        assert (message["type"], message["sequence_number"]) == ("error", len(before))
     else:
-        assert told["error"]["message"] == "gone"
+        assert message["error"]["message"] == "gone"

@@ -17,15 +17,16 @@ ENGINES = ["vllm", "vllm-scale-out", "sglang"]
 
 
 def schema(name: str) -> dict[str, object]:
-    one = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    return {"name": name, "description": f"does {name}", "parameters": one}
+    item = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    return {"name": name, "description": f"does {name}", "parameters": item}
 
 
 NAMES = ("first", "second")
 TOOLS = [{"type": "function", "function": schema(name)} for name in NAMES]
 FLAT = [{"type": "function", **schema(name)} for name in NAMES]
 ANTHROPIC = [
-    {"name": one, "description": "does", "input_schema": schema(one)["parameters"]} for one in NAMES
+    {"name": name, "description": "does", "input_schema": schema(name)["parameters"]}
+    for name in NAMES
 ]
 
 
@@ -34,31 +35,31 @@ def test_a_forced_call_is_sampled_in_the_models_own_markup(dialect):
     async def body():
         async with engine_behind(dialect) as (_, counter, binding):
             async with openai_client(binding) as client:
-                asked = {"model": "m", "messages": HI, "tools": TOOLS}
-                chat = await client.chat.completions.create(**asked, tool_choice="required")
+                request = {"model": "m", "messages": HI, "tools": TOOLS}
+                chat = await client.chat.completions.create(**request, tool_choice="required")
                 calls = chat.choices[0].message.tool_calls
                 assert {call.function.name for call in calls} <= set(NAMES)
                 assert isinstance(json.loads(calls[0].function.arguments)["n"], int)
                 assert chat.choices[0].finish_reason == "tool_calls"
                 named = {"type": "function", "function": {"name": "second"}}
-                chat = await client.chat.completions.create(**asked, tool_choice=named)
-                assert [one.function.name for one in chat.choices[0].message.tool_calls] == [
-                    "second"
-                ]
+                chat = await client.chat.completions.create(**request, tool_choice=named)
+                assert [
+                    tool_call.function.name for tool_call in chat.choices[0].message.tool_calls
+                ] == ["second"]
                 response = await client.responses.create(
                     model="m",
                     input="hi",
                     tools=FLAT,
                     tool_choice={"type": "function", "name": "first"},
                 )
-                assert [one.name for one in response.output] == ["first"]
+                assert [item.name for item in response.output] == ["first"]
             async with anthropic_client(binding) as client:
-                asked = {"model": "m", "messages": HI, "max_tokens": 500, "tools": ANTHROPIC}
+                request = {"model": "m", "messages": HI, "max_tokens": 500, "tools": ANTHROPIC}
                 for choice in ({"type": "any"}, {"type": "tool", "name": "second"}):
-                    said = await client.messages.create(**asked, tool_choice=choice)
-                    assert said.stop_reason == "tool_use"
-                assert [one.name for one in said.content] == ["second"]
-        history = await counter.play.history()
+                    reply = await client.messages.create(**request, tool_choice=choice)
+                    assert reply.stop_reason == "tool_use"
+                assert [item.name for item in reply.content] == ["second"]
+        history = await counter.subject.history()
         # What was sampled is what counts: nothing is added to it, and it is all trained.
         assert all(step.trainable for step in history.generations)
 
@@ -86,17 +87,17 @@ def test_a_call_that_cannot_be_forced_is_refused_with_the_way_out():
     async def body():
         async with engine_behind("fireworks") as (_, _, binding):
             async with openai_client(binding) as client:
-                asked = {"model": "m", "messages": HI, "tools": TOOLS}
-                with pytest.raises(openai.BadRequestError, match="--ignore tool_choice") as said:
-                    await client.chat.completions.create(**asked, tool_choice="required")
-                assert said.value.param == "tool_choice"
+                request = {"model": "m", "messages": HI, "tools": TOOLS}
+                with pytest.raises(openai.BadRequestError, match="--ignore tool_choice") as message:
+                    await client.chat.completions.create(**request, tool_choice="required")
+                assert message.value.param == "tool_choice"
                 with pytest.raises(openai.BadRequestError, match="--ignore parallel_tool_calls"):
-                    await client.chat.completions.create(**asked, parallel_tool_calls=False)
+                    await client.chat.completions.create(**request, parallel_tool_calls=False)
                 choice = {"type": "function", "function": {"name": "third"}}
                 with pytest.raises(openai.BadRequestError, match="not found in 'tools'"):
-                    await client.chat.completions.create(**asked, tool_choice=choice)
+                    await client.chat.completions.create(**request, tool_choice=choice)
                 # The attempt goes on.
-                await client.chat.completions.create(**asked)
+                await client.chat.completions.create(**request)
             async with anthropic_client(binding) as client:
                 with pytest.raises(anthropic.BadRequestError, match="--ignore tool_choice"):
                     await client.messages.create(
@@ -140,7 +141,7 @@ def test_a_seed_is_kept_within_its_trajectory_and_differs_between_those_of_a_gro
                 body = {"model": "m", "messages": HI, "seed": seed}
                 reply = await exchange(counter.port, post(CHAT, body, binding))
                 assert reply.status == 200
-            return [request.seed for request in counter.play.oracle.requests]
+            return [request.seed for request in counter.subject.oracle.requests]
 
     async def body():
         first, again, other, none = await seeds(0)
@@ -157,9 +158,9 @@ def test_top_k_reaches_the_engine_and_makes_another_request():
             for top_k in (5, 0, -1, None):
                 body = {"model": "m", "messages": HI, "top_k": top_k}
                 assert (await exchange(counter.port, post(CHAT, body, binding))).status == 200
-            drawn = [request.sampling.top_k for request in counter.play.oracle.requests]
+            drawn = [request.sampling.top_k for request in counter.subject.oracle.requests]
             assert drawn == [5, 0, 0, 0]
-            keys = {called.key for called in (await counter.play.history()).calls.values()}
+            keys = {called.key for called in (await counter.subject.history()).calls.values()}
             assert len(keys) == 2
 
     perform(body)
@@ -174,12 +175,12 @@ def test_token_ids_are_told_where_they_are_asked_for(path, stream):
             reply = await exchange(counter.port, post(path, body, binding))
             assert reply.status == 200, reply.body
             lines = reply.body.decode().splitlines() if stream else [f"data: {reply.body.decode()}"]
-            told = [json.loads(one[6:]) for one in lines if one.startswith("data: {")]
-            choices = [one for chunk in told for one in chunk["choices"]]
-            (choice,) = [one for one in choices if "token_ids" in one]
-            (request,) = counter.play.oracle.requests
+            messages = [json.loads(lines[6:]) for lines in lines if lines.startswith("data: {")]
+            choices = [choice for chunk in messages for choice in chunk["choices"]]
+            (choice,) = [choice for choice in choices if "token_ids" in choice]
+            (request,) = counter.subject.oracle.requests
             assert choice["prompt_token_ids"] == list(request.prompt)
-            (step,) = (await counter.play.history()).generations
+            (step,) = (await counter.subject.history()).generations
             assert choice["token_ids"] == list(unpack_ids(step.ids))
 
     perform(body)

@@ -205,8 +205,8 @@ def test_a_group_of_a_copy_has_the_place_of_the_member_that_settled_last(tmp_pat
     using(str(source), settle_backwards)
     asyncio.run(copy_runs(str(source), str(target), []))
     query = "SELECT * FROM task_groups ORDER BY task"
-    with sqlite3.connect(source) as one, sqlite3.connect(target) as other:
-        assert one.execute(query).fetchall() == other.execute(query).fetchall()
+    with sqlite3.connect(source) as first, sqlite3.connect(target) as other:
+        assert first.execute(query).fetchall() == other.execute(query).fetchall()
 
 
 def test_a_copy_whose_ledger_differs_is_never_given_its_name(tmp_path, monkeypatch):
@@ -244,14 +244,14 @@ def test_a_run_with_the_longest_name_is_copied(tmp_path):
     assert using(target, lambda journal: journal.find_run(name)) is not None
 
 
-def without_driver(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+def without_driver(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """The command where the extra `postgres` is not installed."""
     program = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from holdfast.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", program, *words]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
@@ -262,10 +262,10 @@ def test_two_files_are_copied_without_the_driver_of_a_server(tmp_path):
     assert "both are the same" in ended.stdout
 
 
-@pytest.mark.parametrize("words", [("check",), ("copy", "a.db"), ("compact",)])
-def test_a_server_without_its_driver_names_the_extra(tmp_path, words):
+@pytest.mark.parametrize("arguments", [("check",), ("copy", "a.db"), ("compact",)])
+def test_a_server_without_its_driver_names_the_extra(tmp_path, arguments):
     using(str(tmp_path / "a.db"), fill)
-    ended = without_driver("journal", *words, "postgresql://me@nowhere/x", cwd=tmp_path)
+    ended = without_driver("journal", *arguments, "postgresql://me@nowhere/x", cwd=tmp_path)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert "needs psycopg: pip install '.[postgres]'" in line

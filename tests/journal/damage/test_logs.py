@@ -196,11 +196,11 @@ def test_an_accepted_loss_goes_back_to_the_last_commit_that_is_there(
 ) -> None:
     log = flipped(files.log, offset(files.commits[-4]) + 100)
     files.put(path, log=log)
-    said = accept_loss(path)
-    assert said is not None
-    assert "has lost 4 commits" in said
+    notice = accept_loss(path)
+    assert notice is not None
+    assert "has lost 4 commits" in notice
     for suffix, content in (("", files.main), ("-wal", log)):
-        assert f"{path.name}{suffix}.kept-1" in said
+        assert f"{path.name}{suffix}.kept-1" in notice
         assert Path(f"{path}{suffix}.kept-1").read_bytes() == content
     assert check(path).findings == []
     assert accept_loss(path) is None
@@ -274,9 +274,11 @@ def test_a_damaged_witness_says_nothing(files: Files, path: Path) -> None:
 
 def test_a_log_that_is_written_meanwhile_gives_no_alarm(path: Path) -> None:
     """Another process commits, copies its log and begins it again; this one looks at it."""
-    words = [sys.executable, HERE / "busy_writer.py", path]
+    command = [sys.executable, HERE / "busy_writer.py", path]
     salts = set()
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as busy:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()  # It has begun.
         looks = 0

@@ -73,12 +73,12 @@ def test_a_repair_goes_back_to_the_last_commit_of_the_file_or_of_the_good_part_o
         good = sum(commit < frame for commit in files.commits)
         log = damaged(files.log, frame) if kind == "flipped" else files.log[: offset(frame)]
         some.put(path, log=log, witness=files.witness if has_witness else None)
-        said = accept_loss(path)
+        notice = accept_loss(path)
         if has_witness:
-            assert said is not None
+            assert notice is not None
         assert check(path).findings == [], frame
         assert number(path) == last + max(good - half, 0), frame
-        if said and 0 < good < half:
+        if notice and 0 < good < half:
             assert path.read_bytes() == some.main
             assert Path(f"{path}-wal.kept-1").read_bytes() == log
 
@@ -157,8 +157,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files fo
 
 
 def owners(path: Path) -> set[tuple[int, int, int]]:
-    found = [file.stat() for file in path.parent.glob(f"{path.name}*")]
-    return {(each.st_uid, each.st_gid, each.st_mode & 0o777) for each in found}
+    results = [file.stat() for file in path.parent.glob(f"{path.name}*")]
+    return {(each.st_uid, each.st_gid, each.st_mode & 0o777) for each in results}
 
 
 async def commit(path: Path, name: str) -> None:

@@ -48,10 +48,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def position(path: Path, seq: int) -> int:
-    ((found,),) = sql(
+    ((result,),) = sql(
         path, "SELECT position FROM records WHERE trajectory = ? AND seq = ?", VICTIM, seq
     )
-    return int(str(found))
+    return int(str(result))
 
 
 def tear(path: Path, seq: int) -> None:

@@ -104,17 +104,16 @@ def test_a_flipped_bit_that_changes_what_is_read_is_found(path: Path, name: str)
     assert silent or name == "trajectories"
 
 
-@pytest.mark.parametrize("name", [UNIQUE, "task_groups_claimable", "heads", "links"])
+@pytest.mark.parametrize("name", [UNIQUE, "task_groups_claimable"])
 def test_what_the_rows_tell_is_made_anew(path: Path, name: str) -> None:
-    """Of a damaged head, what it counts may be wrong: then its log is looked at again."""
     good, mended, refused = everything(path), 0, 0
     for content in flips(path, name, 25):
         rewrite(path, content)
         findings = check(path).findings
         if not findings:
             continue
-        told = {one.what for one in findings if one.where == "file"}
-        assert not told & {one.what for one in findings if one.where != "file"}
+        message = {finding.what for finding in findings if finding.where == "file"}
+        assert not message & {finding.what for finding in findings if finding.where != "file"}
         try:
             cuts = repair(path)
         except JournalDamaged:
@@ -138,7 +137,7 @@ def test_a_column_under_another_name_is_found(path: Path, column: str) -> None:
 
 BEYOND = {
     "the pages of another": "rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'records')"
-    " WHERE name = 'links'",
+    " WHERE name = 'cuts'",
     "pages that are free": "rootpage = 2 WHERE name = 'records'",
     "other columns": "sql = replace(sql, 'epoch', 'eroch') WHERE name = 'records'",
 }
@@ -281,7 +280,7 @@ def test_a_row_that_does_not_decode_is_corrupt_and_found(
     asyncio.run(body())
     findings = check(path).findings
     assert findings
-    assert not [one for one in findings if "Error" in one.what], findings
+    assert not [finding for finding in findings if "Error" in finding.what], findings
 
 
 @pytest.mark.parametrize("damage", ["id = 'task'", f"id = {NO_TEXT}", "body = x'00'"])
@@ -334,7 +333,9 @@ def test_rows_that_no_writer_left_so_are_found(path: Path, what: str) -> None:
 def test_a_record_that_lost_a_column_is_cut(path: Path, damage: str) -> None:
     damage = f"UPDATE records SET {damage} WHERE trajectory = 3 AND seq = 1"
     without_constraints(path, "records", damage)
-    assert any(one.where.startswith("run/task1/0, record 1") for one in check(path).findings)
+    assert any(
+        finding.where.startswith("run/task1/0, record 1") for finding in check(path).findings
+    )
     (cut,) = repair(path)
     assert (cut.seq, cut.lost) == (1, 2)
     assert sql(path, "SELECT count(*) FROM cuts") == [(cut.lost,)]

@@ -21,8 +21,8 @@ def between(body: Callable[[PostgresJournal, PostgresJournal], Awaitable[None]])
     url = server.emptied_database()
 
     async def use() -> None:
-        async with PostgresJournal(url) as one, PostgresJournal(url) as other:
-            await body(one, other)
+        async with PostgresJournal(url) as journal, PostgresJournal(url) as other:
+            await body(journal, other)
 
     asyncio.run(use())
 
@@ -44,6 +44,18 @@ def test_a_worker_that_waits_is_woken_by_tasks_and_by_what_another_gives_back() 
         await there.leave(holder)
         assert await here.changes.wait(seen, timeout=LONG)
         assert [claim.task.id for claim in await here.claim(waiting, groups=9)] == ["a"]
+
+    between(body)
+
+
+def test_a_worker_that_waits_is_woken_by_the_end_of_its_run() -> None:
+    async def body(here: PostgresJournal, there: PostgresJournal) -> None:
+        run = await there.create_run(spec(samples=1), make_tasks("a"))
+        (claim,) = await there.claim(await joined(there, run), groups=1)
+        assert not await here.claim(await joined(here, run), groups=1)
+        seen = here.changes.count
+        await settle(there, claim)
+        assert await here.changes.wait(seen, timeout=LONG)
 
     between(body)
 

@@ -62,9 +62,9 @@ def test_a_journal_begins_with_the_least_rights(empty):
 def test_two_that_begin_it_at_once_begin_one(empty):
     async def use() -> list[bytes]:
         journals = [PostgresJournal(empty) for _ in range(5)]
-        found = await asyncio.gather(*(journal.put_blob(b"x") for journal in journals))
+        results = await asyncio.gather(*(journal.put_blob(b"x") for journal in journals))
         await asyncio.gather(*(journal.close() for journal in journals))
-        return found
+        return results
 
     assert len(set(asyncio.run(use()))) == 1
     (row,) = server.run_sql(empty, "SELECT count(*) FROM holdfast.meta WHERE name = 'version'")

@@ -294,9 +294,9 @@ def test_a_journal_may_be_used_in_one_event_loop_after_the_other():
     assert digests[0] == digests[1]
 
     async def end() -> bytes:
-        found = await journal.get_blob(digests[0])
+        blob = await journal.get_blob(digests[0])
         await journal.close()
-        return found
+        return blob
 
     assert asyncio.run(end()) == b"x"
     with pytest.raises(JournalError, match="is closed"):

@@ -15,7 +15,7 @@ from support.journal.faulty_journal import FaultyConnections
 from support.records import ready, sql, values
 
 
-def play(
+def subject(
     path: Path, body: Callable[[SqliteJournal, list[Lease]], Awaitable[None]]
 ) -> FaultyConnections:
     """With two trajectories of which the writer remembers the heads."""
@@ -41,8 +41,8 @@ def test_while_nobody_else_writes_no_batch_looks_where_the_logs_stand(tmp_path: 
             await asyncio.gather(*(journal.append(lease, values(number)) for lease in leases))
         assert await journal.history(leases[0].id) == values(*range(10))
 
-    seen = play(tmp_path / "journal.db", body)
-    looks = [one for one in seen.statements if "json_group_array" in one]
+    seen = subject(tmp_path / "journal.db", body)
+    looks = [statement for statement in seen.statements if "json_group_array" in statement]
     assert len(looks) == 2, "one for each that was new"
 
 
@@ -57,7 +57,7 @@ def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
         assert await journal.history(leases[0].id) == values(0)
         assert await journal.history(leases[1].id) == values(0, 1)
 
-    play(path, body)
+    subject(path, body)
 
 
 def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(LeaseLost):
             await journal.append(leases[0], values(1))
 
-    play(tmp_path / "journal.db", body)
+    subject(tmp_path / "journal.db", body)
 
 
 def test_two_writers_take_turns_without_taking_each_others_places(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_two_writers_take_turns_without_taking_each_others_places(tmp_path: Path
         for lease in leases:
             assert await journal.history(lease.id) == values(*range(20))
 
-    play(path, body)
+    subject(path, body)
 
 
 def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> 
         for lease in leases:
             assert await journal.history(lease.id) == values(0, 2)
 
-    play(tmp_path / "journal.db", body)
+    subject(tmp_path / "journal.db", body)
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,4 +113,4 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         for lease in leases:
             assert await journal.history(lease.id) == values(*range(5))
 
-    play(tmp_path / "journal.db", body)
+    subject(tmp_path / "journal.db", body)

@@ -12,7 +12,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
-from support.records import joined, ready, sql, values
+from support.records import ready, sql, values
 
 VICTIM, NEIGHBOUR = 2, 1
 LOG = values(0, 1, 2, 3, 4)
@@ -68,20 +68,20 @@ def steps_to_read(path: Path, trajectory: int) -> int:
 def test_reading_takes_as_long_as_the_log_not_as_the_journal(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path / "small.db"))
     asyncio.run(fill(tmp_path / "large.db", neighbours=60))
-    small, large = (steps_to_read(tmp_path / f"{one}.db", VICTIM) for one in ("small", "large"))
+    small, large = (steps_to_read(tmp_path / f"{item}.db", VICTIM) for item in ("small", "large"))
     assert large <= small * 1.1
 
 
 # What can happen to links and heads, and whether every record can still be read without repair.
 DAMAGES = {
-    "a link that leads astray": "UPDATE links SET previous = 1 WHERE position = 6",
-    "a link to nowhere": "UPDATE links SET previous = 999 WHERE position = 6",
-    "a link forward": "UPDATE links SET previous = 10 WHERE position = 6",
-    "a lost link": "DELETE FROM links WHERE position = 6",
-    "no links at all": "DELETE FROM links",
-    "a head that leads astray": "UPDATE heads SET position = 1 WHERE trajectory = 2",
-    "a head to nowhere": "UPDATE heads SET position = 999 WHERE trajectory = 2",
-    "a head of an earlier record": "UPDATE heads SET position = 6 WHERE trajectory = 2",
+    "a link that leads astray": "UPDATE records SET previous = 1 WHERE position = 6",
+    "a link to nowhere": "UPDATE records SET previous = 999 WHERE position = 6",
+    "a link forward": "UPDATE records SET previous = 10 WHERE position = 6",
+    "a lost link": "UPDATE records SET previous = 0 WHERE position = 6",
+    "no links at all": "UPDATE records SET previous = 0",
+    "a head that leads astray": "UPDATE trajectories SET last = 1 WHERE id = 2",
+    "a head to nowhere": "UPDATE trajectories SET last = 999 WHERE id = 2",
+    "a head of an earlier record": "UPDATE trajectories SET last = 6 WHERE id = 2",
 }
 
 
@@ -102,7 +102,7 @@ def test_broken_links_are_found_and_mended_and_hide_nothing(path: Path, name: st
 def test_a_head_that_counts_wrong_is_bad_until_it_is_repaired(
     path: Path, length: int, cuts: list[tuple[int, int]]
 ) -> None:
-    sql(path, "UPDATE heads SET length = ? WHERE trajectory = ?", length, VICTIM)
+    sql(path, "UPDATE trajectories SET length = ? WHERE id = ?", length, VICTIM)
     with pytest.raises(JournalCorrupt, match=rf"its head counts {length} records"):
         read(path, VICTIM)
     (finding,) = check(path).findings
@@ -113,7 +113,7 @@ def test_a_head_that_counts_wrong_is_bad_until_it_is_repaired(
 
 
 def test_a_lost_head_is_found_and_mended(path: Path) -> None:
-    sql(path, "DELETE FROM heads WHERE trajectory = ?", VICTIM)
+    sql(path, "UPDATE trajectories SET length = 0, last = 0 WHERE id = ?", VICTIM)
     (finding,) = check(path).findings
     assert finding.where == "run/0/1"
     repair(path)
@@ -134,26 +134,10 @@ def test_lost_records_at_either_end_of_a_log_are_noticed(path: Path, seq: int) -
     assert read(path, VICTIM) == LOG[:seq]
 
 
-def test_what_damage_left_of_links_refuses_no_append(path: Path) -> None:
-    sql(path, "INSERT INTO links SELECT position + 10, 3 FROM links")
-
-    async def go_on() -> None:
-        journal = SqliteJournal(path)
-        run = await journal.find_run("run")
-        assert run is not None
-        (claim,) = await journal.claim(await joined(journal, run), groups=1)
-        await journal.append(claim.open[1], values(5, 6))
-        assert await journal.history(VICTIM) == [*LOG, *values(5, 6)]
-        await journal.close()
-
-    asyncio.run(go_on())
-    assert check(path).findings == []
-
-
 def test_two_records_in_one_place_are_found(path: Path) -> None:
     sql(
         path,
-        "INSERT INTO records SELECT 99, trajectory, seq, epoch, crc, body FROM records "
+        "INSERT INTO records SELECT 99, trajectory, seq, epoch, crc, previous, body FROM records "
         "WHERE trajectory = ? AND seq = 4",
         VICTIM,
     )

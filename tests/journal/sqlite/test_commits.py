@@ -84,7 +84,7 @@ async def workload(path: Path, disk: SimulatedDisk, synchronous: str, rng: rando
     _, _, claims = await ready(journal, *map(str, range(4)), samples=2)
     disk.note("planned")
 
-    async def one(number: int) -> None:
+    async def append_records(number: int) -> None:
         lease = claims[number // 2].open[number % 2]
         for step in range(20):
             records: list[Record] = [
@@ -94,7 +94,7 @@ async def workload(path: Path, disk: SimulatedDisk, synchronous: str, rng: rando
             await journal.append(lease, records, status=Status.RUNNING)
             disk.note(Acknowledged(lease.id, lease.next_seq))
 
-    await asyncio.gather(*(one(number) for number in range(8)))
+    await asyncio.gather(*(append_records(number) for number in range(8)))
     await journal.close()
 
 
@@ -110,14 +110,14 @@ def crash(path: Path, events: list[Event], rng: random.Random, verdict: Verdict)
         verdict.noticed += 1
         return
     try:
-        found = asyncio.run(read(path))
+        fields = asyncio.run(read(path))
         damage = check(path).findings
     except JournalError:
         verdict.corrupt += 1
         return
     verdict.corrupt += bool(damage)
-    verdict.lost += any(found.get(one, 0) < records for one, records in acknowledged.items())
-    verdict.unfinished += any(found[one] > acknowledged.get(one, 0) for one in found)
+    verdict.lost += any(fields.get(key, 0) < records for key, records in acknowledged.items())
+    verdict.unfinished += any(fields[field] > acknowledged.get(field, 0) for field in fields)
 
 
 def put(path: Path, files: dict[str, bytes]) -> None:

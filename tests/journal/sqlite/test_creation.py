@@ -35,19 +35,19 @@ def clear(folder: Path) -> None:
         file.unlink()
 
 
-def told(path: Path) -> str:
+def errors_of(path: Path) -> str:
     """What a reader is told; `check` says the same."""
-    said = []
+    texts = []
     for read in (
         lambda: check(path),
         lambda: asyncio.run(SqliteJournal(path, read_only=True).runs()),
     ):
         try:
             read()
-            said.append("")
+            texts.append("")
         except JournalError as error:
-            said.append(str(error))
-    first, second = said
+            texts.append(str(error))
+    first, second = texts
     assert first == second
     return first
 
@@ -60,16 +60,16 @@ def test_power_lost_while_an_older_version_creates_the_file(path: Path) -> None:
     connection = DiskConnection(disk, str(path), "FULL")
     prepare(connection, path)  # type: ignore[arg-type]
     connection.close()
-    said = set()
+    parts = set()
     for length in range(0, len(disk.events), 2):
         clear(path.parent)
         for file, content in after_power_loss(disk.events[:length], rng).items():
             Path(file).write_bytes(content)
         if path.exists():
-            said.add(told(path).partition(" is ")[2].partition(":")[0])
+            parts.add(errors_of(path).partition(" is ")[2].partition(":")[0])
         asyncio.run(used(path))
         assert check(path).findings == []
-    assert said == {"", "empty"}
+    assert parts == {"", "empty"}
     disk.unregister()
 
 
@@ -89,8 +89,8 @@ def test_a_creation_that_was_interrupted_blames_nobodys_rights(path: Path) -> No
     for file, content in after_power_loss(disk.events[:hot], random.Random(0)).items():
         Path(file).write_bytes(content)
     disk.unregister()
-    assert "is empty" in told(path)
-    assert "begins it" in told(path)
+    assert "is empty" in errors_of(path)
+    assert "begins it" in errors_of(path)
     asyncio.run(used(path))
     assert check(path).findings == []
 

@@ -79,10 +79,10 @@ async def costs(path: Path, trajectories: int) -> dict[str, int]:
     held = await journal.claim(other, groups=OPEN_GROUPS // 2)
     assert len(held) == OPEN_GROUPS // 2
     await journal.progress(run)  # Opens the connection that reads.
-    found: dict[str, int] = {}
+    fields: dict[str, int] = {}
 
     async def measured(name: str, work: Awaitable[object]) -> None:
-        found[name] = await meter.measure(work)
+        fields[name] = await meter.measure(work)
 
     new = make_tasks(*(f"new{number}" for number in range(16)))
     await measured("admit", journal.admit(run, new))
@@ -108,7 +108,7 @@ async def costs(path: Path, trajectories: int) -> dict[str, int]:
     await measured("leave", journal.leave(worker))
     await measured("seal", journal.seal(run))
     await journal.close()
-    return found
+    return fields
 
 
 @pytest.mark.timeout(300)

@@ -25,7 +25,7 @@ from support.records import files_open, ready, value, values
 Body = Callable[[SqliteJournal, Lease], Awaitable[None]]
 
 
-def play(path: Path, body: Body) -> None:
+def subject(path: Path, body: Body) -> None:
     async def main() -> None:
         journal = SqliteJournal(path)
         _, _, claims = await ready(journal, "a", samples=1)
@@ -104,12 +104,12 @@ def test_what_could_not_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
         "FAILING": str(tmp_path / "failing"),
         "PYTHONPATH": str(TESTS),
     }
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", ON_A_FAILING_DISK], cwd=tmp_path, env=env, text=True,
         capture_output=True, timeout=120, check=False,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.split() == ["refused", "refused", "1", "1", "2"]
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["refused", "refused", "1", "1", "2"]
     assert check(tmp_path / "journal.db").findings == []
 
 
@@ -129,7 +129,7 @@ def test_another_working_directory_means_no_other_journal(
         await journal.append(lease, values(1))
         assert await journal.history(lease.id) == values(0, 1)
 
-    play(Path("journal.db"), body)
+    subject(Path("journal.db"), body)
     assert list(elsewhere.iterdir()) == []
     assert check(here / "journal.db").findings == []
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_gone_acknowledges_nothing(tmp_path: Path, how: str) -> N
         with pytest.raises(JournalError, match="was deleted, moved or replaced"):
             await journal.put_blob(b"x")
 
-    play(path, body)
+    subject(path, body)
 
 
 def test_a_forked_process_is_told_to_open_it_anew(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ async def main():
 asyncio.run(main())
 """
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, text=True,
         capture_output=True, timeout=120, check=False,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert "was opened before this process was forked; open it anew" in told.stdout
+    assert process.returncode == 0, process.stderr
+    assert "was opened before this process was forked; open it anew" in process.stdout
 
 
 def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Callable[[], None]:
@@ -235,7 +235,7 @@ def test_a_log_that_no_thread_can_copy_is_copied_by_the_writer(
             await journal.append(lease, [value(number, size=50_000)])
         assert path.with_name("journal.db-wal").stat().st_size < 3_000_000
 
-    play(path, body)
+    subject(path, body)
     assert check(path).findings == []
 
 
@@ -270,7 +270,7 @@ def test_a_copy_without_a_log_gets_one(tmp_path: Path) -> None:
     async def body(journal: SqliteJournal, lease: Lease) -> None:
         await journal.append(lease, values(0))
 
-    play(tmp_path / "journal.db", body)
+    subject(tmp_path / "journal.db", body)
     copy = tmp_path / "copy.db"
     with sqlite3.connect(tmp_path / "journal.db") as connection:
         connection.execute("VACUUM INTO ?", (str(copy),))

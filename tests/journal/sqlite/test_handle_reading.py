@@ -42,8 +42,8 @@ def read_only(folder: Path) -> Iterator[Path]:
     place.mkdir()
     mounts = (["--bind", folder, place], ["-o", "remount,ro,bind", place])
     try:
-        for words in mounts:
-            if subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+        for arguments in mounts:
+            if subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode:
                 pytest.skip("mounting is not allowed here")
         yield place
     finally:
@@ -66,8 +66,8 @@ def test_a_journal_on_a_read_only_medium_is_read_and_checked(made: Path) -> None
         for name in ("closed.db", "live.db"):
             assert names(medium / name) == ["first"]
             assert check(medium / name).is_clean
-        before = sorted(one.name for one in medium.iterdir())
-    assert before == sorted(one.name for one in made.iterdir())
+        before = sorted(path.name for path in medium.iterdir())
+    assert before == sorted(path.name for path in made.iterdir())
 
 
 def test_a_log_that_cannot_be_read_there_has_to_be_copied_too(made: Path, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_folder_of_somebody_else_is_told_with_what_to_do(made: Path) -> None:
         path.chmod(0o644)
         with as_nobody(), pytest.raises(JournalError) as refused:
             names(path)
-        told = str(refused.value)
-        assert "closed.db cannot be read where it lies, in a folder that you cannot write" in told
-        assert "copy it into one that you can, and name the copy" in told
+        text = str(refused.value)
+        assert "closed.db cannot be read where it lies, in a folder that you cannot write" in text
+        assert "copy it into one that you can, and name the copy" in text
         path.chmod(0o600)
         with (
             as_nobody(),
@@ -120,15 +120,15 @@ def test_whoever_writes_is_told_that_it_cannot_be_written(made: Path) -> None:
 
 def test_a_medium_that_can_be_written_is_never_taken_for_a_fixed_one(made: Path) -> None:
     """Somebody may write there: without SQLite's locks, a reader would see half of it."""
-    asked: list[str] = []
+    texts: list[str] = []
 
     def connect(uri: str) -> object:
-        asked.append(uri)
+        texts.append(uri)
         raise AssertionError
 
     with pytest.raises(AssertionError):
         connect_to_read(made / "closed.db", connect)  # type: ignore[arg-type]
-    assert asked[0].endswith("closed.db?mode=ro")
+    assert texts[0].endswith("closed.db?mode=ro")
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9])
@@ -146,7 +146,7 @@ def test_an_empty_file_is_not_repaired_into_a_journal(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(JournalError, match="is empty"):
         repair(path)
-    assert [one.name for one in tmp_path.iterdir()] == ["empty.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.db"]
     assert path.stat().st_size == 0
 
 

@@ -8,7 +8,8 @@ import pytest
 from holdfast.engine.report import build
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import chain
+from holdfast.journal.sql import runs
+from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
@@ -38,8 +39,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def lose_head(path: Path, trajectory: int = VICTIM) -> None:
-    """One bit of its key."""
-    sql(path, "UPDATE heads SET trajectory = trajectory + 64 WHERE trajectory = ?", trajectory)
+    """What the trajectory's row says of its log."""
+    sql(path, "UPDATE trajectories SET length = 0, last = 0 WHERE id = ?", trajectory)
 
 
 async def opened(path: Path) -> tuple[SqliteJournal, Run]:
@@ -64,8 +65,8 @@ def test_readers_are_told(path: Path) -> None:
         with pytest.raises(JournalCorrupt, match="run/b/0 is corrupt"):
             _ = [row async for row in journal.histories(run)]
         assert [row.records for row in await journal.trajectories(run)] == [2, 5, 0]
-        (told,) = (await build(journal, run)).corrupt
-        assert told.startswith("run/b/0: ")
+        (message,) = (await build(journal, run)).corrupt
+        assert message.startswith("run/b/0: ")
         await journal.close()
 
     asyncio.run(body())
@@ -103,12 +104,12 @@ def test_its_holder_mends_it_and_goes_on(path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_repair_loses_nothing_and_leaves_no_stray_head(path: Path) -> None:
+def test_a_repair_loses_nothing(path: Path) -> None:
     lose_head(path)
-    assert {finding.where for finding in check(path).findings} == {"run/b/0", "file, heads"}
+    assert {finding.where for finding in check(path).findings} == {"run/b/0"}
     assert repair(path) == []
     assert check(path).findings == []
-    assert sql(path, "SELECT trajectory, length FROM heads") == [(1, 2), (2, 5)]
+    assert sql(path, "SELECT id, length FROM trajectories") == [(1, 2), (2, 5), (3, 0)]
 
     async def body() -> None:
         journal, _ = await opened(path)
@@ -146,10 +147,12 @@ def test_a_failed_one_is_not_opened_again_before_it_is_mended(path: Path) -> Non
 
 @pytest.mark.parametrize("number", [None, "x'00'", "'text'", "1.5"])
 def test_a_head_that_counts_no_number_is_a_bad_record(path: Path, number: str | None) -> None:
-    sql(path, "ALTER TABLE heads RENAME TO sound")
-    sql(path, "CREATE TABLE heads(trajectory INTEGER PRIMARY KEY, position, length)")
-    sql(path, "INSERT INTO heads SELECT * FROM sound")
-    sql(path, f"UPDATE heads SET length = {number or 'NULL'} WHERE trajectory = {VICTIM}")
+    sql(path, "CREATE TABLE sound AS SELECT * FROM trajectories")
+    sql(path, "DROP TABLE trajectories")
+    columns = "run, task, sample, status, epoch, owner, settled, length, last, summary"
+    sql(path, f"CREATE TABLE trajectories(id INTEGER PRIMARY KEY, {columns})")
+    sql(path, "INSERT INTO trajectories SELECT * FROM sound")
+    sql(path, f"UPDATE trajectories SET length = {number or 'NULL'} WHERE id = {VICTIM}")
 
     async def body() -> None:
         journal, run = await opened(path)
@@ -183,15 +186,15 @@ def test_an_empty_log_of_a_begun_trajectory_is_no_lost_head(path: Path) -> None:
 def test_claims_look_for_no_lost_head_where_none_can_be(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass over all records is made for a begun log without a head, and for no other."""
+    """A pass over all records is made for a begun log without a length, and for no other."""
     passes: list[list[int]] = []
-    count = chain.lengths_without_heads
+    count = runs.uncounted
 
-    def counted(connection: object, trajectories: list[int]) -> dict[int, int]:
+    def counted(store: Store, trajectories: list[int]) -> dict[int, int]:
         passes.extend([trajectories] if trajectories else [])
-        return count(connection, trajectories)  # type: ignore[arg-type]
+        return count(store, trajectories)
 
-    monkeypatch.setattr(chain, "lengths_without_heads", counted)
+    monkeypatch.setattr(runs, "uncounted", counted)
 
     async def body() -> None:
         journal, run = await opened(path)

@@ -32,8 +32,10 @@ def path(tmp_path: Path) -> Path:
 @contextmanager
 def in_use(path: Path) -> Iterator[None]:
     """Another process commits to it all the while, and its journal is whole in the end."""
-    words = [sys.executable, HERE / "busy_writer.py", path]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as busy:
+    command = [sys.executable, HERE / "busy_writer.py", path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()
         yield
@@ -76,8 +78,8 @@ def test_a_hard_link_to_a_journal_at_rest_is_refused_too(path: Path) -> None:
 def mounted(path: Path, second: Path, code: str) -> "subprocess.CompletedProcess[str]":
     """What the code says that runs where `second` is a mount of the file."""
     script = 'mount --bind "$1" "$2" && exec "$3" -c "$4" "$2"'
-    words = ["unshare", "-m", "sh", "-c", script, "sh", path, second, sys.executable, code]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = ["unshare", "-m", "sh", "-c", script, "sh", path, second, sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Operation not permitted" in done.stderr or "permission denied" in done.stderr:
         pytest.skip("mounting is not allowed here")
     return done

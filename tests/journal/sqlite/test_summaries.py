@@ -17,7 +17,7 @@ from holdfast.records.history import History
 from holdfast.records.samples.summary import Summary, summarize
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.journal.faulty_journal import FaultyConnections, When
 from support.records import finished, generated, ready, scored, sql, started
 
@@ -119,7 +119,7 @@ def test_what_an_engine_settles_is_kept_and_a_report_reads_one_log_for_each_caus
     tmp_path: Path,
 ) -> None:
     journal = CountingJournal(tmp_path / "journal.db")
-    yard = Yard("a", "b", "c", samples=3, journal=journal)
+    local = LocalRun("a", "b", "c", samples=3, journal=journal)
 
     async def rollout(t):
         await turn(t)
@@ -127,7 +127,7 @@ def test_what_an_engine_settles_is_kept_and_a_report_reads_one_log_for_each_caus
             raise KeyError("bug 17")
         return 1.0
 
-    yard.run(rollout)
+    local.run(rollout)
 
     async def report():
         run = await journal.find_run("run")

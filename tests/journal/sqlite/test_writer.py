@@ -52,19 +52,19 @@ def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, b
         queued = journal._writer
         most_rows = most_bytes = 0
 
-        async def one(number: int) -> None:
+        async def append_value(number: int) -> None:
             nonlocal most_rows, most_bytes
             await journal.append(lease, [value(number, size=1_000)])
             most_rows = max(most_rows, queued._rows)
             most_bytes = max(most_bytes, queued._bytes)
 
-        await asyncio.gather(*(one(number) for number in range(100)))
-        found = len(await journal.history(lease.id))
+        await asyncio.gather(*(append_value(number) for number in range(100)))
+        count = len(await journal.history(lease.id))
         await journal.close()
-        return most_rows, most_bytes, found
+        return most_rows, most_bytes, count
 
-    rows, size, found = asyncio.run(body())
-    assert found == 100
+    rows, size, result = asyncio.run(body())
+    assert result == 100
     # A bound may be passed by the one operation that was let in last.
     assert (rows <= 8) if bound == "rows" else (size <= 8_000 + 1_100)
 
@@ -76,12 +76,12 @@ def test_blobs_count_against_the_bound(tmp_path: Path, monkeypatch: pytest.Monke
         journal = SqliteJournal(tmp_path / "journal.db")
         most = 0
 
-        async def one(number: int) -> None:
+        async def put_blob(number: int) -> None:
             nonlocal most
             await journal.put_blob(bytes([number]) * 9_000)
             most = max(most, journal._writer._bytes)
 
-        await asyncio.gather(*(one(number) for number in range(20)))
+        await asyncio.gather(*(put_blob(number) for number in range(20)))
         await journal.close()
         return most
 
@@ -144,9 +144,9 @@ def test_a_journal_outlives_the_event_loop_that_abandoned_it(tmp_path: Path) -> 
 
     async def go_on(trajectory: int) -> int:
         async with asyncio.timeout(60):
-            found = len(await journal.history(trajectory))
+            count = len(await journal.history(trajectory))
         await journal.close()
-        return found
+        return count
 
     trajectory, _ = asyncio.run(abandon())
     assert asyncio.run(go_on(trajectory)) == 20

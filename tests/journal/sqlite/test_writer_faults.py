@@ -26,7 +26,7 @@ class Ledger:
         self.refused: dict[int, list[Record]] = {}
         self.settled: set[int] = set()
 
-    def told(self, trajectory: int, records: list[Record], error: BaseException | None) -> None:
+    def note(self, trajectory: int, records: list[Record], error: BaseException | None) -> None:
         if error is not None:
             assert isinstance(error, JournalError), error
         where = self.acknowledged if error is None else self.refused
@@ -57,7 +57,7 @@ async def _work(journal: SqliteJournal, ledger: Ledger) -> None:
     claims = await journal.claim(worker, groups=2)
     leases = [lease for claim in claims for lease in claim.open]
 
-    async def one(number: int) -> None:
+    async def append_values(number: int) -> None:
         lease = leases[number % len(leases)]
         records = values(number, number + 100)
         error: BaseException | None = None
@@ -65,10 +65,10 @@ async def _work(journal: SqliteJournal, ledger: Ledger) -> None:
             await journal.append(lease, records, status=Status.RUNNING)
         except JournalError as raised:
             error = raised
-        ledger.told(lease.id, records, error)
+        ledger.note(lease.id, records, error)
 
-    await asyncio.gather(*(one(number) for number in range(8)))
-    await one(8)
+    await asyncio.gather(*(append_values(number) for number in range(8)))
+    await append_values(8)
     digest = await journal.put_blob(b"snapshot")
     assert await journal.get_blob(digest) == b"snapshot"
     for lease in leases[:2]:
@@ -102,23 +102,23 @@ def _hit(tmp_path: Path, k: int, when: When, times: int) -> tuple[FaultyConnecti
 async def _contents(path: Path) -> dict[int, list[Record]]:
     journal = SqliteJournal(path)
     run = await journal.find_run("run")
-    found = {}
+    result = {}
     if run is not None:
-        found = {row.id: records async for row, records in journal.histories(run)}
+        result = {row.id: records async for row, records in journal.histories(run)}
     await journal.close()
-    return found
+    return result
 
 
 def _verify(path: Path, ledger: Ledger) -> None:
     """Acknowledged: there, once, in order. Refused: there at most once. Nothing else, no gap."""
-    found = asyncio.run(_contents(path))
-    for trajectory, records in found.items():
+    fields = asyncio.run(_contents(path))
+    for trajectory, records in fields.items():
         acknowledged = ledger.acknowledged.get(trajectory, [])
         refused = ledger.refused.get(trajectory, [])
-        assert [one for one in records if one in acknowledged] == acknowledged
-        assert all(one in acknowledged or one in refused for one in records)
+        assert [record for record in records if record in acknowledged] == acknowledged
+        assert all(record in acknowledged or record in refused for record in records)
         assert len(records) == len(set(records))
-    assert set(ledger.acknowledged) <= set(found)
+    assert set(ledger.acknowledged) <= set(fields)
     assert check(path).findings == []
     assert files_open(path) == 0
 
@@ -159,9 +159,9 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(tmp_path: Path, when: Whe
         await journal.append(lease, values(2))
         assert faults.statements[faults.k - 1] == "COMMIT"
         await journal.append(lease, values(3))
-        found = await journal.history(lease.id)
+        stored = await journal.history(lease.id)
         await journal.close()
-        return found
+        return stored
 
     assert asyncio.run(body()) == values(0, 1, 2, 3)
 
@@ -257,7 +257,7 @@ def test_one_refused_append_does_not_touch_the_rest_of_its_batch(tmp_path: Path)
             ),
             return_exceptions=True,
         )
-        assert [type(one) for one in outcomes] == [LeaseLost, type(None)] * 4
+        assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)] * 4
         await journal.close()
 
     asyncio.run(body())

@@ -69,8 +69,8 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 async def two_leases(journal: SqliteJournal) -> tuple[Lease, Lease]:
     _, _, claims = await ready(journal, "a", samples=2)
-    one, two = claims[0].open
-    return one, two
+    first, two = claims[0].open
+    return first, two
 
 
 async def reached(hold: Hold) -> None:
@@ -80,9 +80,9 @@ async def reached(hold: Hold) -> None:
 def test_a_batch_is_told_while_the_next_one_is_committed(tmp_path: Path, hold: Hold) -> None:
     async def body() -> None:
         journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        one, two = await two_leases(journal)
+        lease, two = await two_leases(journal)
         hold.arm("COMMIT", after=1)
-        first = asyncio.ensure_future(journal.append(one, values(1)))
+        first = asyncio.ensure_future(journal.append(lease, values(1)))
         second = asyncio.ensure_future(journal.append(two, values(2)))
         await reached(hold)
         async with asyncio.timeout(PATIENCE):
@@ -98,9 +98,9 @@ def test_a_batch_is_told_while_the_next_one_is_committed(tmp_path: Path, hold: H
 def test_nobody_waits_for_what_may_take_long(tmp_path: Path, hold: Hold) -> None:
     async def body() -> None:
         journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        one, _ = await two_leases(journal)
+        lease, _ = await two_leases(journal)
         hold.arm("SAVEPOINT", after=0)
-        first = asyncio.ensure_future(journal.append(one, values(1)))
+        first = asyncio.ensure_future(journal.append(lease, values(1)))
         second = asyncio.ensure_future(journal.put_blob(b"a snapshot"))
         await reached(hold)
         async with asyncio.timeout(PATIENCE):
@@ -119,9 +119,9 @@ def test_nobody_waits_to_be_told_for_another_process_that_writes(
     async def body() -> None:
         path = tmp_path / "journal.db"
         journal = SqliteJournal(path, connect=hold.connect)
-        one, two = await two_leases(journal)
+        lease, two = await two_leases(journal)
         hold.arm("BEGIN IMMEDIATE", after=1)
-        first = asyncio.ensure_future(journal.append(one, values(1)))
+        first = asyncio.ensure_future(journal.append(lease, values(1)))
         second = asyncio.ensure_future(journal.append(two, values(2)))
         await reached(hold)
         other = sqlite3.connect(path, isolation_level=None)
@@ -142,9 +142,9 @@ def test_nobody_waits_to_be_told_for_another_process_that_writes(
 def test_a_batch_is_told_although_the_next_one_fails(tmp_path: Path, hold: Hold) -> None:
     async def body() -> None:
         journal = SqliteJournal(tmp_path / "journal.db", connect=hold.connect)
-        one, two = await two_leases(journal)
+        lease, two = await two_leases(journal)
         hold.arm("INSERT OR ABORT INTO records", after=1)
-        first = asyncio.ensure_future(journal.append(one, values(1)))
+        first = asyncio.ensure_future(journal.append(lease, values(1)))
         second = asyncio.ensure_future(journal.append(two, values(2)))
         await reached(hold)
         hold.failing = True
@@ -154,7 +154,7 @@ def test_a_batch_is_told_although_the_next_one_fails(tmp_path: Path, hold: Hold)
             with pytest.raises(JournalError, match="disk I/O error"):
                 await second
         hold.failing = False
-        assert await journal.history(one.id) == values(1)
+        assert await journal.history(lease.id) == values(1)
         assert await journal.history(two.id) == []
         await journal.close()
 
@@ -164,9 +164,9 @@ def test_a_batch_is_told_although_the_next_one_fails(tmp_path: Path, hold: Hold)
 def test_halves_take_turns_only_where_the_disk_is_quicker_than_the_loop(tmp_path: Path) -> None:
     async def sizes(commit_seconds: float) -> int:
         journal = SqliteJournal(tmp_path / f"{commit_seconds}.db")
-        one = journal._writer
-        one._committer.seconds = commit_seconds
-        share = one._share(400)
+        item = journal._writer
+        item._committer.seconds = commit_seconds
+        share = item._share(400)
         await journal.close()
         return share
 

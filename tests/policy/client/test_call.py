@@ -26,10 +26,10 @@ class HastyClock(SystemClock):
     """Sleeps are written down, not slept."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
+        self.delays: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
-        self.asked.append(seconds)
+        self.delays.append(seconds)
         await asyncio.sleep(0)
 
 
@@ -84,11 +84,11 @@ def test_one_calls_faults_touch_no_other_call(engine: FakeEngine) -> None:
     async def main() -> list[Completion | BaseException]:
         policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
         names = ["a", "bad", "c", "d"]
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(policy.sample(request(name)) for name in names), return_exceptions=True
         )
         await policy.aclose()
-        return found
+        return results
 
     a, bad, c, d = asyncio.run(main())
     assert isinstance(bad, EngineUnavailable)
@@ -106,8 +106,8 @@ def test_retry_after_is_honoured(engine: FakeEngine, kind: FaultKind) -> None:
     clock = HastyClock()
     policy = EnginePolicy(engine.url, engine.model, retry=QUICK, clock=clock)
     assert asyncio.run(sample(policy)).tries == 2
-    assert len(clock.asked) == 1
-    assert clock.asked[0] >= 7
+    assert len(clock.delays) == 1
+    assert clock.delays[0] >= 7
 
 
 def test_a_limit_on_requests_that_says_nothing_is_waited_for_like_one_that_does(
@@ -117,7 +117,7 @@ def test_a_limit_on_requests_that_says_nothing_is_waited_for_like_one_that_does(
     clock, retry = HastyClock(), RetryPolicy()
     policy = EnginePolicy(engine.url, engine.model, retry=retry, clock=clock)
     assert asyncio.run(sample(policy)).tries == 5
-    assert all(asked >= least for asked, least in zip(clock.asked, (4, 8, 16, 30), strict=True))
+    assert all(body >= least for body, least in zip(clock.delays, (4, 8, 16, 30), strict=True))
 
 
 def test_a_retry_after_beyond_the_deadline_fails_at_once_and_says_so(engine: FakeEngine) -> None:
@@ -126,7 +126,7 @@ def test_a_retry_after_beyond_the_deadline_fails_at_once_and_says_so(engine: Fak
     policy = EnginePolicy(engine.url, engine.model, retry=QUICK, clock=clock)
     with pytest.raises(EngineUnavailable, match=r"429.*asks to wait 100 s"):
         asyncio.run(sample(policy))
-    assert clock.asked == []
+    assert clock.delays == []
 
 
 # --- faults that stay

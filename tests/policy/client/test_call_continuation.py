@@ -15,6 +15,7 @@ from support.policy.answers import (
     PATHS,
     PROMPT,
     TOKEN_KINDS,
+    answer_body,
     events,
     logprobs_of,
     max_tokens_of,
@@ -22,7 +23,6 @@ from support.policy.answers import (
     plain,
     prompt_of_body,
     request,
-    said,
     streamed,
 )
 from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
@@ -44,8 +44,8 @@ def derived(seed: int, at: int) -> int:
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_an_aborted_answer_is_gone_on_from_all_its_tokens(kind: Kind) -> None:
     aborted = plain(kind, [40, 41, 42], finish="abort")
-    rest, asked = plain(kind, [43, 44], finish="length"), request(seed=None)
-    completion, bodies = sample(aborted, rest, asked=asked, kind=kind)
+    rest, query = plain(kind, [43, 44], finish="length"), request(seed=None)
+    completion, bodies = sample(aborted, rest, body=query, kind=kind)
     assert [prompt_of_body(kind, body) for body in bodies] == [PROMPT, [*PROMPT, 40, 41, 42]]
     assert [max_tokens_of(kind, body) for body in bodies] == [8, 5]
     assert ids(completion) == [40, 41, 42, 43, 44]
@@ -56,7 +56,7 @@ def test_an_aborted_answer_is_gone_on_from_all_its_tokens(kind: Kind) -> None:
 def test_the_prompt_that_the_engine_repeats_is_that_of_its_own_try() -> None:
     aborted = plain(VLLM, [40], finish="abort", prompt=PROMPT)
     rest = plain(VLLM, [41], prompt=[*PROMPT, 40])
-    assert ids(sample(aborted, rest, asked=request(seed=None))[0]) == [40, 41]
+    assert ids(sample(aborted, rest, body=request(seed=None))[0]) == [40, 41]
 
 
 def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
@@ -65,7 +65,7 @@ def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
         plain(kind, [40, 41, 42], finish="abort", versions=[("a", 0, 1), ("b", 1, 3)]),
         plain(kind, [43], finish="abort", versions=[("b", 0, 1)]),
         plain(kind, [44, 45], versions=[("c", 0, 2)]),
-        asked=request(seed=None),
+        body=request(seed=None),
         kind=kind,
     )
     assert completion.versions == (
@@ -77,8 +77,8 @@ def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
 
 
 def test_what_goes_forward_is_not_failing_however_often_it_is_interrupted() -> None:
-    aborts = [plain(VLLM, [one], finish="abort") for one in range(7)]
-    completion, _ = sample(*aborts, plain(VLLM, [7]), asked=request(seed=None), retry=QUICK)
+    aborts = [plain(VLLM, [number], finish="abort") for number in range(7)]
+    completion, _ = sample(*aborts, plain(VLLM, [7]), body=request(seed=None), retry=QUICK)
     assert QUICK.tries < completion.tries == 8
     assert ids(completion) == list(range(8))
 
@@ -103,7 +103,7 @@ def test_an_aborted_reply_of_a_seed_is_sampled_again_from_its_beginning(kind: Ki
     completion, bodies = sample(
         plain(kind, [40, 41, 42], finish="abort"),
         plain(kind, [40, 41, 42, 43], finish="length"),
-        asked=request(seed=7),
+        body=request(seed=7),
         kind=kind,
     )
     assert [prompt_of_body(kind, body) for body in bodies] == [PROMPT, PROMPT]
@@ -119,7 +119,7 @@ def test_what_is_sampled_again_has_the_versions_of_the_new_try_alone() -> None:
     completion, _ = sample(
         plain(kind, [40, 41], finish="abort", versions=[("a", 0, 2)]),
         plain(kind, [40, 41], versions=[("b", 0, 2)]),
-        asked=request(seed=7),
+        body=request(seed=7),
         kind=kind,
     )
     assert completion.versions == (VersionSpan("b", 0, 2),)
@@ -128,7 +128,7 @@ def test_what_is_sampled_again_has_the_versions_of_the_new_try_alone() -> None:
 def test_a_reply_that_is_aborted_again_and_again_goes_on_from_its_tokens_at_last() -> None:
     """Else a reply that takes longer than the time between two aborts would never end."""
     aborts = [plain(VLLM, [40, 41], finish="abort")] * (1 + QUICK.tries)
-    completion, bodies = sample(*aborts, plain(VLLM, [42]), asked=request(seed=7))
+    completion, bodies = sample(*aborts, plain(VLLM, [42]), body=request(seed=7))
     assert [prompt_of_body(VLLM, body) for body in bodies[:-1]] == [PROMPT] * (1 + QUICK.tries)
     assert prompt_of_body(VLLM, bodies[-1]) == [*PROMPT, 40, 41]
     assert seed_of(bodies[-1]) == derived(7, 2)
@@ -136,8 +136,8 @@ def test_a_reply_that_is_aborted_again_and_again_goes_on_from_its_tokens_at_last
 
 
 def test_what_an_earlier_run_made_durable_is_never_given_up() -> None:
-    asked = request(seed=7, draft=draft_of([40, 41]))
-    completion, bodies = sample(plain(VLLM, [42], finish="abort"), plain(VLLM, [43]), asked=asked)
+    body = request(seed=7, draft=draft_of([40, 41]))
+    completion, bodies = sample(plain(VLLM, [42], finish="abort"), plain(VLLM, [43]), body=body)
     assert prompt_of_body(VLLM, bodies[1]) == [*PROMPT, 40, 41, 42]
     assert ids(completion) == [40, 41, 42, 43]
 
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_off_gives_up_its_last_token(kind: Kind, cut: bool)
     kept = Kept()
     broken = streamed(kind, [40, 41, 42], finish=None, cut=cut)
     rest = streamed(kind, [42, 43])
-    completion, bodies = sample(broken, rest, asked=kept.request(), kind=kind)
+    completion, bodies = sample(broken, rest, body=kept.request(), kind=kind)
     assert prompt_of_body(kind, bodies[1]) == [*PROMPT, 40, 41]
     assert max_tokens_of(kind, bodies[1]) == 6
     assert ids(completion) == [40, 41, 42, 43]
@@ -164,7 +164,7 @@ def test_a_stream_that_breaks_off_gives_up_its_last_token(kind: Kind, cut: bool)
 def test_a_stream_that_says_it_was_aborted_keeps_its_last_token(kind: Kind) -> None:
     kept = Kept()
     aborted = streamed(kind, [40, 41, 42], finish="abort")
-    completion, bodies = sample(aborted, streamed(kind, [43]), asked=kept.request(), kind=kind)
+    completion, bodies = sample(aborted, streamed(kind, [43]), body=kept.request(), kind=kind)
     assert prompt_of_body(kind, bodies[1]) == [*PROMPT, 40, 41, 42]
     assert ids(completion) == [40, 41, 42, 43]
     assert completion.seams == (3,)
@@ -174,17 +174,17 @@ def test_a_stream_that_says_it_was_aborted_keeps_its_last_token(kind: Kind) -> N
 def test_a_stream_that_breaks_off_after_one_token_has_given_nothing() -> None:
     broken = [streamed(VLLM, [40], finish=None, cut=True) for _ in range(3)]
     with pytest.raises(EngineUnavailable):
-        sample(*broken, streamed(VLLM, [40]), asked=Kept().request())
+        sample(*broken, streamed(VLLM, [40]), body=Kept().request())
 
 
 def test_the_versions_of_a_stream_are_those_that_its_end_tells() -> None:
     kind = Kind.VLLM_GENERATE
-    told = events(kind, [42, 43])
-    told[-1]["choices"][0]["weight_versions"] = [{"version": "b", "start": 0, "end": 2}]
+    chunks = events(kind, [42, 43])
+    chunks[-1]["choices"][0]["weight_versions"] = [{"version": "b", "start": 0, "end": 2}]
     completion, _ = sample(
         streamed(kind, [40, 41, 42], finish=None, cut=True),
-        Answer(chunks=sse(*told, DONE)),
-        asked=Kept().request(),
+        Answer(chunks=sse(*chunks, DONE)),
+        body=Kept().request(),
         kind=kind,
     )
     assert completion.versions == (
@@ -197,13 +197,13 @@ def test_an_update_that_is_acknowledged_in_mid_stream_splits_the_versions_there(
     async def main() -> None:
         async with Canned() as server, policy_at(server) as policy:
             kept, updated = Kept(), asyncio.Event()
-            told = sse(*events(VLLM, [40, 41, 42, 43]), DONE)
+            messages = sse(*events(VLLM, [40, 41, 42, 43]), DONE)
 
             async def third_is_there() -> None:
                 await until(lambda: kept.ids == [40, 41])
 
-            chunks: list[bytes | Pause] = [*told[:2], updated.wait, told[2]]
-            chunks += [third_is_there, *told[3:]]
+            chunks: list[bytes | Pause] = [*messages[:2], updated.wait, messages[2]]
+            chunks += [third_is_there, *messages[3:]]
             server.says(PATHS[VLLM], Answer(chunks=chunks))
             await record_weights(policy, "v1")
             call = asyncio.create_task(policy.sample(kept.request()))
@@ -233,7 +233,7 @@ def spaced(chunks: list[bytes]) -> list[bytes | Pause]:
 def test_drafts_are_contiguous_and_never_have_the_last_token(every: int) -> None:
     kept = Kept()
     stream = Answer(chunks=spaced(sse(*events(VLLM, range(40, 48)), DONE)))
-    completion, _ = sample(stream, asked=kept.request(every=every))
+    completion, _ = sample(stream, body=kept.request(every=every))
     assert ids(completion) == list(range(40, 48))
     assert kept.ids == list(range(40, 48))[: len(kept.ids)]
     assert kept.logprobs == logprobs_of(kept.ids)
@@ -246,7 +246,7 @@ def test_what_comes_slowly_is_saved_after_a_while(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(calls, "SAVE_SECONDS", 0.0)
     kept = Kept()
     stream = Answer(chunks=spaced(sse(*events(VLLM, range(40, 48)), DONE)))
-    sample(stream, asked=kept.request(every=1_000))
+    sample(stream, body=kept.request(every=1_000))
     assert kept.ids
     assert kept.ids == list(range(40, 47))[: len(kept.ids)]
 
@@ -286,9 +286,9 @@ def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token(
 def test_a_durable_draft_is_gone_on_from(kind: Kind, stream: bool) -> None:
     draft = draft_of([40, 41])
     kept = Kept(draft)
-    asked = kept.request(draft=draft) if stream else request(draft=draft)
+    body = kept.request(draft=draft) if stream else request(draft=draft)
     reply = streamed(kind, [42, 43, 44]) if stream else plain(kind, [42, 43, 44])
-    completion, bodies = sample(reply, asked=asked, kind=kind)
+    completion, bodies = sample(reply, body=body, kind=kind)
     assert prompt_of_body(kind, bodies[0]) == [*PROMPT, 40, 41]
     assert max_tokens_of(kind, bodies[0]) == 6
     assert ids(completion) == [40, 41, 42, 43, 44]
@@ -301,8 +301,8 @@ def test_a_durable_draft_is_gone_on_from(kind: Kind, stream: bool) -> None:
 def test_a_lie_takes_nothing_of_a_durable_draft_away() -> None:
     draft = draft_of([40, 41])
     kept = Kept(draft)
-    lie = Answer(chunks=sse(said(VLLM, [42], logprobs=[2.0])))
-    completion, bodies = sample(lie, streamed(VLLM, [42]), asked=kept.request(draft=draft))
+    lie = Answer(chunks=sse(answer_body(VLLM, [42], logprobs=[2.0])))
+    completion, bodies = sample(lie, streamed(VLLM, [42]), body=kept.request(draft=draft))
     assert prompt_of_body(VLLM, bodies[1]) == [*PROMPT, 40, 41]
     assert ids(completion) == [40, 41, 42]
 
@@ -317,7 +317,7 @@ def test_a_lie_takes_nothing_of_a_durable_draft_away() -> None:
 def test_a_draft_that_is_whole_needs_no_request(
     drafted: list[int], more: dict[str, Any], reason: str
 ) -> None:
-    completion, bodies = sample(asked=request(draft=draft_of(drafted), **more))
+    completion, bodies = sample(body=request(draft=draft_of(drafted), **more))
     assert bodies == []
     assert (ids(completion), completion.finish_reason) == (drafted, reason)
     assert completion.seams == ()
@@ -332,7 +332,7 @@ def test_the_rest_of_a_completion_is_not_drawn_with_the_noise_of_its_beginning(k
         streamed(kind, [40, 41], finish="abort"),
         streamed(kind, [42], finish="abort"),
         streamed(kind, [43]),
-        asked=Kept().request(seed=7),
+        body=Kept().request(seed=7),
         kind=kind,
     )
     seeds = [seed_of(body) for body in bodies]
@@ -343,9 +343,9 @@ def test_the_rest_of_a_completion_is_not_drawn_with_the_noise_of_its_beginning(k
 
 def seed_of(body: dict[str, dict[str, int]]) -> int:
     params: dict[str, object] = {**body, **body.get("sampling_params", {})}
-    found = params.get("seed", params.get("sampling_seed"))
-    assert isinstance(found, int)
-    return found
+    result = params.get("seed", params.get("sampling_seed"))
+    assert isinstance(result, int)
+    return result
 
 
 @pytest.mark.parametrize("seeds", ["position", None])
@@ -363,7 +363,7 @@ def test_an_engine_whose_seeds_name_positions_is_given_the_same_one(seeds: str |
 
 def test_without_a_seed_none_is_made_up() -> None:
     aborted, rest = plain(VLLM, [40], finish="abort"), plain(VLLM, [41])
-    _, bodies = sample(aborted, rest, asked=request(seed=None))
+    _, bodies = sample(aborted, rest, body=request(seed=None))
     assert all("seed" not in body for body in bodies)
 
 
@@ -376,28 +376,28 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
 
     chunks = [part for chunk in sse(*events(VLLM, range(40, 48))) for part in (chunk, slow)]
     retry = RetryPolicy(tries=3, deadline=1.5, base=0.001)
-    completion, bodies = sample(Answer(chunks=chunks), asked=Kept().request(), retry=retry)
-    found = ids(completion)
+    completion, bodies = sample(Answer(chunks=chunks), body=Kept().request(), retry=retry)
+    results = ids(completion)
     assert completion.finish_reason == "deadline"
-    assert 0 < len(found) < 8
-    assert found == list(range(40, 40 + len(found)))
+    assert 0 < len(results) < 8
+    assert results == list(range(40, 40 + len(results)))
     assert len(bodies) == 1
 
 
 def test_a_stream_that_stalls_goes_on_elsewhere() -> None:
     async def main() -> None:
-        async with Canned() as one, Canned() as other:
+        async with Canned() as canned, Canned() as other:
             retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=1.0)
-            async with policy_at(one, other, retry=retry) as policy:
+            async with policy_at(canned, other, retry=retry) as policy:
                 first = await policy.choose(request(home="h"))
-                slow, quick = (one, other) if first.url == one.url else (other, one)
-                told = sse(*events(VLLM, [40, 41, 42], finish=None))
-                stalling: list[bytes | Pause] = [*told, forever]
+                slow, quick = (canned, other) if first.url == canned.url else (other, canned)
+                messages = sse(*events(VLLM, [40, 41, 42], finish=None))
+                stalling: list[bytes | Pause] = [*messages, forever]
                 slow.always(PATHS[VLLM], Answer(chunks=stalling))
                 quick.always(PATHS[VLLM], streamed(VLLM, [42, 43]))
                 completion = await policy.sample(Kept().request(home="h"))
                 assert ids(completion) == [40, 41, 42, 43]
-                assert [len(slow.asked), len(quick.asked)] == [1, 1]
-                assert quick.asked[0].body["prompt"] == [*PROMPT, 40, 41]
+                assert [len(slow.requests), len(quick.requests)] == [1, 1]
+                assert quick.requests[0].body["prompt"] == [*PROMPT, 40, 41]
 
     run(main())

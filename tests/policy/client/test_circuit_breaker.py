@@ -131,9 +131,9 @@ def test_each_call_gets_an_error_of_its_own_when_patience_ends() -> None:
         world.fail()
         waiting = [asyncio.create_task(world.breaker.wait_ready()) for _ in range(2)]
         await world.clock.advance(30)
-        one, other = await asyncio.gather(*waiting, return_exceptions=True)
-        assert isinstance(one, EndpointDown)
-        assert one is not other
+        first, other = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(first, EndpointDown)
+        assert first is not other
 
     run(main())
 

@@ -20,7 +20,7 @@ ASSUMED, ENGINE, UNKNOWN = VersionSource.ASSUMED, VersionSource.ENGINE, VersionS
 def piece(
     *ids: int, finish: str | None = None, versions: list[tuple[str, int, int]] | None = None
 ) -> Piece:
-    spans = None if versions is None else tuple(VersionSpan(*one) for one in versions)
+    spans = None if versions is None else tuple(VersionSpan(*versions) for versions in versions)
     return Piece(ids=list(ids), logprobs=logprobs_of(ids), finish_reason=finish, versions=spans)
 
 
@@ -92,8 +92,8 @@ class Story:
         if action == "take":
             sampled.take(piece(*new), model="m")
         elif action == "tell":
-            told = [("told", 0, sampled.fresh + size)]
-            sampled.take(piece(*new, versions=told), model="m")
+            message = [("told", 0, sampled.fresh + size)]
+            sampled.take(piece(*new, versions=message), model="m")
         elif action == "assume":
             sampled.assume(f"v{size}" if size else None)
         elif action == "save":

@@ -36,12 +36,12 @@ COMPLETIONS = PATHS[Kind.VLLM]
 REFUSED = Answer(400, {"error": {"message": "token_ids: field required", "code": 400}})
 
 
-def discovered(**said: Answer) -> tuple[Kind, int | None, list[str]]:
+def discovered(**messages: Answer) -> tuple[Kind, int | None, list[str]]:
     """The dialect and the longest context of an engine that says this at these paths."""
 
     async def main() -> tuple[Kind, int | None, list[str]]:
         async with Canned() as server, policy_at(server, kind=None) as policy:
-            for path, answer in said.items():
+            for path, answer in messages.items():
                 server.always("/" + path.replace("__", "/"), answer)
             await policy.check()
             endpoint = policy.endpoints[0]
@@ -49,7 +49,7 @@ def discovered(**said: Answer) -> tuple[Kind, int | None, list[str]]:
             return (
                 endpoint.dialect.kind,
                 endpoint.described.max_model_len,
-                [one.path for one in server.asked],
+                [item.path for item in server.requests],
             )
 
     return run(main())
@@ -59,11 +59,11 @@ def discovered(**said: Answer) -> tuple[Kind, int | None, list[str]]:
 
 
 def recorded_answer(name: str) -> Answer:
-    said = recorded(name)
-    answer = said["response"]
+    recording = recorded(name)
+    answer = recording["response"]
     for model in answer.get("data", ()):
         model["id"] = "m"
-    return Answer(said["status"], answer)
+    return Answer(recording["status"], answer)
 
 
 def test_a_recorded_vllm_without_scale_out_is_asked_for_completions() -> None:
@@ -76,19 +76,19 @@ def test_a_recorded_vllm_without_scale_out_is_asked_for_completions() -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 500, 501])
 def test_an_older_vllm_is_asked_for_completions(status: int) -> None:
-    said = {"v1__models": models(), "inference__v1__generate": Answer(status)}
-    assert discovered(**said)[0] is Kind.VLLM
+    message = {"v1__models": models(), "inference__v1__generate": Answer(status)}
+    assert discovered(**message)[0] is Kind.VLLM
 
 
 @pytest.mark.parametrize("owner", ["vllm", "holdfast"])
 @pytest.mark.parametrize("status", [400, 422])
 def test_an_engine_with_scale_out_is_asked_token_in_token_out(owner: str, status: int) -> None:
-    kind, longest, asked = discovered(
+    kind, longest, texts = discovered(
         v1__models=models(owned_by=owner, max_model_len=77),
         inference__v1__generate=Answer(status, REFUSED.body),
     )
     assert (kind, longest) == (Kind.VLLM_GENERATE, 77)
-    assert asked == ["/v1/models", GENERATE]
+    assert texts == ["/v1/models", GENERATE]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_dialect_that_is_named_is_not_looked_for() -> None:
             server.always("/v1/models", models(max_model_len=5))
             await policy.check()
             assert policy.endpoints[0].dialect.kind is Kind.FIREWORKS
-            return [one.path for one in server.asked]
+            return [item.path for item in server.requests]
 
     assert run(main()) == ["/v1/models"]
 
@@ -149,12 +149,12 @@ def test_a_dialect_that_is_named_is_not_looked_for() -> None:
 # --- whether it speaks the dialect that a user named
 
 
-def spoken(kind: Kind, **said: Answer) -> list[Any]:
+def spoken(kind: Kind, **messages: Answer) -> list[Any]:
     """What an engine that says this was sent at the path of `kind`, when it was asked for that."""
 
     async def main() -> list[Any]:
         async with Canned() as server, policy_at(server, kind=kind) as policy:
-            for path, answer in said.items():
+            for path, answer in messages.items():
                 server.always("/" + path.replace("__", "/"), answer)
             await policy.check()
             await check_dialect(policy.endpoints)
@@ -169,19 +169,19 @@ def test_a_dialect_whose_path_is_known_is_spoken_and_nothing_is_sampled(
     kind: Kind, status: int
 ) -> None:
     path = PATHS[kind].removeprefix("/").replace("/", "__")
-    said = {"v1__models": models(), path: Answer(status, {"error": "prompt is missing"})}
-    assert spoken(kind, **said) == [{"model": "m"}]
+    message = {"v1__models": models(), path: Answer(status, {"error": "prompt is missing"})}
+    assert spoken(kind, **message) == [{"model": "m"}]
 
 
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_dialect_whose_path_is_unknown_is_refused_with_what_the_engine_looks_like(
     status: int,
 ) -> None:
-    said = {"v1__models": models(), "inference__v1__generate": REFUSED}
+    message = {"v1__models": models(), "inference__v1__generate": REFUSED}
     with pytest.raises(
         PolicyRefused, match=r"does not speak sglang; it looks like vllm-generate \(leave --dialect"
     ):
-        spoken(Kind.SGLANG, generate=Answer(status), **said)
+        spoken(Kind.SGLANG, generate=Answer(status), **message)
 
 
 def test_a_wire_of_vllm_that_is_switched_off_is_not_spoken() -> None:
@@ -283,13 +283,13 @@ def test_an_engine_that_is_not_there_is_told_without_words_about_certificates() 
 
 
 async def limited(
-    server: Canned, asked: Request, *, longest: int, kind: Kind = Kind.VLLM
+    server: Canned, body: Request, *, longest: int, kind: Kind = Kind.VLLM
 ) -> Completion:
     """Samples from an engine that says how long its context is."""
     server.always("/v1/models", models(max_model_len=longest))
     async with policy_at(server, kind=kind, retry=QUICK) as policy:
         await policy.check()
-        return await policy.sample(asked)
+        return await policy.sample(body)
 
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
@@ -334,10 +334,10 @@ def test_a_completion_that_is_interrupted_where_the_context_ends_is_whole() -> N
 def test_a_chat_is_not_measured_in_tokens_that_nobody_knows() -> None:
     async def main() -> None:
         async with Canned() as server:
-            said = {"message": {"content": "hi"}, "finish_reason": "stop"}
-            server.always(PATHS[Kind.CHAT], Answer(body={"choices": [said]}))
-            asked = request(prompt=[1] * 50, messages=(user("hello"),))
-            completion = await limited(server, asked, longest=10, kind=Kind.CHAT)
+            message = {"message": {"content": "hi"}, "finish_reason": "stop"}
+            server.always(PATHS[Kind.CHAT], Answer(body={"choices": [message]}))
+            body = request(prompt=[1] * 50, messages=(user("hello"),))
+            completion = await limited(server, body, longest=10, kind=Kind.CHAT)
             assert completion.message is not None
             assert completion.message.content == "hi"
             assert server.bodies(PATHS[Kind.CHAT])[0]["max_tokens"] == 8

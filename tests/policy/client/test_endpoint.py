@@ -23,7 +23,16 @@ from holdfast.records.errors import (
 )
 from holdfast.server_tokens import LoopbackToken
 from holdfast.testing import ManualClock
-from support.policy.answers import MODEL, PATHS, events, models, plain, request, said, streamed
+from support.policy.answers import (
+    MODEL,
+    PATHS,
+    answer_body,
+    events,
+    models,
+    plain,
+    request,
+    streamed,
+)
 from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
 from support.policy.clients import ONCE, QUICK, ids, policy_at, run, sample, until
 from support.policy.drafts import Kept, draft_of
@@ -43,10 +52,10 @@ def test_a_stop_string_across_a_seam_is_found_in_the_read_that_brings_the_engine
     draft = draft_of(list(b"hello ST"))
     chunks = sse(*events(VLLM, list(b"OP world"), finish=None), DIED, DONE)
     broken = Answer(chunks=[b"".join(chunks)] if together else chunks)
-    asked = Kept(draft).request(
+    body = Kept(draft).request(
         draft=draft, stop=("STOP",), decode=ByteRenderer().decode, max_tokens=50
     )
-    completion, bodies = sample(broken, streamed(VLLM, list(b"s and more")), asked=asked)
+    completion, bodies = sample(broken, streamed(VLLM, list(b"s and more")), body=body)
     assert bytes(ids(completion)) == b"hello STOP"
     assert (completion.finish_reason, completion.seams, len(bodies)) == ("stop", (8,), 1)
 
@@ -54,8 +63,8 @@ def test_a_stop_string_across_a_seam_is_found_in_the_read_that_brings_the_engine
 def test_a_stop_string_across_the_seam_of_two_broken_tries_is_found() -> None:
     first = Answer(chunks=sse(*events(VLLM, list(b"hello STO"), finish=None)), cut=True)
     second = b"".join(sse(*events(VLLM, list(b"OP world"), finish=None), DIED))
-    asked = Kept().request(stop=("STOP",), decode=ByteRenderer().decode, max_tokens=50, every=4)
-    completion, bodies = sample(first, Answer(chunks=[second]), asked=asked)
+    body = Kept().request(stop=("STOP",), decode=ByteRenderer().decode, max_tokens=50, every=4)
+    completion, bodies = sample(first, Answer(chunks=[second]), body=body)
     assert bytes(bodies[1]["prompt"][3:]) == b"hello ST", (
         "the last token before a break is given up"
     )
@@ -92,7 +101,7 @@ async def stalled(
     `step` seconds of the clock that calls live by."""
     clock, kept = ManualClock(), Kept()
     retry = RetryPolicy(tries=1, deadline=deadline, stall_timeout=stall)
-    more = [one for _ in range(60) for one in (filler, passing(clock, step))]
+    more = [item for _ in range(60) for item in (filler, passing(clock, step))]
     async with Canned() as server:
         server.always(PATH, Answer(chunks=[*first, passing(clock, 0), *more, forever]))
         async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(120):
@@ -134,8 +143,8 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
         clock = ManualClock()
         retry = RetryPolicy(tries=1, deadline=5.5, stall_timeout=4.0)
         chunks: list[bytes | Pause] = []
-        for one in sse(*events(VLLM, list(range(65, 90)), finish=None)):
-            chunks += [one, passing(clock, 1.0)]
+        for data in sse(*events(VLLM, list(range(65, 90)), finish=None)):
+            chunks += [data, passing(clock, 1.0)]
         async with Canned() as server:
             server.always(PATH, Answer(chunks=[*chunks, forever]))
             async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(120):
@@ -143,9 +152,9 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
 
     completion = run(main())
     assert completion.finish_reason == "deadline"
-    found = ids(completion)
-    assert 5 <= len(found) < 25
-    assert found == list(range(65, 65 + len(found)))
+    results = ids(completion)
+    assert 5 <= len(results) < 25
+    assert results == list(range(65, 65 + len(results)))
 
 
 # --- redirects
@@ -161,12 +170,12 @@ def test_a_redirect_is_refused_and_nobody_else_is_asked(status: int, stream: boo
             async with policy_at(server, api_key="sk-not-for-others") as policy:
                 with pytest.raises(PolicyRefused) as caught:
                     await policy.sample(Kept().request() if stream else request())
-            assert len(server.asked) == 1
-            return other.asked, str(caught.value)
+            assert len(server.requests) == 1
+            return other.requests, str(caught.value)
 
-    others, told = run(main())
+    others, message = run(main())
     assert others == []
-    assert f"answered {status}" in told
+    assert f"answered {status}" in message
 
 
 @pytest.mark.parametrize("status", [302, 307])
@@ -179,7 +188,7 @@ def test_a_redirect_of_the_list_of_models_is_refused_too(status: int) -> None:
             async with policy_at(server, api_key="sk-not-for-others") as policy:
                 with pytest.raises(PolicyRefused, match=f"answered {status}"):
                     await policy.check()
-            return other.asked
+            return other.requests
 
     assert run(main()) == []
 
@@ -223,7 +232,7 @@ def test_a_list_of_models_larger_than_its_bound_is_refused_before_its_end(status
 
 @pytest.mark.usefixtures("small")
 def test_an_answer_of_the_size_of_its_bound_is_taken() -> None:
-    raw = said(VLLM, [65])
+    raw = answer_body(VLLM, [65])
     raw["padding"] = "x" * 4_000
     assert ids(sample(Answer(body=raw))[0]) == [65]
 
@@ -231,13 +240,13 @@ def test_an_answer_of_the_size_of_its_bound_is_taken() -> None:
 # --- what is called too long
 
 
-async def checked(*replies: Answer, room: int | None, asked: Any = None) -> Completion:
+async def checked(*replies: Answer, room: int | None, body: Any = None) -> Completion:
     """The completion of an engine that has said how long a context it takes."""
     async with Canned() as server:
         server.always("/v1/models", models(max_model_len=room)).says(PATH, *replies)
         async with policy_at(server, retry=QUICK) as policy:
             await policy.check()
-            completion = await policy.sample(asked or request())
+            completion = await policy.sample(body or request())
             assert len(server.bodies(PATH)) == len(replies)
             return completion
 
@@ -259,8 +268,10 @@ def test_an_engine_that_goes_on_refusing_what_fits_is_out_of_order() -> None:
 
 
 def test_what_is_known_to_fit_and_refused_inside_a_200_is_asked_again() -> None:
-    told = {"error": {"message": "This model's maximum context length is 16 tokens", "code": 400}}
-    completion = run(checked(Answer(body=told), plain(VLLM, [65]), room=1000))
+    message = {
+        "error": {"message": "This model's maximum context length is 16 tokens", "code": 400}
+    }
+    completion = run(checked(Answer(body=message), plain(VLLM, [65]), room=1000))
     assert ids(completion) == [65]
 
 
@@ -270,20 +281,20 @@ def test_what_is_not_known_to_fit_is_too_long_when_the_engine_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "text",
     ["Request waited too long in the queue", "The upstream took too long", "Name is too long"],
 )
-def test_what_only_sounds_like_an_overflow_is_none(words: str) -> None:
-    with pytest.raises(BadRequest, match=words):
-        sample(too_long(400, words), retry=ONCE)
+def test_what_only_sounds_like_an_overflow_is_none(text: str) -> None:
+    with pytest.raises(BadRequest, match=text):
+        sample(too_long(400, text), retry=ONCE)
 
 
 @pytest.mark.parametrize(
-    "words", ["The prompt (12 tokens) is too long", "Input length is 12, which is too long"]
+    "text", ["The prompt (12 tokens) is too long", "Input length is 12, which is too long"]
 )
-def test_a_prompt_that_is_called_too_long_is_an_overflow(words: str) -> None:
+def test_a_prompt_that_is_called_too_long_is_an_overflow(text: str) -> None:
     with pytest.raises(ContextOverflow):
-        sample(too_long(400, words), retry=ONCE)
+        sample(too_long(400, text), retry=ONCE)
 
 
 # --- notices
@@ -301,7 +312,7 @@ def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused() -> None:
             with LoopbackToken(urlsplit(server.url).port or 0) as token:
                 server.says("/v1/models", Answer(status=401), own)
                 assert [model.id for model in await endpoint.models()] == [MODEL]
-            sent = [asked.headers.get("Authorization", "") for asked in server.asked]
+            sent = [body.headers.get("Authorization", "") for body in server.requests]
             return [each.replace(token.value, "the token") for each in sent]
 
     assert run(main()) == ["Bearer the token", "Bearer the-users-own-key"]
@@ -309,48 +320,48 @@ def test_the_users_key_is_sent_where_the_token_of_the_port_is_refused() -> None:
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
     async def main() -> list[str]:
-        clock, why, told = ManualClock(), ["refused"], []
+        clock, why, messages = ManualClock(), ["refused"], []
 
         async def probe(_: bool) -> str | None:
             return why[0] if why else None
 
         breaker = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
-        breaker.notify = told.append
+        breaker.notify = messages.append
         for _ in range(FAILURES_IN_A_ROW):
             breaker.record_failure()
         await clock.advance(60)
-        assert told == ["http://engine is down (refused); waiting for it"]
+        assert messages == ["http://engine is down (refused); waiting for it"]
         why.clear()
         await clock.advance(60)
         await breaker.wait_ready()
         breaker.trip()
         await breaker.wait_ready()
         await breaker.aclose()
-        return told[1:]
+        return messages[1:]
 
     assert run(main()) == ["http://engine is back"], "one that answers its probe was not down"
 
 
 def test_a_policy_and_its_siblings_tell_of_their_replicas() -> None:
-    async def outage(policy: EnginePolicy, server: Canned, told: list[str]) -> None:
+    async def outage(policy: EnginePolicy, server: Canned, texts: list[str]) -> None:
         await server.stop()
-        asked = asyncio.create_task(policy.sample(request()))
-        await until(lambda: bool(told))
+        pending = asyncio.create_task(policy.sample(request()))
+        await until(lambda: bool(texts))
         await server.start()
-        await asked
+        await pending
         name = policy.endpoints[0].name
-        assert told[0].startswith(f"{name} is down (")
-        assert told[1:] == [f"{name} is back"]
+        assert texts[0].startswith(f"{name} is down (")
+        assert texts[1:] == [f"{name} is back"]
 
     async def main() -> None:
-        told: list[str] = []
+        texts: list[str] = []
         async with Canned() as server:
             server.always("/v1/models", models()).always(PATH, plain(VLLM, [65]))
-            async with policy_at(server, notify=told.append) as policy:
-                await outage(policy, server, told)
-                told.clear()
+            async with policy_at(server, notify=texts.append) as policy:
+                await outage(policy, server, texts)
+                texts.clear()
                 sibling = policy.sibling([server.url], MODEL)
-                await outage(sibling, server, told)
+                await outage(sibling, server, texts)
                 await sibling.aclose()
 
     run(main())

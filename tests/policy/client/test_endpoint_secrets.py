@@ -23,7 +23,7 @@ from support.policy.fake_engines import QUICK, request, sample
 KEY = "correct-horse-battery-staple"
 
 
-def told(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
@@ -34,7 +34,7 @@ def test_the_api_key_is_in_no_error_of_a_faulty_engine(engine: FakeEngine, kind:
     try:
         asyncio.run(sample(policy))
     except HoldfastError as error:
-        assert KEY not in told(error)  # noqa: PT017
+        assert KEY not in traceback_of(error)  # noqa: PT017
     else:
         # This wire does not name the tokens of its logprobs.
         assert kind in {*HARMLESS, FaultKind.WRONG_IDS}
@@ -45,9 +45,9 @@ async def parrot(status: int) -> AsyncIterator[str]:
     """A server that repeats the whole request, credentials included, in its answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(said)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + said)
+        data = await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + data)
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -66,7 +66,7 @@ def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(status: int, m
             with pytest.raises(HoldfastError) as caught:
                 await work
             await policy.aclose()
-            assert KEY not in told(caught.value)
+            assert KEY not in traceback_of(caught.value)
 
     asyncio.run(main())
 
@@ -83,7 +83,7 @@ def test_credentials_of_the_address_are_in_no_error_even_if_the_engine_repeats_t
                 await policy.sample(request())
             await policy.aclose()
             for secret in ("hunter22xyz", base64.b64encode(b"me:hunter22xyz").decode()):
-                assert secret not in told(caught.value)
+                assert secret not in traceback_of(caught.value)
 
     asyncio.run(main())
 
@@ -118,10 +118,10 @@ def test_credentials_in_the_address_are_not_shown() -> None:
         asyncio.run(policy.check())
     with pytest.raises(EndpointDown) as down:
         asyncio.run(sample(policy))
-    assert "hunter22" not in told(down.value) + told(nobody.value)
+    assert "hunter22" not in traceback_of(down.value) + traceback_of(nobody.value)
 
 
 def test_a_key_with_a_line_break_is_refused_before_any_work() -> None:
     with pytest.raises(UsageError, match="line break") as caught:
         EnginePolicy("http://127.0.0.1:1", "m", api_key=f"{KEY}\n")
-    assert KEY not in told(caught.value)
+    assert KEY not in traceback_of(caught.value)

@@ -34,11 +34,11 @@ def check(*engines: FakeEngine, **options: Any) -> None:
 def test_two_models_under_one_name_are_refused_by_the_names_of_both_replicas(
     dialect: Dialect,
 ) -> None:
-    same, one = FakeEngine(dialect=dialect), FakeEngine(dialect=dialect)
-    with same, one, FakeEngine(dialect=dialect, version="another") as other:
-        check(same, one)
+    same, engine = FakeEngine(dialect=dialect), FakeEngine(dialect=dialect)
+    with same, engine, FakeEngine(dialect=dialect, version="another") as other:
+        check(same, engine)
         with pytest.raises(UsageError) as refused:
-            check(same, one, other)
+            check(same, engine, other)
     text = str(refused.value)
     assert text.startswith(f"the replicas differ: {other.url}: its 'fake' is another model than")
     assert f"that of {same.url}: after the same 16 prompts" in text
@@ -50,24 +50,24 @@ def test_a_run_with_such_replicas_begins_not_at_all() -> None:
         raise AssertionError
 
     with (
-        FakeEngine() as one,
+        FakeEngine() as engine,
         FakeEngine(version="another") as other,
         pytest.raises(UsageError, match="is another model than that of"),
     ):
         holdfast.run_sync(
-            never, tasks=[{"prompt": "q"}], policy=[one.url, other.url], journal="memory:"
+            never, tasks=[{"prompt": "q"}], policy=[engine.url, other.url], journal="memory:"
         )
 
 
 def test_replicas_that_a_training_gives_their_weights_are_not_compared() -> None:
-    with FakeEngine() as one, FakeEngine(version="another") as other:
-        check(one, other, is_trained=True)
+    with FakeEngine() as engine, FakeEngine(version="another") as other:
+        check(engine, other, is_trained=True)
 
 
 def test_a_replica_that_comes_back_with_another_model_gets_no_calls() -> None:
-    async def main(one: FakeEngine, before: FakeEngine) -> None:
+    async def main(engine: FakeEngine, before: FakeEngine) -> None:
         lines: list[str] = []
-        urls = [one.url, before.url]
+        urls = [engine.url, before.url]
         async with EnginePolicy(urls, "fake", retry=QUICK, notify=lines.append) as policy:
             await policy.check()
             back = policy.endpoints[1]
@@ -82,12 +82,12 @@ def test_a_replica_that_comes_back_with_another_model_gets_no_calls() -> None:
                 assert all(call.max_tokens == 1 for call in after.calls())
                 assert not back.breaker.is_passing
 
-    with FakeEngine() as one, FakeEngine() as before:
-        asyncio.run(main(one, before))
+    with FakeEngine() as first, FakeEngine() as before:
+        asyncio.run(main(first, before))
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("item", "other", "is_same"),
     [
         (((5, -1.0), (6, -2.0)), ((5, -1.0 - MOST / 2), (6, -2.0)), True),
         (((5, -1.0), (6, -2.0)), ((5, -1.0), (7, -2.0)), True),
@@ -98,9 +98,9 @@ def test_a_replica_that_comes_back_with_another_model_gets_no_calls() -> None:
     ids=["data types", "two tokens alike", "other numbers", "untrained models", "nobody knows"],
 )
 def test_what_data_types_explain_is_the_same_model(
-    one: Likeness, other: Likeness, is_same: bool
+    item: Likeness, other: Likeness, is_same: bool
 ) -> None:
-    assert (why_different(one, other) is None) is is_same
+    assert (why_different(item, other) is None) is is_same
 
 
 def test_every_vocabulary_has_the_prompts() -> None:

@@ -37,7 +37,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def policy_for(
     engines: Sequence[FakeEngine], *, check: bool = True, **more: Any
 ) -> AsyncIterator[EnginePolicy]:
-    policy = EnginePolicy([one.url for one in engines], engines[0].model, retry=QUICK, **more)
+    policy = EnginePolicy([engine.url for engine in engines], engines[0].model, retry=QUICK, **more)
     try:
         if check:
             await policy.check()
@@ -79,8 +79,8 @@ def test_an_engine_that_says_it_is_not_asked_for_tokens() -> None:
 def measured(greedy: list[float], tempered: list[float], cut: list[float]) -> LogprobsMode:
     """Of an engine that gives these logprobs, greedily, at a low temperature, at a low top_p."""
 
-    def answer(asked: Asked) -> Answer:
-        body = asked.body
+    def answer(query: Asked) -> Answer:
+        body = query.body
         logprobs = cut if body["top_p"] < 1 else tempered if body["temperature"] else greedy
         return plain(Kind.VLLM, range(40, 40 + len(logprobs)), logprobs=logprobs)
 
@@ -125,11 +125,11 @@ def test_an_engine_that_refuses_the_question_is_used_all_the_same() -> None:
 
 def test_replicas_that_differ_are_refused_by_their_addresses() -> None:
     async def main() -> None:
-        with engine_with("raw") as one, engine_with("processed") as other:
-            async with policy_for([one, other], check=False) as policy:
+        with engine_with("raw") as engine, engine_with("processed") as other:
+            async with policy_for([engine, other], check=False) as policy:
                 with pytest.raises(UsageError, match="--logprobs-mode processed_logprobs") as error:
                     await policy.check()
-            assert one.url in str(error.value)
+            assert engine.url in str(error.value)
             assert other.url in str(error.value)
 
     asyncio.run(main())
@@ -138,13 +138,13 @@ def test_replicas_that_differ_are_refused_by_their_addresses() -> None:
 @pytest.mark.parametrize("late", [True, False], ids=["joins", "comes back"])
 def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late: bool) -> None:
     async def main() -> None:
-        told: list[str] = []
+        texts: list[str] = []
         with ExitStack() as stack:
             up = stack.enter_context(engine_with("processed"))
             away = stack.enter_context(engine_with("raw" if late else "processed"))
             if late:
                 away.kill()
-            async with policy_for([up, away], notify=told.append) as policy:
+            async with policy_for([up, away], notify=texts.append) as policy:
                 _, endpoint = policy.endpoints
                 if not late:
                     away.kill()
@@ -167,32 +167,32 @@ def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late:
 
 def test_why_a_replica_is_kept_out_is_told() -> None:
     async def main() -> None:
-        told: list[str] = []
+        texts: list[str] = []
         with engine_with("processed") as up, engine_with("processed") as away:
-            async with policy_for([up, away], notify=told.append) as policy:
+            async with policy_for([up, away], notify=texts.append) as policy:
                 _, endpoint = policy.endpoints
                 away.kill()
                 away.start_with(logprobs_mode="raw")
                 away.start()
                 endpoint.breaker.trip()
-                await until(lambda: bool(told))
-            assert f"its logprobs are raw, those of {up.url} processed" in told[0]
+                await until(lambda: bool(texts))
+            assert f"its logprobs are raw, those of {up.url} processed" in texts[0]
 
     asyncio.run(main())
 
 
 def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_says_so() -> None:
     async def main() -> None:
-        told: list[str] = []
+        texts: list[str] = []
         with engine_with("processed") as engine:
-            async with policy_for([engine], notify=told.append) as policy:
+            async with policy_for([engine], notify=texts.append) as policy:
                 engine.kill()
                 engine.start_with(logprobs_mode="raw")
                 engine.start()
                 policy.endpoints[0].breaker.trip()
                 await policy.ready()
                 assert (await policy.sample(request())).logprobs_mode is LogprobsMode.RAW
-        assert [line for line in told if "is back with raw logprobs (before: processed)" in line]
+        assert [line for line in texts if "is back with raw logprobs (before: processed)" in line]
 
     asyncio.run(main())
 
@@ -203,11 +203,11 @@ def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_say
 def test_a_reply_that_goes_on_elsewhere_has_the_mode_of_its_worse_part() -> None:
     async def main() -> None:
         kept = Kept()
-        asked = structs.replace(request(), partial=Partial(kept.save, 4))
+        changed = structs.replace(request(), partial=Partial(kept.save, 4))
         with FakeEngine(mean_length=0, logprobs_mode="raw") as engine:
             engine.set_faults(Fault(FaultKind.ABORT, after=20, times=0))
             async with policy_for([engine]) as policy:
-                call = asyncio.create_task(policy.sample(asked))
+                call = asyncio.create_task(policy.sample(changed))
                 await until(lambda: len(kept.ids) >= 20)
                 call.cancel()
                 await asyncio.wait([call])
@@ -216,8 +216,8 @@ def test_a_reply_that_goes_on_elsewhere_has_the_mode_of_its_worse_part() -> None
         with FakeEngine(mean_length=0) as engine:
             async with policy_for([engine]) as policy:
                 whole = await policy.sample(request())
-                found = await policy.sample(structs.replace(request(), draft=draft))
+                completion = await policy.sample(structs.replace(request(), draft=draft))
         assert whole.logprobs_mode is LogprobsMode.PROCESSED
-        assert found.logprobs_mode is LogprobsMode.RAW
+        assert completion.logprobs_mode is LogprobsMode.RAW
 
     asyncio.run(main())

@@ -74,11 +74,11 @@ def test_an_outage_longer_than_patience_ends_all_calls() -> None:
     async def main(engine: FakeEngine) -> list[Completion | BaseException]:
         policy = EnginePolicy(engine.url, engine.model, retry=QUICK, patience=0.3)
         calls = [policy.sample(request(name)) for name in "abc"]
-        found = await asyncio.gather(*calls, return_exceptions=True)
+        results = await asyncio.gather(*calls, return_exceptions=True)
         with pytest.raises(EndpointDown):
             await policy.ready()
         await policy.aclose()
-        return found
+        return results
 
     with FakeEngine() as engine:
         engine.kill()
@@ -130,12 +130,12 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
 
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
-        endpoint, asked = policy.endpoints[0], request()
-        ask = one_try(asked, engine.model, max_tokens=1)
+        endpoint, body = policy.endpoints[0], request()
+        ask = one_try(body, engine.model, max_tokens=1)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(endpoint._sessions, "get", unreachable)
             with pytest.raises(EngineUnavailable, match="took no connection") as caught:
-                await endpoint.answer(ask, CompletionBuilder(asked), before=lambda: None)
+                await endpoint.answer(ask, CompletionBuilder(body), before=lambda: None)
         assert not caught.value.reached
         return await sample(policy)
 
@@ -180,16 +180,16 @@ def test_a_request_that_is_refused_every_time_takes_nobody_elses_engine_away() -
         engine.set_faults(Fault(FaultKind.UNAVAILABLE, times=0, matching="poison"))
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=12, base=0.001))
         names = ["poison", *map(str, range(8))]
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(policy.sample(request(name)) for name in names), return_exceptions=True
         )
         await policy.aclose()
-        return list(found)
+        return list(results)
 
     with FakeEngine() as engine:
         poisoned, *others = asyncio.run(main(engine))
     assert isinstance(poisoned, EngineUnavailable)
-    assert all(isinstance(one, Completion) for one in others)
+    assert all(isinstance(item, Completion) for item in others)
 
 
 def test_an_engine_that_wants_to_be_asked_less_often_is_not_down() -> None:

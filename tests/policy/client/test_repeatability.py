@@ -46,18 +46,18 @@ class Batching:
         )
 
 
-def said(policy, *, seeds_by_position: bool = False) -> str:
+def measured(policy, *, seeds_by_position: bool = False) -> str:
     return asyncio.run(repeatability(policy, ASKED, seeds_by_position=seeds_by_position))
 
 
 def test_batches_of_several_sizes_are_tried_before_exactness_is_claimed():
     policy = Batching()
-    assert said(policy).startswith("repeat exactly for whole replies")
+    assert measured(policy).startswith("repeat exactly for whole replies")
     assert policy.sizes == [1, 1, *(others + 1 for others in OTHER_REQUESTS)]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "arguments"),
     [
         ({"ids": lambda size, time: time}, "do not repeat"),
         ({"ids": lambda size, time: size}, "repeat alone, and not beside other requests"),
@@ -66,16 +66,16 @@ def test_batches_of_several_sizes_are_tried_before_exactness_is_claimed():
         ({"logprob": lambda size, time: -float(time == 2)}, "their logprobs differ by up to 1"),
     ],
 )
-def test_what_differs_is_said(changes, words):
-    found = said(Batching(**changes), seeds_by_position=True)
-    assert words in found
-    assert "exactly" not in found
+def test_what_differs_is_said(changes, arguments):
+    message = measured(Batching(**changes), seeds_by_position=True)
+    assert arguments in message
+    assert "exactly" not in message
 
 
 def test_a_promise_about_replies_that_go_on_is_tried():
-    assert "also when a reply goes on" in said(Batching(), seeds_by_position=True)
-    found = said(Batching(rest=2), seeds_by_position=True)
-    assert "for whole replies only, although the engine says more" in found
+    assert "also when a reply goes on" in measured(Batching(), seeds_by_position=True)
+    message = measured(Batching(rest=2), seeds_by_position=True)
+    assert "for whole replies only, although the engine says more" in message
 
 
 def test_the_fake_engine_repeats_exactly():

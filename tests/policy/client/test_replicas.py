@@ -28,7 +28,7 @@ async def replicas(count: int, **more: Any) -> AsyncIterator[tuple[EnginePolicy,
         yield await stack.enter_async_context(policy_at(*servers, **more)), servers
 
 
-def asked(servers: list[Canned]) -> list[int]:
+def call_counts(servers: list[Canned]) -> list[int]:
     return [len(server.bodies(COMPLETIONS)) for server in servers]
 
 
@@ -40,7 +40,7 @@ def test_one_home_stays_with_one_replica() -> None:
         async with replicas(4) as (policy, servers):
             for turn in range(12):
                 await policy.sample(request(f"h/{turn}", home="h", family=f"f{turn}"))
-            assert sorted(asked(servers)) == [0, 0, 0, 12]
+            assert sorted(call_counts(servers)) == [0, 0, 0, 12]
 
     run(main())
 
@@ -50,10 +50,10 @@ def test_one_family_begins_at_one_replica_and_many_at_all() -> None:
         async with replicas(4) as (policy, servers):
             for sample in range(8):
                 await policy.sample(request(home=f"h{sample}", family="f"))
-            assert sorted(asked(servers)) == [0, 0, 0, 8]
+            assert sorted(call_counts(servers)) == [0, 0, 0, 8]
             for family in range(200):
                 await policy.sample(request(home=f"g{family}", family=f"g{family}"))
-            assert min(asked(servers)) >= 20
+            assert min(call_counts(servers)) >= 20
 
     run(main())
 
@@ -63,9 +63,9 @@ def test_a_family_finds_the_same_replica_in_another_process() -> None:
 
     async def chosen(order: list[str]) -> list[str]:
         policy = EnginePolicy(order, "m")
-        found = [(await policy.choose(request(family=f"f{at}"))).url for at in range(20)]
+        urls = [(await policy.choose(request(family=f"f{at}"))).url for at in range(20)]
         await policy.aclose()
-        return found
+        return urls
 
     first, second = run(chosen(urls)), run(chosen(urls[::-1]))
     assert first == second
@@ -81,7 +81,7 @@ def test_calls_at_once_spread_under_the_bound() -> None:
                 asyncio.create_task(policy.sample(request(str(at), home=str(at), family="f")))
                 for at in range(40)
             ]
-            await until(lambda: sum(asked(servers)) == 40)
+            await until(lambda: sum(call_counts(servers)) == 40)
             running = [endpoint.running for endpoint in policy.endpoints]
             assert sum(running) == 40
             assert max(running) <= MAX_LOAD_RATIO * 41 / 4 + 1
@@ -127,7 +127,7 @@ def test_a_try_that_failed_goes_elsewhere() -> None:
             servers[at].always(COMPLETIONS, Answer(500, {"error": {"message": "broken"}}))
             completion = await policy.sample(request(home="h"))
             assert (ids(completion), completion.tries) == ([5], 2)
-            assert asked(servers) == [1, 1]
+            assert call_counts(servers) == [1, 1]
             assert (await policy.sample(request(home="h"))).tries == 1, "it has moved"
 
     run(main())
@@ -144,8 +144,8 @@ def test_a_drained_replica_gets_nothing_until_it_is_admitted() -> None:
             for _ in range(5):
                 await policy.sample(request(home="h"))
             drained = policy.endpoints.index(home)
-            assert asked(servers)[drained] == 0
-            assert asked(servers)[1 - drained] == 5
+            assert call_counts(servers)[drained] == 0
+            assert call_counts(servers)[1 - drained] == 5
             policy.admit(home.url)
             used = [(await policy.choose(request(family=str(at)))).url for at in range(50)]
             assert home.url in used
@@ -160,8 +160,8 @@ def test_draining_waits_for_what_runs_and_says_when_it_does_not_end() -> None:
             for server in servers:
                 server.always(COMPLETIONS, _when(finish))
             call = asyncio.create_task(policy.sample(request()))
-            await until(lambda: sum(asked(servers)) == 1)
-            busy = next(one for one in policy.endpoints if one.running)
+            await until(lambda: sum(call_counts(servers)) == 1)
+            busy = next(endpoint for endpoint in policy.endpoints if endpoint.running)
             assert not await policy.drain(busy.url, timeout=0.05)
             waiting = asyncio.create_task(policy.drain(busy.url, timeout=30))
             finish.set()
@@ -185,7 +185,7 @@ def test_with_every_replica_drained_calls_wait(count: int) -> None:
                 assert await policy.drain(endpoint.url, timeout=0)
             call = asyncio.create_task(policy.sample(request()))
             await asyncio.sleep(0.1)
-            assert sum(asked(servers)) == 0
+            assert sum(call_counts(servers)) == 0
             policy.admit(policy.endpoints[0].url)
             assert ids(await call) == [5]
 

@@ -45,7 +45,7 @@ class Two:
     def __init__(self, policy: EnginePolicy, first: Endpoint, servers: dict[str, Canned]):
         self.policy = policy
         self.first = first
-        self.other = next(one for one in policy.endpoints if one is not first)
+        self.other = next(endpoint for endpoint in policy.endpoints if endpoint is not first)
         self.first_server = servers[first.url]
         self.other_server = servers[self.other.url]
 
@@ -56,7 +56,7 @@ class Two:
         calls = (self.sample(str(at), home=str(at)) for at in range(count))
         return await asyncio.gather(*calls)
 
-    def asked(self) -> tuple[int, int]:
+    def call_counts(self) -> tuple[int, int]:
         first, other = self.first_server, self.other_server
         return len(first.bodies(COMPLETIONS)), len(other.bodies(COMPLETIONS))
 
@@ -79,7 +79,7 @@ def test_a_dead_replica_costs_no_call() -> None:
     async def main() -> None:
         async with two() as pair:
             await pair.first_server.stop()
-            assert [ids(one) for one in await pair.sample_all()] == [[5]] * 12
+            assert [ids(completion) for completion in await pair.sample_all()] == [[5]] * 12
             await until(lambda: not pair.first.breaker.is_passing)
             assert (await pair.sample()).tries == 1, "it is left out"
             assert pair.policy.seconds_down == 0, "the policy as a whole was never down"
@@ -93,11 +93,11 @@ def test_a_dead_replica_is_back_after_its_probe() -> None:
             await pair.first_server.stop()
             await pair.sample_all()
             await until(lambda: pair.first.breaker.outages == 1)
-            before, _ = pair.asked()
+            before, _ = pair.call_counts()
             await pair.first_server.start()
             await until(lambda: pair.first.breaker.is_passing)
             await pair.sample()
-            assert pair.asked()[0] == before + 1
+            assert pair.call_counts()[0] == before + 1
 
     run(main())
 
@@ -137,9 +137,9 @@ def test_weights_are_wanted_where_a_replica_is_back_with_others_than_were_record
                 WeightState.WANTED,
                 "it came back with weights 'v1'",
             )
-            before = pair.asked()[0]
+            before = pair.call_counts()[0]
             await pair.sample_all()
-            assert pair.asked()[0] == before, "the other one gets all calls"
+            assert pair.call_counts()[0] == before, "the other one gets all calls"
 
     run(main())
 
@@ -176,7 +176,7 @@ def test_of_an_answer_in_one_piece_across_an_update_nobody_knows_the_version() -
             pair.first_server.says(COMPLETIONS, answer)
             await record_weights(pair.policy, "v1")
             call = asyncio.create_task(pair.sample())
-            await until(lambda: pair.asked()[0] == 1)
+            await until(lambda: pair.call_counts()[0] == 1)
             await record_weights(pair.policy, "v2")
             updated.set()
             assert (await call).versions == (VersionSpan("", 0, 1, VersionSource.UNKNOWN),)
@@ -197,7 +197,7 @@ def test_a_liar_is_left_out_after_three_bad_answers_while_another_works() -> Non
                 assert (ids(completion), completion.tries) == ([5], 2)
             assert not pair.first.breaker.is_passing
             assert (await pair.sample()).tries == 1
-            assert pair.asked()[0] == 3
+            assert pair.call_counts()[0] == 3
             pair.first_server.always(COMPLETIONS, plain(Kind.VLLM, [6]))
             await until(lambda: pair.first.breaker.is_passing)
             assert ids(await pair.sample()) == [6], "it gets another chance"
@@ -231,7 +231,7 @@ def test_with_all_down_calls_wait_until_one_is_back() -> None:
             await until(lambda: pair.policy.seconds_down > 0.05)
             assert not calls.done()
             await pair.other_server.start()
-            assert [ids(one) for one in await calls] == [[5]] * 4
+            assert [ids(call) for call in await calls] == [[5]] * 4
             await until(lambda: pair.other.breaker.is_passing)
             down = pair.policy.seconds_down
             await asyncio.sleep(0.05)
@@ -266,8 +266,8 @@ def test_a_call_that_brings_its_engine_down_each_time_fails_at_last() -> None:
     """An outage is the endpoint's failure: this one comes with each of the call's tries."""
     tries = 2
 
-    def answer(asked: Asked) -> Answer:
-        is_probe = asked.body["max_tokens"] == 1
+    def answer(body: Asked) -> Answer:
+        is_probe = body.body["max_tokens"] == 1
         return plain(Kind.VLLM, [5]) if is_probe else Answer(status=503)
 
     async def main() -> list[Any]:
@@ -291,8 +291,8 @@ def test_patience_with_all_of_them_ends_every_call() -> None:
             await pair.first_server.stop()
             await pair.other_server.stop()
             calls = (pair.sample(str(at)) for at in range(3))
-            found = await asyncio.gather(*calls, return_exceptions=True)
-            assert [type(one) for one in found] == [EndpointDown] * 3
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(result) for result in results] == [EndpointDown] * 3
             with pytest.raises(EndpointDown, match="start it again"):
                 await pair.policy.ready()
 
@@ -306,10 +306,10 @@ def test_one_that_is_given_up_for_good_is_asked_no_more_while_the_other_goes_on(
             await pair.sample_all()
             await until(lambda: pair.first.breaker.is_abandoned)
             await pair.first_server.start()
-            before, _ = pair.asked()
+            before, _ = pair.call_counts()
             for completion in await pair.sample_all():
                 assert completion.tries == 1
-            assert pair.asked()[0] == before
+            assert pair.call_counts()[0] == before
             await pair.policy.ready()
 
     run(main())
@@ -386,8 +386,8 @@ def test_a_replica_that_was_down_at_the_start_is_found_out_about_when_it_is_up()
                 assert not policy.endpoints[1].breaker.is_passing
                 await asyncio.to_thread(late.start)
                 await until(lambda: policy.endpoints[1].breaker.is_passing)
-                one, two = (endpoint.described.max_model_len for endpoint in policy.endpoints)
-                return one, two
+                first, two = (endpoint.described.max_model_len for endpoint in policy.endpoints)
+                return first, two
             finally:
                 await policy.aclose()
 

@@ -36,13 +36,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[FakeEngine]:
         yield engine
 
 
-def sampled(engine: FakeEngine, asked: Request, *faults: Fault) -> Completion:
+def sampled(engine: FakeEngine, body: Request, *faults: Fault) -> Completion:
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
         try:
             await policy.check()
             assert policy.seeds is Seeds.REQUEST
-            return await policy.sample(asked)
+            return await policy.sample(body)
         finally:
             await policy.aclose()
 
@@ -54,30 +54,30 @@ def sampled(engine: FakeEngine, asked: Request, *faults: Fault) -> Completion:
 def test_a_whole_reply_that_is_broken_off_has_the_tokens_of_an_undisturbed_one(
     engine: FakeEngine, kind: FaultKind
 ) -> None:
-    asked = request(max_tokens=LONG)
-    undisturbed = sampled(engine, asked)
-    found = sampled(engine, asked, Fault(kind, times=2))
-    assert found.tries == 3
-    assert (found.ids, found.logprobs) == (undisturbed.ids, undisturbed.logprobs)
-    assert (found.versions, found.seams) == (undisturbed.versions, ())
+    body = request(max_tokens=LONG)
+    undisturbed = sampled(engine, body)
+    completion = sampled(engine, body, Fault(kind, times=2))
+    assert completion.tries == 3
+    assert (completion.ids, completion.logprobs) == (undisturbed.ids, undisturbed.logprobs)
+    assert (completion.versions, completion.seams) == (undisturbed.versions, ())
 
 
 def test_without_a_seed_the_tokens_that_are_there_are_kept(engine: FakeEngine) -> None:
     engine.reset()
-    asked = structs.replace(request(max_tokens=LONG), seed=None)
-    found = sampled(engine, asked, Fault(FaultKind.ABORT, after=20))
-    assert found.seams == (20,)
+    changed = structs.replace(request(max_tokens=LONG), seed=None)
+    completion = sampled(engine, changed, Fault(FaultKind.ABORT, after=20))
+    assert completion.seams == (20,)
     assert engine.stats().tokens == LONG
 
 
 def test_what_is_durable_in_parts_is_kept_and_its_rest_is_another_one(engine: FakeEngine) -> None:
-    kept, asked = Kept(), request(max_tokens=LONG)
-    asked = structs.replace(asked, partial=Partial(kept.save, 1))
+    kept, body = Kept(), request(max_tokens=LONG)
+    changed = structs.replace(body, partial=Partial(kept.save, 1))
     undisturbed = sampled(engine, request(max_tokens=LONG))
-    found = sampled(engine, asked, Fault(FaultKind.ABORT, after=20))
-    assert found.seams == (20,)
-    assert found.ids[:80] == undisturbed.ids[:80]
-    assert found.ids != undisturbed.ids
+    completion = sampled(engine, changed, Fault(FaultKind.ABORT, after=20))
+    assert completion.seams == (20,)
+    assert completion.ids[:80] == undisturbed.ids[:80]
+    assert completion.ids != undisturbed.ids
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -94,5 +94,5 @@ def test_sglang_says_whether_its_seeds_name_positions(*, deterministic: bool) ->
 
     seeds = "position" if deterministic else "request"
     with FakeEngine(dialect="sglang", describes=False, seeds=seeds) as engine:
-        found = asyncio.run(seeds_of(engine))
-    assert found is (Seeds.POSITION if deterministic else Seeds.NONE)
+        result = asyncio.run(seeds_of(engine))
+    assert result is (Seeds.POSITION if deterministic else Seeds.NONE)

@@ -14,13 +14,13 @@ from support.policy.answers import logprob_of, logprobs_of, plain, request, stre
 from support.policy.clients import ids, logprobs, sample
 from support.policy.drafts import Kept, draft_of
 
-VOCABULARY = [bytes([one]) for one in range(256)]
+VOCABULARY = [bytes([number]) for number in range(256)]
 VOCABULARY += [b"ab", b"ba", "aé".encode(), "😀b".encode(), b"bab"]
 ALPHABET = "abé😀"
 
 
 def decode(tokens: Sequence[int]) -> str:
-    return b"".join(VOCABULARY[one] for one in tokens).decode("utf-8", "replace")
+    return b"".join(VOCABULARY[token] for token in tokens).decode("utf-8", "replace")
 
 
 def tokens_of(text: str) -> list[int]:
@@ -40,11 +40,11 @@ def interrupted(
     tokens: list[int], stops: tuple[str, ...], *, seams: Sequence[int], chunk: int
 ) -> tuple[list[int], str]:
     """The same tokens from engines that each look only at what they sampled themselves."""
-    asked = request(max_tokens=max(1, len(tokens)), stop=stops, decode=decode, draft=Draft())
-    sampled = CompletionBuilder(asked)
+    body = request(max_tokens=max(1, len(tokens)), stop=stops, decode=decode, draft=Draft())
+    sampled = CompletionBuilder(body)
     for end in [*seams, len(tokens)]:
-        sampled.begin(asked.prompt, version=None)
-        begun, watch = len(sampled), StopStringSearch.at_seam(asked, sampled)
+        sampled.begin(body.prompt, version=None)
+        begun, watch = len(sampled), StopStringSearch.at_seam(body, sampled)
         while len(sampled) < end and sampled.finish_reason is None:
             upto = min(end, len(sampled) + chunk)
             _sample(sampled, tokens[begun:upto], begun, stops)
@@ -95,22 +95,22 @@ def test_without_stop_strings_or_text_or_a_seam_there_is_nothing_to_watch() -> N
     drafted = draft_of([1, 2])
     watched = request(draft=drafted, stop=("x",), decode=decode)
     assert StopStringSearch.at_seam(watched, CompletionBuilder(watched)) is not None
-    for asked in (
+    for body in (
         request(draft=drafted, decode=decode),
         request(draft=drafted, stop=("x",)),
         request(stop=("x",), decode=decode),
     ):
-        assert StopStringSearch.at_seam(asked, CompletionBuilder(asked)) is None
+        assert StopStringSearch.at_seam(body, CompletionBuilder(body)) is None
 
 
 def test_a_stop_string_that_ended_before_the_seam_is_not_found_again() -> None:
     """The engine read its text otherwise and went on: it is not for us to stop it here."""
     drafted = tokens_of("a</s>")
-    asked = request(draft=draft_of(drafted), stop=("</s>",), decode=decode)
-    sampled = CompletionBuilder(asked)
-    watch = StopStringSearch.at_seam(asked, sampled)
+    body = request(draft=draft_of(drafted), stop=("</s>",), decode=decode)
+    sampled = CompletionBuilder(body)
+    watch = StopStringSearch.at_seam(body, sampled)
     assert watch is not None
-    sampled.begin(asked.prompt, version=None)
+    sampled.begin(body.prompt, version=None)
     sampled.take(Piece(ids=[97], logprobs=[-1.0]), model="m")
     assert not watch.found(sampled)
 
@@ -120,9 +120,9 @@ def test_a_stop_string_across_a_draft_and_its_rest_cuts_the_completion(stream: b
     draft = draft_of(tokens_of("one EN"))
     rest = tokens_of("D two")
     more: dict[str, Any] = {"draft": draft, "stop": ("END",), "decode": decode, "max_tokens": 50}
-    asked = Kept(draft).request(**more) if stream else request(**more)
+    body = Kept(draft).request(**more) if stream else request(**more)
     reply = streamed(Kind.VLLM, rest) if stream else plain(Kind.VLLM, rest)
-    completion, bodies = sample(reply, asked=asked)
+    completion, bodies = sample(reply, body=body)
     assert decode(ids(completion)) == "one END"
     assert logprobs(completion) == logprobs_of(tokens_of("one END"))
     assert completion.versions[-1].end == len(completion.ids) // 4
@@ -131,12 +131,12 @@ def test_a_stop_string_across_a_draft_and_its_rest_cuts_the_completion(stream: b
 
 
 def test_a_stop_string_across_two_seams_cuts_the_completion() -> None:
-    asked = request(stop=("END",), decode=decode, max_tokens=50, seed=None)
+    body = request(stop=("END",), decode=decode, max_tokens=50, seed=None)
     completion, bodies = sample(
         plain(Kind.VLLM, tokens_of("one E"), finish="abort"),
         plain(Kind.VLLM, tokens_of("N"), finish="abort"),
         plain(Kind.VLLM, tokens_of("D two"), finish="abort"),
-        asked=asked,
+        body=body,
     )
     assert decode(ids(completion)) == "one END"
     assert (completion.finish_reason, len(bodies)) == ("stop", 3)

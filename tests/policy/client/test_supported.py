@@ -22,7 +22,7 @@ from support.policy.clients import ids, sample
 ENGINES = ["vllm", "vllm-scale-out", "sglang", "fireworks", "chat"]
 
 
-def asked(**changes: Any) -> Request:
+def request_with(**changes: Any) -> Request:
     sampling = Sampling(4, **changes)
     stops = sampling.stop_token_ids
     messages = (user("hi"),)
@@ -38,21 +38,21 @@ def sent(dialect: str, **changes: Any) -> dict[str, Any]:
             await policy.check()
             engine.reset()
             policy.check_sampling(Sampling(4, **changes))
-            await policy.sample(asked(**changes))
+            await policy.sample(request_with(**changes))
         finally:
             await policy.aclose()
 
     with FakeEngine(dialect=dialect) as engine:
         asyncio.run(main())
         (call,) = engine.calls()
-    found: Any = call.parameters
-    return {**found, **found.get("sampling_params", {})}
+    parameters: Any = call.parameters
+    return {**parameters, **parameters.get("sampling_params", {})}
 
 
 @pytest.mark.parametrize("dialect", ENGINES)
 def test_penalties_and_extras_reach_every_engine(dialect: str) -> None:
     extra = {"cache_salt": "mine", "nested": {"a": [1]}}
-    found = sent(
+    fields = sent(
         dialect,
         min_p=0.25,
         presence_penalty=0.5,
@@ -61,15 +61,15 @@ def test_penalties_and_extras_reach_every_engine(dialect: str) -> None:
         ignore_eos=True,
         extra_body=extra,
     )
-    assert found == found | extra
-    assert found == found | {"min_p": 0.25, "presence_penalty": 0.5, "repetition_penalty": 1.25}
-    assert found == found | {"logit_bias": {"5": -1.0}, "ignore_eos": True}
+    assert fields == fields | extra
+    assert fields == fields | {"min_p": 0.25, "presence_penalty": 0.5, "repetition_penalty": 1.25}
+    assert fields == fields | {"logit_bias": {"5": -1.0}, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("dialect", ["vllm-scale-out", "sglang"])
 def test_extras_go_into_what_is_nested_and_change_nothing_there(dialect: str) -> None:
-    found = sent(dialect, extra_body={"sampling_params": {"min_tokens": 2}})
-    assert (found["min_tokens"], found["temperature"]) == (2, 1.0)
+    fields = sent(dialect, extra_body={"sampling_params": {"min_tokens": 2}})
+    assert (fields["min_tokens"], fields["temperature"]) == (2, 1.0)
 
 
 @pytest.mark.parametrize("dialect", ENGINES)
@@ -126,9 +126,9 @@ def test_a_reply_with_counted_penalties_begins_anew_where_another_goes_on() -> N
         ({"frequency_penalty": 0.5}, PROMPT),
         ({"extra_body": {"a": 1}}, PROMPT),
     ):
-        one = request(seed=None)
-        one = Request(one.prompt, Sampling(8, **changes), None, "r")  # type: ignore[arg-type]
-        completion, bodies = sample(aborted, whole, asked=one, kind=kind)
+        item = request(seed=None)
+        entry = Request(item.prompt, Sampling(8, **changes), None, "r")  # type: ignore[arg-type]
+        completion, bodies = sample(aborted, whole, body=entry, kind=kind)
         assert prompt_of_body(kind, bodies[1]) == begun
         assert ids(completion)[-2:] == [50, 51]
         assert (len(ids(completion)) == 2) == (begun == PROMPT)

@@ -85,8 +85,11 @@ async def solve(t: holdfast.Rollout) -> None:
 def test_a_trajectory_that_ends_with_a_filtered_reply_is_truncated_by_that(provider: str) -> None:
     tasks = [{"id": ending, "prompt": ending} for ending in ENDINGS]
     result = holdfast.run_sync(solve, tasks=tasks, journal="memory:", policy=provider)
-    found = {one.key.task: (one.status.name, one.reason, one.reply) for one in result.trajectories}
-    assert found == {
+    results_found = {
+        trajectory.key.task: (trajectory.status.name, trajectory.reason, trajectory.reply)
+        for trajectory in result.trajectories
+    }
+    assert results_found == {
         "filtered": ("TRUNCATED", "content_filter", ""),
         "cut": ("TRUNCATED", "content_filter", "First, take the"),
         "refused": ("COMPLETED", "", "I am sorry."),

@@ -24,7 +24,7 @@ def answer(usage: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("usage", "found"),
+    ("usage", "result"),
     [
         (OPENAI, Usage(100, 40, 64, 32)),
         (DEEPSEEK, Usage(100, 40, 64)),
@@ -40,9 +40,9 @@ def answer(usage: object) -> bytes:
         ("a lot", None),
     ],
 )
-def test_it_is_read_where_it_can_be(usage: object, found: Usage | None) -> None:
+def test_it_is_read_where_it_can_be(usage: object, result: Usage | None) -> None:
     piece = DIALECTS[Kind.CHAT].whole(answer(usage))
-    assert piece.usage == found
+    assert piece.usage == result
     assert piece.message is not None
     assert piece.message.text == "hello"
 

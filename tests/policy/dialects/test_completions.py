@@ -36,7 +36,7 @@ GOOD: dict[str, Any] = {
 
 
 def read(body: bytes) -> Completion:
-    return sample(Answer(body=body), asked=REQUEST, retry=ONCE)[0]
+    return sample(Answer(body=body), body=REQUEST, retry=ONCE)[0]
 
 
 def changed(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:

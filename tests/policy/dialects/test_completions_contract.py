@@ -19,8 +19,8 @@ def tiny() -> Iterator[FakeEngine]:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
+    return data
 
 
 def ask(engine: FakeEngine, exchange: dict[str, Any]) -> tuple[int, Any]:
@@ -48,15 +48,15 @@ def test_the_fake_engine_answers_in_the_recorded_shape(tiny: FakeEngine) -> None
     exchange = recorded("completions_ids_logprobs0")
     body = exchange["request"]["body"]
     body["prompt"] = list(b"its own vocabulary")
-    status, said = ask(tiny, exchange["request"])
+    status, message = ask(tiny, exchange["request"])
     expected = exchange["response"]
     # Objects whose keys are tokens differ by their keys, and nothing else may.
-    for one in (said, expected):
-        logprobs = one["choices"][0]["logprobs"]
+    for item in (message, expected):
+        logprobs = item["choices"][0]["logprobs"]
         logprobs["top_logprobs"] = [list(top.values()) for top in logprobs["top_logprobs"]]
-    assert (status, shape(said)) == (200, shape(expected))
-    assert list(said) == list(expected)
-    assert said["choices"][0]["prompt_token_ids"] == body["prompt"]
+    assert (status, shape(message)) == (200, shape(expected))
+    assert list(message) == list(expected)
+    assert message["choices"][0]["prompt_token_ids"] == body["prompt"]
 
 
 def test_the_fake_engine_honours_the_request_id_and_gives_ids_only_when_asked(
@@ -64,16 +64,16 @@ def test_the_fake_engine_honours_the_request_id_and_gives_ids_only_when_asked(
 ) -> None:
     exchange = recorded("x_request_id")
     exchange["request"]["body"]["prompt"] = [1, 2, 3]
-    status, said = ask(tiny, exchange["request"])
-    assert (status, shape(said)) == (200, shape(exchange["response"]))
-    assert said["id"] == exchange["response"]["id"] == "cmpl-abc-1"
+    status, message = ask(tiny, exchange["request"])
+    assert (status, shape(message)) == (200, shape(exchange["response"]))
+    assert message["id"] == exchange["response"]["id"] == "cmpl-abc-1"
 
 
 def test_the_fake_engine_lists_its_model_in_the_recorded_shape(tiny: FakeEngine) -> None:
     exchange = recorded("models")
-    status, said = ask(tiny, exchange["request"])
-    assert (status, shape(said)) == (200, shape(exchange["response"]))
-    assert said["data"][0]["id"] == "tiny"
+    status, message = ask(tiny, exchange["request"])
+    assert (status, shape(message)) == (200, shape(exchange["response"]))
+    assert message["data"][0]["id"] == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,6 @@ def test_the_fake_engine_refuses_a_malformed_body_in_the_recorded_shape(
     tiny: FakeEngine, body: object
 ) -> None:
     exchange = recorded("err_malformed")
-    status, said = ask(tiny, {"path": "/v1/completions", "body": body, "headers": None})
-    assert (status, shape(said)) == (exchange["status"], shape(exchange["response"]))
-    assert said["error"]["type"] == exchange["response"]["error"]["type"]
+    status, message = ask(tiny, {"path": "/v1/completions", "body": body, "headers": None})
+    assert (status, shape(message)) == (exchange["status"], shape(exchange["response"]))
+    assert message["error"]["type"] == exchange["response"]["error"]["type"]

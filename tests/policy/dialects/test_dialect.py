@@ -21,13 +21,15 @@ TOOLS = ({"type": "function", "function": {"name": "add"}},)
 def body(kind: Kind, *, stream: bool = False, **more: Any) -> dict[str, object]:
     prompt = array("i", [*PROMPT, 9])
     request = Request(prompt, SAMPLING, 11, "r", stop_token_ids=(2,), **more)
-    asked = DIALECTS[kind].body(one_try(request, "m", max_tokens=20, stream=stream))
-    sent: dict[str, object] = msgspec.json.decode(msgspec.json.encode(asked))
+    fields = DIALECTS[kind].body(one_try(request, "m", max_tokens=20, stream=stream))
+    sent: dict[str, object] = msgspec.json.decode(msgspec.json.encode(fields))
     return sent
 
 
 def test_every_kind_has_its_dialect() -> None:
-    assert {kind: dialect.kind for kind, dialect in DIALECTS.items()} == {one: one for one in Kind}
+    assert {kind: dialect.kind for kind, dialect in DIALECTS.items()} == {
+        item: item for item in Kind
+    }
 
 
 def test_vllm_is_asked_for_ids_and_the_logprobs_of_the_sampled_tokens() -> None:
@@ -43,18 +45,18 @@ def test_vllm_is_asked_for_ids_and_the_logprobs_of_the_sampled_tokens() -> None:
         "stop_token_ids": [2],
         "seed": 11,
     }
-    found = body(Kind.VLLM)
-    assert found == found | expected
-    assert "stream" not in found
+    fields = body(Kind.VLLM)
+    assert fields == fields | expected
+    assert "stream" not in fields
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
-    assert body(Kind.VLLM, stream=True) == found | streamed
+    assert body(Kind.VLLM, stream=True) == fields | streamed
 
 
 def test_generate_is_asked_to_look_at_text_only_for_stop_strings() -> None:
-    found = body(Kind.VLLM_GENERATE, stream=True)
-    params = found["sampling_params"]
+    fields = body(Kind.VLLM_GENERATE, stream=True)
+    params = fields["sampling_params"]
     assert isinstance(params, dict)
-    assert (found["token_ids"], found["stream"]) == ([*PROMPT, 9], True)
+    assert (fields["token_ids"], fields["stream"]) == ([*PROMPT, 9], True)
     assert params == params | {
         "max_tokens": 20,
         "temperature": 0.5,
@@ -68,9 +70,9 @@ def test_generate_is_asked_to_look_at_text_only_for_stop_strings() -> None:
 
 
 def test_sglang_is_asked_in_its_own_words() -> None:
-    found = body(Kind.SGLANG)
-    assert (found["input_ids"], found["return_logprob"]) == ([*PROMPT, 9], True)
-    params = found["sampling_params"]
+    fields = body(Kind.SGLANG)
+    assert (fields["input_ids"], fields["return_logprob"]) == ([*PROMPT, 9], True)
+    params = fields["sampling_params"]
     assert isinstance(params, dict)
     assert params == params | {
         "max_new_tokens": 20,
@@ -83,13 +85,13 @@ def test_sglang_is_asked_in_its_own_words() -> None:
 
 
 def test_fireworks_is_asked_for_ids() -> None:
-    found = body(Kind.FIREWORKS)
-    assert (found["prompt"], found["return_token_ids"], found["logprobs"]) == (
+    fields = body(Kind.FIREWORKS)
+    assert (fields["prompt"], fields["return_token_ids"], fields["logprobs"]) == (
         [*PROMPT, 9],
         True,
         True,
     )
-    assert (found["max_tokens"], found["seed"], found["stop"]) == (20, 11, ["END"])
+    assert (fields["max_tokens"], fields["seed"], fields["stop"]) == (20, 11, ["END"])
 
 
 def test_a_chat_is_asked_with_messages_as_every_server_takes_them() -> None:
@@ -101,9 +103,9 @@ def test_a_chat_is_asked_with_messages_as_every_server_takes_them() -> None:
         Message(Role.TOOL, "2", tool_call_id="c1"),
         Message(Role.ASSISTANT, ""),
     )
-    found = body(Kind.CHAT, messages=messages, tools=TOOLS)
+    fields = body(Kind.CHAT, messages=messages, tools=TOOLS)
     function = {"name": "add", "arguments": '{"a": 1}'}
-    assert found["messages"] == [
+    assert fields["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "1 + 1?"},
         {
@@ -114,9 +116,9 @@ def test_a_chat_is_asked_with_messages_as_every_server_takes_them() -> None:
         {"role": "tool", "content": "2", "tool_call_id": "c1"},
         {"role": "assistant", "content": ""},
     ]
-    assert found["tools"] == list(TOOLS)
-    assert "stream" not in found
-    assert "prompt" not in found
+    assert fields["tools"] == list(TOOLS)
+    assert "stream" not in fields
+    assert "prompt" not in fields
 
 
 def test_a_chat_is_never_streamed() -> None:
@@ -125,7 +127,7 @@ def test_a_chat_is_never_streamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "content", "reasoning"),
+    ("message", "content", "reasoning"),
     [
         ({"content": "hi"}, "hi", None),
         ({"content": None, "reasoning_content": "hm"}, "", "hm"),
@@ -143,9 +145,9 @@ def test_a_chat_is_never_streamed() -> None:
     ],
 )
 def test_a_message_is_read_with_its_reasoning(
-    said: dict[str, Any], content: str, reasoning: str | None
+    message: dict[str, Any], content: str, reasoning: str | None
 ) -> None:
-    answer = {"choices": [{"message": said, "finish_reason": "stop"}]}
+    answer = {"choices": [{"message": message, "finish_reason": "stop"}]}
     piece = DIALECTS[Kind.CHAT].whole(json.dumps(answer).encode())
     assert piece.message == Message(Role.ASSISTANT, content, reasoning=reasoning)
 
@@ -177,18 +179,18 @@ NAMED = {
 def test_each_engine_is_asked_for_all_that_it_knows_by_its_name(kind: Kind) -> None:
     prompt = array("i", PROMPT)
     request = Request(prompt, ALTERING, 11, "r", stop_token_ids=(3,), messages=(user("hi"),))
-    found = DIALECTS[kind].body(one_try(request, "m", max_tokens=20))
-    params: Any = found.get("sampling_params", found)
+    fields = DIALECTS[kind].body(one_try(request, "m", max_tokens=20))
+    params: Any = fields.get("sampling_params", fields)
     assert {name: params.get(name) for name in NAMED} == NAMED
     assert params.get("stop_token_ids") == (None if kind is Kind.FIREWORKS else [3])
     # A prompt of tokens is rendered already.
     written = {"enable_thinking": False} if kind is Kind.CHAT else None
-    assert found.get("chat_template_kwargs") == written
+    assert fields.get("chat_template_kwargs") == written
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_an_engine_is_not_bothered_with_what_nobody_asked_for(kind: Kind) -> None:
-    found = body(kind, messages=(user("hi"),))
-    params: Any = found.get("sampling_params", found)
+    fields = body(kind, messages=(user("hi"),))
+    params: Any = fields.get("sampling_params", fields)
     own = {"top_k", "min_p", "repetition_penalty"} if kind is Kind.VLLM else set()
     assert params.keys() & {*NAMED, "chat_template_kwargs"} == own

@@ -11,9 +11,9 @@ from holdfast.policy.dialects.experts import fitted, flat_experts, npy_experts
 from holdfast.records.samples.experts import ExpertRows
 
 
-def npy(found: np.ndarray) -> str:
+def npy(ndarray: np.ndarray) -> str:
     file = io.BytesIO()
-    np.save(file, found)
+    np.save(file, ndarray)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -25,21 +25,21 @@ def read(rows: ExpertRows) -> np.ndarray:
     ("dtype", "most"), [("u1", 255), ("<u2", 511), ("<i4", 255), ("<i4", 70000)]
 )
 def test_numpy_files_of_vllm(dtype: str, most: int) -> None:
-    found = np.random.default_rng(0).integers(0, most + 1, (7, 3, 2)).astype(dtype)
-    found[0, 0, 0] = most
-    rows = npy_experts(npy(found))
+    result = np.random.default_rng(0).integers(0, most + 1, (7, 3, 2)).astype(dtype)
+    result[0, 0, 0] = most
+    rows = npy_experts(npy(result))
     assert (rows.rows, rows.layers, rows.width) == (7, 3, 6)
     assert rows.size == (1 if most < 256 else 2 if most < 65536 else 4)
-    assert np.array_equal(read(rows), found.reshape(7, 6))
+    assert np.array_equal(read(rows), result.reshape(7, 6))
 
 
 @pytest.mark.parametrize("most", [7, 300, 70000])
 def test_flat_numbers_of_sglang(most: int) -> None:
-    found = np.arange(24, dtype="<i4") % 7
-    found[-1] = most
-    rows = fitted(flat_experts(base64.b64encode(found.tobytes()).decode()), 4)
+    results = np.arange(24, dtype="<i4") % 7
+    results[-1] = most
+    rows = fitted(flat_experts(base64.b64encode(results.tobytes()).decode()), 4)
     assert (rows.rows, rows.layers, rows.width) == (4, 0, 6)
-    assert np.array_equal(read(rows), found.reshape(4, 6))
+    assert np.array_equal(read(rows), results.reshape(4, 6))
 
 
 @pytest.mark.parametrize(

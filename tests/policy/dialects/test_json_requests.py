@@ -42,7 +42,7 @@ ENGINES: dict[Kind, Dialect] = {
 }
 
 
-def asked(wanted: bool | str, *, name: str = "r") -> Request:
+def json_request(wanted: bool | str, *, name: str = "r") -> Request:
     return replace(request(name), sampling=Sampling(200, json=wanted))
 
 
@@ -50,13 +50,13 @@ def text_of(completion: Completion) -> str:
     return ByteRenderer().decode(unpack_ids(completion.ids))
 
 
-def is_of_schema(found: Any) -> bool:
+def is_of_schema(result: Any) -> bool:
     return (
-        list(found) == ["z", "kind", "list"]
-        and isinstance(found["z"], int)
-        and found["kind"] in ("red", "green")
-        and len(found["list"]) >= 2
-        and all(isinstance(one, bool) for one in found["list"])
+        list(result) == ["z", "kind", "list"]
+        and isinstance(result["z"], int)
+        and result["kind"] in ("red", "green")
+        and len(result["list"]) >= 2
+        and all(isinstance(item, bool) for item in result["list"])
     )
 
 
@@ -64,19 +64,19 @@ def is_of_schema(found: Any) -> bool:
 def test_every_engine_that_gives_tokens_is_asked_in_its_own_words(kind: Kind) -> None:
     with FakeEngine(dialect=ENGINES[kind]) as engine:
         (anything, fitting, again, free) = (
-            sample_now(engine, one, kind=kind)
-            for one in (
-                asked(True),
-                asked(schema_text(SCHEMA)),
-                asked(schema_text(SCHEMA)),
-                asked(False),
+            sample_now(engine, item, kind=kind)
+            for item in (
+                json_request(True),
+                json_request(schema_text(SCHEMA)),
+                json_request(schema_text(SCHEMA)),
+                json_request(False),
             )
         )
-        told = [one.schema for one in engine.calls()]
+        schemas = [call.schema for call in engine.calls()]
     assert isinstance(json.loads(text_of(anything)), dict)
     assert is_of_schema(json.loads(text_of(fitting)))
     assert fitting.ids == again.ids
-    assert (fitting.finish_reason, told[1], told[3]) == ("stop", SCHEMA, None)
+    assert (fitting.finish_reason, schemas[1], schemas[3]) == ("stop", SCHEMA, None)
     with pytest.raises(ValueError, match="Expecting value"):
         json.loads(text_of(free))
 
@@ -94,10 +94,10 @@ def test_every_engine_that_gives_tokens_is_asked_in_its_own_words(kind: Kind) ->
 def test_the_schema_stands_where_the_engine_looks_for_it(
     kind: Kind, path: tuple[str, ...], wanted: object
 ) -> None:
-    found: Any = _body(kind, schema_text(SCHEMA))
+    fields: Any = _body(kind, schema_text(SCHEMA))
     for name in path:
-        found = found[name]
-    assert found == wanted
+        fields = fields[name]
+    assert fields == wanted
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -107,8 +107,8 @@ def test_nothing_is_said_of_json_to_an_engine_that_is_not_asked_for_it(kind: Kin
 
 
 def _body(kind: Kind, wanted: bool | str) -> dict[str, Any]:
-    one = asked(wanted)
-    return DIALECTS[kind].body(one_try(one, "m", max_tokens=8))
+    item = json_request(wanted)
+    return DIALECTS[kind].body(one_try(item, "m", max_tokens=8))
 
 
 def test_a_chat_engine_is_asked_for_json_and_for_an_effort() -> None:
@@ -116,14 +116,14 @@ def test_a_chat_engine_is_asked_for_json_and_for_an_effort() -> None:
         policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
         await policy.check()
         sampling = Sampling(200, json=schema_text(SCHEMA), reasoning_effort="high")
-        one = replace(request(), sampling=sampling, messages=(user("say"),))
-        return await sample(policy, one)
+        changed = replace(request(), sampling=sampling, messages=(user("say"),))
+        return await sample(policy, changed)
 
     with FakeEngine(dialect="chat") as engine:
-        said = asyncio.run(main(engine)).message
+        message = asyncio.run(main(engine)).message
         (call,) = engine.calls()
-    assert said is not None
-    assert is_of_schema(json.loads(said.text))
+    assert message is not None
+    assert is_of_schema(json.loads(message.text))
     assert (call.schema, call.effort) == (SCHEMA, "high")
 
 
@@ -133,12 +133,12 @@ def test_a_reply_that_breaks_off_is_sampled_anew_since_its_format_begins_anew(
     kind: Kind, what: FaultKind
 ) -> None:
     kept = Kept()
-    one = asked(schema_text(SCHEMA))
+    item = json_request(schema_text(SCHEMA))
     with FakeEngine(dialect=ENGINES[kind]) as engine:
-        undisturbed = sample_now(engine, one, kind=kind)
+        undisturbed = sample_now(engine, item, kind=kind)
         engine.set_faults(Fault(what, times=2, after=9))
         for partial in (None, Partial(kept.save, 1)):
-            disturbed = sample_now(engine, replace(one, partial=partial), kind=kind)
+            disturbed = sample_now(engine, replace(item, partial=partial), kind=kind)
             assert disturbed.ids == undisturbed.ids
             assert (disturbed.seams, kept.drafts) == ((), [])
             engine.set_faults(Fault(what, times=2, after=9))
@@ -146,7 +146,7 @@ def test_a_reply_that_breaks_off_is_sampled_anew_since_its_format_begins_anew(
 
 def test_what_an_engine_cannot_keep_to_is_the_requests_fault() -> None:
     with FakeEngine() as engine, pytest.raises(BadRequest, match="Invalid type: nonsense"):
-        sample_now(engine, asked(schema_text({"type": "nonsense"})))
+        sample_now(engine, json_request(schema_text({"type": "nonsense"})))
 
 
 def test_the_embedded_engine_is_not_even_asked() -> None:
@@ -156,10 +156,10 @@ def test_the_embedded_engine_is_not_even_asked() -> None:
             server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, {"error": "no"}))
             async with policy_at(server, kind=None) as policy:
                 await policy.check()
-                before = len(server.asked)
+                before = len(server.requests)
                 with pytest.raises(Unsupported, match="the embedded engine") as refused:
-                    await policy.sample(asked(True))
+                    await policy.sample(json_request(True))
                 assert refused.value.what == "json"
-                assert len(server.asked) == before
+                assert len(server.requests) == before
 
     run(main())

@@ -14,7 +14,7 @@ from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import EngineError, InvalidAnswer, Kind
 from holdfast.policy.policy import Draft, Partial
 from holdfast.records.errors import BadAnswer
-from support.policy.answers import PROMPT, TOKEN_KINDS, encoded, plain, request, said
+from support.policy.answers import PROMPT, TOKEN_KINDS, answer_body, encoded, plain, request
 from support.policy.canned_server import DONE, Answer, sse
 from support.policy.clients import ONCE, ids, logprobs, sample
 
@@ -52,7 +52,9 @@ EACH = [(what, kind, more) for what, kinds, more in CASES for kind in kinds]
 
 
 def malformed(kind: Kind, more: dict[str, Any]) -> Any:
-    return said(kind, more.get("ids", GOOD_IDS), **{k: v for k, v in more.items() if k != "ids"})
+    return answer_body(
+        kind, more.get("ids", GOOD_IDS), **{k: v for k, v in more.items() if k != "ids"}
+    )
 
 
 async def drop(_: Draft) -> None:
@@ -62,9 +64,9 @@ async def drop(_: Draft) -> None:
 def fails(answer: Any, kind: Kind, *, stream: bool, what: str) -> None:
     raw = answer if isinstance(answer, bytes) else encoded(answer)
     reply = Answer(chunks=sse(raw, DONE)) if stream else Answer(body=raw)
-    asked = request(partial=Partial(drop, 1) if stream else None)
+    body = request(partial=Partial(drop, 1) if stream else None)
     with pytest.raises(BadAnswer, match=what) as caught:
-        sample(reply, asked=asked, kind=kind, retry=ONCE)
+        sample(reply, body=body, kind=kind, retry=ONCE)
     assert raw[:30].decode() in str(caught.value)
     assert caught.value.retryable
 
@@ -78,15 +80,15 @@ def test_a_malformed_answer_is_an_error_with_evidence(
 
 
 def without_ids(kind: Kind) -> Any:
-    answer = said(kind, GOOD_IDS)
+    answer = answer_body(kind, GOOD_IDS)
     if kind is Kind.SGLANG:
         del answer["output_ids"]
         return answer
     choice = answer["choices"][0]
     del choice["token_ids"]
-    for one in choice["logprobs"].get("content", ()):
+    for item in choice["logprobs"].get("content", ()):
         if kind is Kind.FIREWORKS:
-            del one["token_id"]
+            del item["token_id"]
     return answer
 
 
@@ -98,13 +100,13 @@ def test_logprobs_without_ids_are_an_error(kind: Kind, stream: bool) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.VLLM, Kind.FIREWORKS])
 def test_an_event_with_text_and_nothing_else_is_a_hole_in_the_stream(kind: Kind) -> None:
-    event = said(kind, [7])
+    event = answer_body(kind, [7])
     event["choices"][0] = {"index": 0, "text": "x", "finish_reason": "stop"}
     fails(event, kind, stream=True, what="text but no token_ids")
 
 
 def with_logprobs_of_others(kind: Kind) -> Any:
-    answer = said(kind, GOOD_IDS)
+    answer = answer_body(kind, GOOD_IDS)
     if kind is Kind.SGLANG:
         answer["meta_info"]["output_token_logprobs"][1][1] = 1
     else:
@@ -121,7 +123,7 @@ def test_logprobs_of_other_tokens_are_an_error(kind: Kind, stream: bool) -> None
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", NAMES_PROMPT)
 def test_two_choices_are_an_error_and_so_is_another_one(kind: Kind, stream: bool) -> None:
-    answer = said(kind, GOOD_IDS)
+    answer = answer_body(kind, GOOD_IDS)
     answer["choices"] *= 2
     fails(answer, kind, stream=stream, what="2 choices")
     answer["choices"] = [answer["choices"][0] | {"index": 1}]
@@ -137,22 +139,22 @@ def test_what_is_no_answer_at_all_is_an_error(kind: Kind, raw: bytes, stream: bo
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_a_whole_answer_that_says_not_why_it_ends_is_an_error(kind: Kind) -> None:
-    fails(said(kind, GOOD_IDS, finish=None), kind, stream=False, what="finish_reason None")
+    fails(answer_body(kind, GOOD_IDS, finish=None), kind, stream=False, what="finish_reason None")
 
 
 def test_fireworks_may_name_the_ids_beside_the_logprobs_only() -> None:
-    answer = said(Kind.FIREWORKS, GOOD_IDS)
+    answer = answer_body(Kind.FIREWORKS, GOOD_IDS)
     del answer["choices"][0]["token_ids"]
     assert ids(sample(Answer(body=answer), kind=Kind.FIREWORKS)[0]) == GOOD_IDS
 
 
 def test_fireworks_may_have_only_one_kind_of_logprob_but_not_now_this_now_that() -> None:
-    answer = said(Kind.FIREWORKS, GOOD_IDS)
+    answer = answer_body(Kind.FIREWORKS, GOOD_IDS)
     content = answer["choices"][0]["logprobs"]["content"]
     content[1]["sampling_logprob"] = None
     fails(answer, Kind.FIREWORKS, stream=False, what="no sampling_logprob")
-    for one in content:
-        one.pop("sampling_logprob")
+    for item in content:
+        item.pop("sampling_logprob")
     assert logprobs(sample(Answer(body=answer), kind=Kind.FIREWORKS)[0]) == [-99.0] * 3
     content[1].pop("logprob")
     fails(answer, Kind.FIREWORKS, stream=False, what="no logprob")
@@ -177,7 +179,7 @@ JSON = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
     inner = enumerate(value) if isinstance(value, list) else inner
-    return [path, *(one for key, item in inner for one in places(item, (*path, key)))]
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
 def put(answer: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -197,11 +199,11 @@ def test_whatever_comes_is_a_valid_completion_or_an_error_and_then_nothing_is_ta
     kind: Kind, data: st.DataObject, value: Any, stream: bool
 ) -> None:
     versions = {"version": "v"} if kind is Kind.SGLANG else {"versions": [("v", 0, 3)]}
-    good = said(kind, GOOD_IDS, prompt=PROMPT, total=3, **versions)
+    good = answer_body(kind, GOOD_IDS, prompt=PROMPT, total=3, **versions)
     body = json.dumps(put(good, data.draw(st.sampled_from(places(good))), value)).encode()
-    asked = request()
-    sampled, dialect = CompletionBuilder(asked), DIALECTS[kind]
-    sampled.begin(asked.prompt, version=None)
+    query = request()
+    sampled, dialect = CompletionBuilder(query), DIALECTS[kind]
+    sampled.begin(query.prompt, version=None)
     try:
         piece = dialect.reader()(body) if stream else dialect.whole(body)
         if piece is not None:

@@ -18,12 +18,12 @@ from holdfast.records.step import VersionSpan
 from support.policy.answers import (
     PROMPT,
     TOKEN_KINDS,
+    answer_body,
     events,
     logprobs_of,
     plain,
     prompt_of_body,
     request,
-    said,
     streamed,
 )
 from support.policy.canned_server import DONE, Answer, sse
@@ -35,7 +35,7 @@ DIED = {"error": {"message": "EngineCore encountered an issue", "type": "x", "co
 
 def read(*said_: object, kind: Kind = Kind.VLLM, every: int = 1) -> Completion:
     reply = Answer(chunks=sse(*said_, DONE))
-    return sample(reply, asked=Kept().request(every=every), kind=kind, retry=ONCE)[0]
+    return sample(reply, body=Kept().request(every=every), kind=kind, retry=ONCE)[0]
 
 
 # --- errors under status 200
@@ -54,7 +54,7 @@ def test_what_came_before_an_error_event_is_gone_on_from(kind: Kind, together: b
     spaced = [part for chunk in chunks for part in (chunk, pause)]
     died = Answer(chunks=[b"".join(chunks)] if together else spaced)
     completion, bodies = sample(
-        died, streamed(kind, [7, 8]), asked=Kept().request(every=100), kind=kind
+        died, streamed(kind, [7, 8]), body=Kept().request(every=100), kind=kind
     )
     assert prompt_of_body(kind, bodies[1]) == [*PROMPT, 5, 6]
     assert ids(completion) == [5, 6, 7, 8]
@@ -87,7 +87,7 @@ def test_the_code_in_an_error_event_decides_what_it_is(
 
 
 def test_sglangs_abort_with_a_status_is_that_error() -> None:
-    event = said(Kind.SGLANG, [5])
+    event = answer_body(Kind.SGLANG, [5])
     event["meta_info"]["finish_reason"] = {
         "type": "abort",
         "message": "out of memory",
@@ -109,7 +109,7 @@ def test_a_stream_without_a_finish_reason_is_no_completion(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_a_stream_that_ends_well_needs_no_last_word(kind: Kind) -> None:
     reply = Answer(chunks=sse(*events(kind, [5, 6])))
-    assert ids(sample(reply, asked=Kept().request(), kind=kind, retry=ONCE)[0]) == [5, 6]
+    assert ids(sample(reply, body=Kept().request(), kind=kind, retry=ONCE)[0]) == [5, 6]
 
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
@@ -117,7 +117,7 @@ def test_a_connection_that_breaks_after_the_end_takes_nothing_away(kind: Kind) -
     """Going on from here would sample beyond the end."""
     kept = Kept()
     reply = streamed(kind, [5, 6], finish="stop", cut=True)
-    completion, bodies = sample(reply, asked=kept.request(), kind=kind, retry=ONCE)
+    completion, bodies = sample(reply, body=kept.request(), kind=kind, retry=ONCE)
     assert ids(completion) == [5, 6]
     assert (completion.finish_reason, completion.tries, completion.seams) == ("stop", 1, ())
     assert len(bodies) == 1
@@ -127,16 +127,16 @@ def test_a_connection_that_breaks_after_the_end_takes_nothing_away(kind: Kind) -
 def test_tokens_after_the_end_are_an_error(kind: Kind) -> None:
     late: dict[str, Any] = {"total": 3} if kind is Kind.SGLANG else {}
     with pytest.raises(BadAnswer, match="goes on after its finish_reason 'stop'"):
-        read(*events(kind, [5, 6]), said(kind, [7], **late), kind=kind)
+        read(*events(kind, [5, 6]), answer_body(kind, [7], **late), kind=kind)
 
 
 # --- events that look like nothing
 
 
 def test_an_event_without_text_still_has_its_tokens() -> None:
-    silent = said(Kind.VLLM, [6], finish=None)
+    silent = answer_body(Kind.VLLM, [6], finish=None)
     silent["choices"][0]["text"] = ""
-    completion = read(said(Kind.VLLM, [5], finish=None), silent, said(Kind.VLLM, [7]))
+    completion = read(answer_body(Kind.VLLM, [5], finish=None), silent, answer_body(Kind.VLLM, [7]))
     assert ids(completion) == [5, 6, 7]
     assert logprobs(completion) == logprobs_of([5, 6, 7])
 
@@ -146,8 +146,8 @@ def test_an_event_whose_ids_are_missing_is_a_hole_in_the_middle(kind: Kind) -> N
     said_ = events(kind, [5, 6, 7])
     holder = said_[1] if kind is Kind.SGLANG else said_[1]["choices"][0]
     holder["output_ids" if kind is Kind.SGLANG else "token_ids"] = None
-    for one in (holder.get("logprobs") or {}).get("content", ()) if kind is Kind.FIREWORKS else ():
-        del one["token_id"]
+    for item in (holder.get("logprobs") or {}).get("content", ()) if kind is Kind.FIREWORKS else ():
+        del item["token_id"]
     if kind is Kind.VLLM:
         holder["text"] = ""  # Nothing but the logprob tells that there was a token.
     with pytest.raises(BadAnswer, match=r"no (tokens|output_ids)"):
@@ -155,9 +155,9 @@ def test_an_event_whose_ids_are_missing_is_a_hole_in_the_middle(kind: Kind) -> N
 
 
 def test_an_event_with_the_end_and_no_tokens_is_the_end() -> None:
-    last = said(Kind.VLLM, [], finish="length")
+    last = answer_body(Kind.VLLM, [], finish="length")
     last["choices"][0].update(text="held back until now", logprobs=None)
-    completion = read(said(Kind.VLLM, [5], finish=None), last)
+    completion = read(answer_body(Kind.VLLM, [5], finish=None), last)
     assert (ids(completion), completion.finish_reason) == ([5], "length")
 
 
@@ -177,9 +177,9 @@ def test_the_event_that_counts_the_tokens_is_believed_and_checked() -> None:
 def test_a_lie_in_mid_stream_takes_what_the_same_try_gave_with_it(kind: Kind) -> None:
     first = events(kind, [5, 6, 7], finish=None)
     more: dict[str, Any] = {"total": 4} if kind is Kind.SGLANG else {}
-    lie = Answer(chunks=sse(*first, said(kind, [8], logprobs=[2.0], **more), DONE))
+    lie = Answer(chunks=sse(*first, answer_body(kind, [8], logprobs=[2.0], **more), DONE))
     completion, bodies = sample(
-        lie, streamed(kind, [1, 2]), asked=Kept().request(every=100), kind=kind
+        lie, streamed(kind, [1, 2]), body=Kept().request(every=100), kind=kind
     )
     assert prompt_of_body(kind, bodies[1]) == PROMPT
     assert ids(completion) == [1, 2]
@@ -188,11 +188,11 @@ def test_a_lie_in_mid_stream_takes_what_the_same_try_gave_with_it(kind: Kind) ->
 
 def test_what_is_durable_before_a_lie_is_taken_back() -> None:
     kept, kind = Kept(), Kind.VLLM
-    truth, lie = events(kind, [5, 6, 7], finish=None), said(kind, [8], logprobs=[2.0])
+    truth, lie = events(kind, [5, 6, 7], finish=None), answer_body(kind, [8], logprobs=[2.0])
     completion, bodies = sample(
         Answer(chunks=[*sse(*truth), lambda: until(lambda: bool(kept.ids)), *sse(lie)]),
         streamed(kind, [1, 2]),
-        asked=kept.request(every=1),
+        body=kept.request(every=1),
         kind=kind,
     )
     taken_back = [draft for draft in kept.drafts if not draft.ids]
@@ -208,7 +208,7 @@ def test_the_evidence_is_the_event_that_is_to_blame_whatever_comes_with_it(at: i
     said_[at]["choices"][0]["logprobs"]["token_logprobs"] = [0.75]
     whole = Answer(chunks=[b"".join(sse(*said_))])
     with pytest.raises(BadAnswer, match=r"positive \(0\.75\)") as caught:
-        sample(whole, asked=Kept().request(), retry=ONCE)
+        sample(whole, body=Kept().request(), retry=ONCE)
     assert f'"text": "{chr(50 + at)}"' in str(caught.value)
 
 
@@ -239,19 +239,19 @@ def test_the_weights_that_each_event_of_sglang_names_sampled_its_tokens(repeat: 
 @pytest.mark.parametrize(
     ("second", "what"),
     [
-        (said(Kind.SGLANG, [6, 6], total=2), "repeats other output_ids"),
-        (said(Kind.SGLANG, [5, 6, 7], total=2), "3 output_ids after 1, 2 tokens"),
-        (said(Kind.SGLANG, [6], total=3), "1 output_ids after 1, 3 tokens"),
-        (said(Kind.SGLANG, [5, 6], total=None), "nobody knows which"),
-        (said(Kind.SGLANG, [5, 6], logprobs=[-1.0], total=2), "logprobs"),
+        (answer_body(Kind.SGLANG, [6, 6], total=2), "repeats other output_ids"),
+        (answer_body(Kind.SGLANG, [5, 6, 7], total=2), "3 output_ids after 1, 2 tokens"),
+        (answer_body(Kind.SGLANG, [6], total=3), "1 output_ids after 1, 3 tokens"),
+        (answer_body(Kind.SGLANG, [5, 6], total=None), "nobody knows which"),
+        (answer_body(Kind.SGLANG, [5, 6], logprobs=[-1.0], total=2), "logprobs"),
     ],
 )
 def test_an_sglang_stream_that_does_not_add_up_is_an_error(second: object, what: str) -> None:
-    first = said(Kind.SGLANG, [5], finish=None)
+    first = answer_body(Kind.SGLANG, [5], finish=None)
     with pytest.raises(BadAnswer, match=what):
         read(first, second, kind=Kind.SGLANG)
 
 
 def test_a_plain_request_is_not_streamed() -> None:
-    _, bodies = sample(plain(Kind.VLLM, [5]), asked=request())
+    _, bodies = sample(plain(Kind.VLLM, [5]), body=request())
     assert "stream" not in bodies[0]

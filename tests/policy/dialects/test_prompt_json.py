@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.policy.dialects import prompt_json
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.dialects.prompt_json import MIN_TOKENS, PromptCache
-from support.policy.answers import PATHS, encoded, models, request, said
+from support.policy.answers import PATHS, answer_body, encoded, models, request
 from support.policy.canned_server import Answer, Canned
 from support.policy.clients import ids, policy_at, run
 
@@ -74,7 +74,7 @@ def test_what_is_kept_is_bounded_and_the_latest_stay() -> None:
         written(cache, array("i", range(100)), str(home))
         kept = cache._kept
         assert str(home) in kept
-        assert cache._bytes == sum(len(one.packed) + len(one.text) for one in kept.values())
+        assert cache._bytes == sum(len(item.packed) + len(item.text) for item in kept.values())
         assert cache._bytes <= 10_000
     assert len(cache._kept) > 5
     written(cache, array("i", range(5_000)), "more than may be kept")
@@ -98,12 +98,15 @@ def test_an_engine_is_sent_each_prompt_of_a_growing_conversation_exactly() -> No
 
     async def main() -> list[list[int]]:
         async with Canned() as server:
-            answers = [Answer(body=encoded(said(Kind.VLLM, [7, 8], prompt=one))) for one in prompts]
+            answers = [
+                Answer(body=encoded(answer_body(Kind.VLLM, [7, 8], prompt=prompt)))
+                for prompt in prompts
+            ]
             server.always("/v1/models", models()).says(PATHS[Kind.VLLM], *answers)
             async with policy_at(server) as policy:
-                for one in prompts:
-                    asked = request(prompt=one, home="trajectory")
-                    assert ids(await policy.sample(asked)) == [7, 8]
+                for item in prompts:
+                    query = request(prompt=item, home="trajectory")
+                    assert ids(await policy.sample(query)) == [7, 8]
             return [body["prompt"] for body in server.bodies(PATHS[Kind.VLLM])]
 
     assert run(main()) == prompts

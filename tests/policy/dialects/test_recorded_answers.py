@@ -33,7 +33,7 @@ def request(max_tokens: int = 2000, *, seed: int | None = 7) -> Request:
 
 def read(answer: Any, *, kind: Kind = Kind.VLLM, status: int = 200) -> Completion:
     reply = Answer(status, answer)
-    return sample(reply, asked=request(), kind=kind, model="tiny", retry=ONCE)[0]
+    return sample(reply, body=request(), kind=kind, model="tiny", retry=ONCE)[0]
 
 
 # --- /v1/completions
@@ -83,7 +83,7 @@ def test_a_recorded_abort_gives_the_tokens_to_go_on_from() -> None:
     completion, bodies = sample(
         Answer(body=aborted),
         Answer(body=rest),
-        asked=request(seed=None),
+        body=request(seed=None),
         model="tiny",
         retry=QUICK,
     )
@@ -131,7 +131,7 @@ def test_the_versions_of_a_recorded_abort_stay_with_its_tokens() -> None:
     completion, bodies = sample(
         Answer(body=aborted),
         Answer(body=rest),
-        asked=request(seed=None),
+        body=request(seed=None),
         kind=Kind.VLLM_GENERATE,
         model="tiny",
     )
@@ -142,9 +142,9 @@ def test_the_versions_of_a_recorded_abort_stay_with_its_tokens() -> None:
 
 
 def test_a_recorded_refusal_of_the_scale_out_wire_is_a_refusal() -> None:
-    said = recorded("generate_disabled")
+    recording = recorded("generate_disabled")
     with pytest.raises(PolicyRefused, match="--enable-scale-out"):
-        read(said["response"], kind=Kind.VLLM_GENERATE, status=said["status"])
+        read(recording["response"], kind=Kind.VLLM_GENERATE, status=recording["status"])
 
 
 # --- /v1/chat/completions
@@ -192,7 +192,7 @@ def test_a_recorded_abort_of_a_chat_is_the_engines_failure_and_its_message_is_dr
     completion, bodies = sample(
         Answer(body=recorded("abort_chat")),
         Answer(body=whole),
-        asked=request(),
+        body=request(),
         kind=Kind.CHAT,
         model="tiny",
     )
@@ -219,7 +219,7 @@ def test_a_recorded_abort_of_a_chat_is_the_engines_failure_and_its_message_is_dr
 def test_a_recorded_refusal_is_the_error_that_says_what_to_do(
     name: str, kind: Kind, error: type[HoldfastError], says: str
 ) -> None:
-    said = recorded(name)
+    recording = recorded(name)
     with pytest.raises(error, match=says) as caught:
-        read(said["response"], kind=kind, status=said["status"])
+        read(recording["response"], kind=kind, status=recording["status"])
     assert not caught.value.retryable

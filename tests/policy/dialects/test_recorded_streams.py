@@ -82,8 +82,8 @@ def test_a_recorded_stream_is_read_alike_byte_by_byte(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TOLD))
 def test_a_recorded_stream_over_a_socket_is_one_completion(name: str) -> None:
     raw = bytes_of(name)
-    asked = request(prompt=PROMPT, partial=Partial(drop, 1))
-    completion, bodies = sample(Answer(chunks=split(raw, [100, 777])), asked=asked, model="tiny")
+    body = request(prompt=PROMPT, partial=Partial(drop, 1))
+    completion, bodies = sample(Answer(chunks=split(raw, [100, 777])), body=body, model="tiny")
     assert (ids(completion), logprobs(completion)) == TOLD[name]
     assert (completion.finish_reason, completion.seams) == ("length", ())
     assert bodies[0]["stream"] is True
@@ -98,7 +98,7 @@ def as_completions(line: str) -> bytes:
     choice = event["choices"][0]
     choice["text"] = choice.pop("delta").get("content", "")
     choice["logprobs"] = {
-        "token_logprobs": [one["logprob"] for one in choice["logprobs"]["content"]]
+        "token_logprobs": [item["logprob"] for item in choice["logprobs"]["content"]]
     }
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
@@ -110,8 +110,8 @@ def test_the_last_event_of_a_recorded_abort_has_no_text_and_still_a_token() -> N
     ]
     rest[0] = rest[0].replace(b"1427,347]", b"1427,347,1809,116]")
     rest[4] = rest[4].replace(b'"prompt_tokens":9', b'"prompt_tokens":11')
-    asked = request(prompt=PROMPT, partial=Partial(drop, 100))
-    completion, bodies = sample(Answer(chunks=tail), Answer(chunks=rest), asked=asked, model="tiny")
+    body = request(prompt=PROMPT, partial=Partial(drop, 100))
+    completion, bodies = sample(Answer(chunks=tail), Answer(chunks=rest), body=body, model="tiny")
     assert ids(completion) == [1809, 116, 493, 1869, 425, 1463]
     assert logprobs(completion)[:2] == [-7.525223731994629, -7.383501052856445]
     assert bodies[1]["prompt"] == [*PROMPT, 1809, 116]

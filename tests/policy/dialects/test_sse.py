@@ -25,8 +25,8 @@ def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
 
 
 def test_comments_and_other_fields_are_dropped() -> None:
-    said = b": ping\n\nevent: token\nid: 7\ndata: a\nretry: 10\n\nevent: end\n\ndata: b\n\n"
-    assert read(said) == [b"a", b"b"]
+    data = b": ping\n\nevent: token\nid: 7\ndata: a\nretry: 10\n\nevent: end\n\ndata: b\n\n"
+    assert read(data) == [b"a", b"b"]
 
 
 def test_the_data_of_several_lines_is_one() -> None:
@@ -66,7 +66,7 @@ DATA = st.text('ab{}:"é😀 ', min_size=1, max_size=12).map(lambda text: text.s
 def test_the_same_events_come_out_wherever_the_bytes_are_cut(
     data: list[str], line: bytes, places: list[int]
 ) -> None:
-    raw = b"".join(b"data: " + one.encode() + line + line for one in data)
+    raw = b"".join(b"data: " + item.encode() + line + line for item in data)
     cuts = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
     chunks = [raw[start:end] for start, end in pairwise(cuts)]
-    assert read(*chunks) == [one.encode() for one in data]
+    assert read(*chunks) == [item.encode() for item in data]

@@ -48,10 +48,10 @@ def renderers(tokenizer: Tokenizer) -> dict[str, FamilyRenderer]:
     return {family: FamilyRenderer(tokenizer, family) for family in FAMILIES}
 
 
-def written(renderer: FamilyRenderer, said: Message, new: Sequence[Message]) -> list[list[int]]:
+def written(renderer: FamilyRenderer, message: Message, new: Sequence[Message]) -> list[list[int]]:
     """Prompt, completion and the rest as one rendering writes them; empty if it rewrites."""
     prompt = renderer.render(ASKED, [TOOL])
-    whole = renderer.render([*ASKED, said, *new], [TOOL])
+    whole = renderer.render([*ASKED, message, *new], [TOOL])
     if whole[: len(prompt)] != prompt:
         return []
     end = next(at for at in range(len(prompt), len(whole)) if whole[at] in renderer.stop_token_ids)
@@ -64,8 +64,8 @@ def test_a_bridge_continues_a_completion_as_a_whole_rendering_does(
 ) -> None:
     renderer = renderers[family]
     proven = 0
-    for kind, said in SAID.items():
-        parts = written(renderer, said, [RESULT])
+    for kind, message in SAID.items():
+        parts = written(renderer, message, [RESULT])
         if not parts or (family, kind) in APART:
             continue
         prompt, completion, rest = parts
@@ -80,16 +80,16 @@ def test_what_a_family_writes_is_parsed_back(
     renderers: dict[str, FamilyRenderer], family: str
 ) -> None:
     renderer = renderers[family]
-    for kind, said in SAID.items():
-        parts = written(renderer, said, [RESULT])
+    for kind, message in SAID.items():
+        parts = written(renderer, message, [RESULT])
         if not parts or (family, kind) in APART:
             continue
         parsed = renderer.parse(parts[1], prompt=parts[0], tools=[TOOL])
-        assert [(one.name, one.arguments) for one in parsed.tool_calls] == [
+        assert [(tool_call.name, tool_call.arguments) for tool_call in parsed.tool_calls] == [
             (CALL.name, CALL.arguments)
         ]
         if family != "llama-3":  # which writes a call instead of text
-            assert parsed.text.strip() == said.text
+            assert parsed.text.strip() == message.text
 
 
 def completions(renderer: FamilyRenderer) -> st.SearchStrategy[list[int]]:
@@ -97,12 +97,12 @@ def completions(renderer: FamilyRenderer) -> st.SearchStrategy[list[int]]:
     pieces = [encode(text) for text in ("<think>", "Hm.\n", "</think>", "Sure.", "<tool_call>")]
     pieces += [encode('{"name": "look", "arguments": {}}'), encode("</tool_call>")]
     pieces += [[token] for token in renderer.stop_token_ids]
-    for said in SAID.values():
-        parts = written(renderer, said, [RESULT])
+    for message in SAID.values():
+        parts = written(renderer, message, [RESULT])
         pieces += [parts[1], parts[1][:-1]] if parts else []
     some = st.lists(st.integers(0, len(renderer.tokenizer) - 1), max_size=4)
     return st.lists(st.sampled_from(pieces) | some, max_size=4).map(
-        lambda found: [token for piece in found for token in piece]
+        lambda results: [token for piece in results for token in piece]
     )
 
 
@@ -113,9 +113,11 @@ def test_a_tail_of_the_prompt_gives_the_bridge_and_the_message_of_the_whole_prom
     renderer = renderers[family]
     package = renderer._package
     first = renderer.render(ASKED, [TOOL])
-    said = SAID["reasoning and a call"]
-    longer = renderer.render([*ASKED, said, RESULT, assistant("Oh."), *ASKED[1:]], [TOOL])
-    middle = renderer.render([*ASKED, said, RESULT], [TOOL])
+    reasoning_and_a_call = SAID["reasoning and a call"]
+    longer = renderer.render(
+        [*ASKED, reasoning_and_a_call, RESULT, assistant("Oh."), *ASKED[1:]], [TOOL]
+    )
+    middle = renderer.render([*ASKED, reasoning_and_a_call, RESULT], [TOOL])
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from([first, middle, longer]), completions(renderer), st.sampled_from([*NEW]))
@@ -162,8 +164,8 @@ def test_a_stream_is_not_cut_where_the_model_spoke_on_after_its_end(
     renderers: dict[str, FamilyRenderer],
 ) -> None:
     renderer = renderers["qwen3"]
-    said = renderer.tokenizer.encode("Sure.")
-    after = [*said, renderer.stop_token_ids[0], *said]
+    messages = renderer.tokenizer.encode("Sure.")
+    after = [*messages, renderer.stop_token_ids[0], *messages]
     assert renderer.bridge(renderer.render(ASKED, []), after, [RESULT], []) is None
 
 
@@ -189,9 +191,11 @@ def test_special_tokens_that_outsiders_spell_out_stay_letters(
     markup = "".join(renderer.tokenizer.all_special_tokens) + "<tool_call></think><think>"
 
     def conversation(what: str) -> list[Message]:
-        said = Message(Role.ASSISTANT, "", tool_calls=(call(f"q{what}", "functions.look:0"),))
-        found = Message(Role.TOOL, f"c.{what}", tool_call_id="functions.look:0", name="look" + what)
-        return [*ASKED[:1], user(f"a.{what} b"), said, found]
+        message = Message(Role.ASSISTANT, "", tool_calls=(call(f"q{what}", "functions.look:0"),))
+        results_found = Message(
+            Role.TOOL, f"c.{what}", tool_call_id="functions.look:0", name="look" + what
+        )
+        return [*ASKED[:1], user(f"a.{what} b"), message, results_found]
 
     innocent, guilty = conversation(""), conversation(markup)
     tokenizer = renderer.tokenizer
@@ -210,8 +214,8 @@ def test_no_role_is_dropped_and_nothing_but_text_is_accepted(
     renderers: dict[str, FamilyRenderer], family: str
 ) -> None:
     renderer = renderers[family]
-    told = [Message(Role.DEVELOPER, "Be terse, my friend."), user("")]
-    assert "Be terse, my friend." in renderer.decode(renderer.render(told, []))
+    message = [Message(Role.DEVELOPER, "Be terse, my friend."), user("")]
+    assert "Be terse, my friend." in renderer.decode(renderer.render(message, []))
     parts = Message(Role.USER, [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}])
     assert "one two" in renderer.decode(renderer.render([parts], []))
     image = Message(Role.USER, [{"type": "image_url", "image_url": {"url": "http://x"}}])
@@ -247,7 +251,7 @@ def test_a_malformed_call_stays_text_also_beside_a_good_one(
     both = renderer.parse(renderer.tokenizer.encode(bad + good))
     assert inside in both.text
     # Where the package's parser itself gives up, the good call is text too: it is not lost.
-    assert [one.name for one in both.tool_calls] == ["look"] or good in both.text
+    assert [tool_call.name for tool_call in both.tool_calls] == ["look"] or good in both.text
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(both), type=Message) == both
 
 
@@ -266,20 +270,20 @@ def test_arguments_that_are_no_object_do_not_stop_a_rendering(
     renderers: dict[str, FamilyRenderer], family: str, arguments: str
 ) -> None:
     odd = ToolCall("functions.look:0", FunctionCall("look", arguments))
-    said = Message(Role.ASSISTANT, "", tool_calls=(odd,))
-    assert renderers[family].render([*ASKED, said, RESULT], [TOOL])
+    message = Message(Role.ASSISTANT, "", tool_calls=(odd,))
+    assert renderers[family].render([*ASKED, message, RESULT], [TOOL])
 
 
 def test_the_name_tells_family_version_tokenizer_and_options(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    one = FamilyRenderer(tokenizer, "qwen3")
-    assert one.name.startswith("renderers:qwen3@")
-    assert one.name == FamilyRenderer(tokenizer, "qwen3").name
+    renderer = FamilyRenderer(tokenizer, "qwen3")
+    assert renderer.name.startswith("renderers:qwen3@")
+    assert renderer.name == FamilyRenderer(tokenizer, "qwen3").name
     other = write_model(tmp_path)
     page = (other / "tokenizer.json").read_text(encoding="utf-8")
     (other / "tokenizer.json").write_text(page + " ", encoding="utf-8")
     quiet = FamilyRenderer(tokenizer, "qwen3", options={"enable_thinking": False})
-    names = {one.name, FamilyRenderer(load_tokenizer(other), "qwen3").name, quiet.name}
+    names = {renderer.name, FamilyRenderer(load_tokenizer(other), "qwen3").name, quiet.name}
     assert len(names) == 3
     assert quiet.decode(quiet.render(ASKED, [])).endswith("<think>\n\n</think>\n\n")

@@ -70,17 +70,17 @@ REPLIES = 30
 @pytest.fixture(scope="module")
 def renderers(tmp_path_factory):
     tokenizer = load_tokenizer(write_model(tmp_path_factory.mktemp("model")))
-    found = {family: FamilyRenderer(tokenizer, family) for family in FAMILIES}
+    result = {family: FamilyRenderer(tokenizer, family) for family in FAMILIES}
     for name, template in TEMPLATES.items():
         folder = write_model(tmp_path_factory.mktemp("template"), template=template)
         tokenizer = load_tokenizer(folder)
         chosen = TemplateRenderer(tokenizer, template_of(tokenizer, {}))
-        found[f"{name} template"] = chosen
+        result[f"{name} template"] = chosen
         if name in ("qwen3", "opened"):
             for parser in ("qwen3.5", "glm", "deepseek-v3"):
                 chosen = TemplateRenderer(tokenizer, template_of(tokenizer, {}), parser=parser)
-                found[f"{name} template, {parser}"] = chosen
-    return found | {"bytes": ByteRenderer()}
+                result[f"{name} template, {parser}"] = chosen
+    return result | {"bytes": ByteRenderer()}
 
 
 def encoded(renderer, pieces: list[str]) -> list[int]:
@@ -91,20 +91,20 @@ def encoded(renderer, pieces: list[str]) -> list[int]:
 
 def told_in(renderer, ids: list[int], cuts: list[int], prompt, stop=()) -> dict[Channel, str]:
     live = LiveMessage(renderer, prompt=prompt, tools=[TOOL], stop=stop)
-    told = dict.fromkeys(Channel, "")
+    message = dict.fromkeys(Channel, "")
     for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
         for channel, text in live.take(ids[start:end]):
-            told[channel] += text
-    return told
+            message[channel] += text
+    return message
 
 
 def check(renderer, ids: list[int], cuts: list[int]) -> dict[Channel, str]:
     prompt = renderer.render(ASKED, [TOOL])
-    said = renderer.parse(ids, prompt=prompt, tools=[TOOL])
-    told = told_in(renderer, ids, cuts, prompt)
-    assert said.text.startswith(told[Channel.CONTENT]), (said, told)
-    assert (said.reasoning or "").startswith(told[Channel.REASONING]), (said, told)
-    return told
+    message = renderer.parse(ids, prompt=prompt, tools=[TOOL])
+    channels = told_in(renderer, ids, cuts, prompt)
+    assert message.text.startswith(channels[Channel.CONTENT]), (message, channels)
+    assert (message.reasoning or "").startswith(channels[Channel.REASONING]), (message, channels)
+    return channels
 
 
 def random_reply(renderer, chance: random.Random) -> list[int]:
@@ -114,10 +114,10 @@ def random_reply(renderer, chance: random.Random) -> list[int]:
         pieces = [chance.choice(chance.choice(kinds)) for _ in range(chance.randrange(14))]
         ids = encoded(renderer, pieces)
         return ids[: chance.randrange(len(ids) + 1)] if chance.random() < 0.3 else ids
-    said, thought = ("".join(chance.choices(WORDS, k=chance.randrange(8))) for _ in range(2))
+    text, thought = ("".join(chance.choices(WORDS, k=chance.randrange(8))) for _ in range(2))
     message = Message(
         Role.ASSISTANT,
-        f"So{said}",
+        f"So{text}",
         reasoning=f"Hm{thought}",
         tool_calls=(call("x", "functions.look:0"),) * chance.randrange(2),
     )
@@ -134,8 +134,10 @@ def test_what_is_told_is_a_beginning_of_what_is_parsed(renderers, part):
         for _ in range(REPLIES):
             ids = random_reply(renderer, chance)
             cuts = sorted(chance.randrange(len(ids) + 1) for _ in range(chance.randrange(12)))
-            told = check(renderer, ids, list(range(len(ids))) if chance.random() < 0.3 else cuts)
-            live += any(told.values())
+            outcomes = check(
+                renderer, ids, list(range(len(ids))) if chance.random() < 0.3 else cuts
+            )
+            live += any(outcomes.values())
     assert live > REPLIES
 
 
@@ -144,8 +146,8 @@ def test_reasoning_that_ends_twice_loses_no_text(renderers):
     renderer = renderers["opened template, deepseek-v3"]
     ids = encoded(renderer, ["Hm", "</", "think>", "<thin", " a < b", "</think>", "\n\nSure"])
     check(renderer, ids, list(range(len(ids))))
-    said = renderer.parse(ids, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
-    assert (said.reasoning, said.text) == ("Hm", "<thin a < b</think>\n\nSure")
+    message = renderer.parse(ids, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
+    assert (message.reasoning, message.text) == ("Hm", "<thin a < b</think>\n\nSure")
 
 
 LIVE = "The answer is 42 é, and that is that"
@@ -156,8 +158,8 @@ def test_every_family_tells_text_while_it_comes(renderers):
     for name, renderer in renderers.items():
         prompt = renderer.render(ASKED, [TOOL])
         ids = encoded(renderer, ["<|content_text|>" if name == "inkling" else "", LIVE])
-        told = told_in(renderer, ids, list(range(len(ids))), prompt)
-        if "".join(told.values()) != LIVE:
+        channels = told_in(renderer, ids, list(range(len(ids))), prompt)
+        if "".join(channels.values()) != LIVE:
             silent.add(name)
     assert not silent
 
@@ -171,10 +173,10 @@ def test_reasoning_is_told_before_the_text_that_follows_it(renderers):
         pieces = ["" if opened else "<think>\n", "Let me see.", "\n</think>\n\n", LIVE, "\n", "<"]
         ids = encoded(renderer, pieces)
         live = LiveMessage(renderer, prompt=prompt, tools=[TOOL])
-        told = [one for token in ids for one in live.take([token])]
-        channels = [channel for channel, _ in told]
+        messages = [item for token in ids for item in live.take([token])]
+        channels = [channel for channel, _ in messages]
         assert channels == sorted(channels, key=[Channel.REASONING, Channel.CONTENT].index), name
-        joined = {one: "".join(text for c, text in told if c is one) for one in Channel}
+        joined = {item: "".join(text for c, text in messages if c is item) for item in Channel}
         assert joined == {Channel.REASONING: "Let me see.", Channel.CONTENT: LIVE}, name
 
 
@@ -186,24 +188,26 @@ def test_text_before_a_call_is_told_and_nothing_of_the_call(renderers):
     for renderer in (renderers["qwen3"], renderers["bytes"], renderers["plain template"]):
         live = LiveMessage(renderer, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
         ids = encoded(renderer, ["Let me look. ", MARKS[-4], " And more"])
-        told = "".join(text for token in ids for _, text in live.take([token]))
-        assert told == "Let me look."
+        message = "".join(text for token in ids for _, text in live.take([token]))
+        assert message == "Let me look."
         assert live.is_over
 
 
 def test_what_may_be_the_beginning_of_a_stop_string_waits():
     renderer = ByteRenderer()
-    told = told_in(renderer, list(b"one, two STO"), [4, 9, 11], [], stop=("STOP",))
-    assert told[Channel.CONTENT] == "one, two"
-    told = told_in(renderer, list(b"one, two STOmach"), [4, 9, 11], [], stop=("STOP",))
-    assert told[Channel.CONTENT] == "one, two STOmach"
+    channels = told_in(renderer, list(b"one, two STO"), [4, 9, 11], [], stop=("STOP",))
+    assert channels[Channel.CONTENT] == "one, two"
+    message = told_in(renderer, list(b"one, two STOmach"), [4, 9, 11], [], stop=("STOP",))
+    assert message[Channel.CONTENT] == "one, two STOmach"
 
 
 def test_a_bare_completion_is_text_up_to_its_stop_string():
     live = LiveMessage(ByteRenderer(), prompt=(), stop=("STOP",), bare=True)
-    told = [one for token in b" <tool_call> is text STOP and gone" for one in live.take([token])]
-    assert "".join(text for _, text in told) == " <tool_call> is text"
-    assert {channel for channel, _ in told} == {Channel.CONTENT}
+    messages = [
+        item for token in b" <tool_call> is text STOP and gone" for item in live.take([token])
+    ]
+    assert "".join(text for _, text in messages) == " <tool_call> is text"
+    assert {channel for channel, _ in messages} == {Channel.CONTENT}
 
 
 def test_an_engine_without_tokens_is_told_of_at_its_end_only():
@@ -235,11 +239,11 @@ def test_a_batch_costs_what_it_brings_however_long_the_reply_is():
 def test_increments_are_the_text_wherever_they_are_cut():
     renderer, chance = ByteRenderer(), random.Random(5)
     text = "naïve 雪 🌧 \ufffd ok " * 20
-    ids, told, increments = list(text.encode()), "", StreamDetokenizer(ByteRenderer().decode)
+    ids, message, increments = list(text.encode()), "", StreamDetokenizer(ByteRenderer().decode)
     while ids:
         size = chance.randrange(1, 6)
-        told, ids = told + increments.take(ids[:size]), ids[size:]
-    assert told == text
+        message, ids = message + increments.take(ids[:size]), ids[size:]
+    assert message == text
     # What never becomes a character does not hold up what follows for ever.
     increments = StreamDetokenizer(renderer.decode)
     assert sum(len(increments.take([0x80])) for _ in range(2 * MAX_HELD_TOKENS)) >= MAX_HELD_TOKENS
@@ -248,8 +252,8 @@ def test_increments_are_the_text_wherever_they_are_cut():
 def test_a_reply_that_is_only_cut_reasoning_is_told_as_reasoning(renderers):
     renderer = renderers["qwen3"]
     ids = encoded(renderer, ["<think>", "\n", "Okay, so"])
-    told = check(renderer, ids, list(range(len(ids))))
-    assert told[Channel.REASONING] == "Okay, so"
+    outcome = check(renderer, ids, list(range(len(ids))))
+    assert outcome[Channel.REASONING] == "Okay, so"
     assert renderer.parse(ids, prompt=renderer.render([assistant("x"), *ASKED], [])).reasoning
 
 
@@ -260,12 +264,12 @@ def bare_renderers(tmp_path_factory):
 
 
 def told_bare(renderer, ids: list[int], chance: random.Random, stop=()) -> list:
-    live, told, at = LiveMessage(renderer, prompt=(), stop=stop, bare=True), [], 0
+    live, message, at = LiveMessage(renderer, prompt=(), stop=stop, bare=True), [], 0
     while at < len(ids):
         size = chance.choice((1, 2, 5, 30))
-        told += live.take(ids[at : at + size])
+        message += live.take(ids[at : at + size])
         at += size
-    return told
+    return message
 
 
 def test_what_is_told_of_a_bare_completion_is_a_beginning_of_its_text(bare_renderers):
@@ -274,14 +278,14 @@ def test_what_is_told_of_a_bare_completion_is_a_beginning_of_its_text(bare_rende
     for renderer in bare_renderers:
         for _ in range(20):
             ids = random_reply(renderer, chance)
-            told = told_bare(renderer, ids, chance)
-            assert {channel for channel, _ in told} <= {Channel.CONTENT}
+            items = told_bare(renderer, ids, chance)
+            assert {channel for channel, _ in items} <= {Channel.CONTENT}
             text = renderer.decode(ids, special=False)
-            assert text.startswith("".join(part for _, part in told))
+            assert text.startswith("".join(part for _, part in items))
 
 
 def test_text_after_a_token_that_is_none_is_told_and_a_stop_string_around_it_is_found():
     ids = [*b"<think>one", ByteRenderer.OPEN, *b" two ST", ByteRenderer.OPEN, *b"OP three"]
-    told = told_bare(ByteRenderer(), ids, random.Random(1), stop=("STOP",))
-    assert "".join(part for _, part in told) == "<think>one two"
-    assert {channel for channel, _ in told} == {Channel.CONTENT}
+    items = told_bare(ByteRenderer(), ids, random.Random(1), stop=("STOP",))
+    assert "".join(part for _, part in items) == "<think>one two"
+    assert {channel for channel, _ in items} == {Channel.CONTENT}

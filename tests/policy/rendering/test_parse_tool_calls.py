@@ -9,7 +9,7 @@ from holdfast.policy.rendering.parse_tool_calls import parse_hermes, without_cal
 from holdfast.records.message import Message, Role, user
 from support.gateway.counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
 from support.gateway.streams import ThinkingBytes
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 SAID = f"So: {CALL}"
@@ -27,29 +27,29 @@ UNSHOWN = [
     (MESSAGES, {**HELLO, "max_tokens": 500, "tools": ANTHROPIC, "tool_choice": {"type": "none"}}),
 ]
 KINDS = {
-    CHAT: lambda found: [
-        found["choices"][0]["finish_reason"],
-        found["choices"][0]["message"]["content"],
-        found["choices"][0]["message"].get("tool_calls") or [],
+    CHAT: lambda result: [
+        result["choices"][0]["finish_reason"],
+        result["choices"][0]["message"]["content"],
+        result["choices"][0]["message"].get("tool_calls") or [],
     ],
-    RESPONSES: lambda found: [
-        "stop" if found["status"] == "completed" else found["status"],
-        found["output"][0]["content"][0]["text"],
-        found["output"][1:],
+    RESPONSES: lambda result: [
+        "stop" if result["status"] == "completed" else result["status"],
+        result["output"][0]["content"][0]["text"],
+        result["output"][1:],
     ],
-    MESSAGES: lambda found: [
-        "stop" if found["stop_reason"] == "end_turn" else found["stop_reason"],
-        found["content"][0]["text"],
-        found["content"][1:],
+    MESSAGES: lambda result: [
+        "stop" if result["stop_reason"] == "end_turn" else result["stop_reason"],
+        result["content"][0]["text"],
+        result["content"][1:],
     ],
 }
 
 
-@pytest.mark.parametrize(("path", "asked"), UNSHOWN)
-def test_an_agent_that_shows_no_tools_is_told_text(path, asked):
+@pytest.mark.parametrize(("path", "query"), UNSHOWN)
+def test_an_agent_that_shows_no_tools_is_told_text(path, query):
     async def body():
         async with opened(lambda request: SAID) as (counter, _, binding):
-            reply = await exchange(counter.port, post(path, asked, binding))
+            reply = await exchange(counter.port, post(path, query, binding))
             assert KINDS[path](reply.json) == ["stop", SAID, []]
 
     asyncio.run(body())
@@ -70,10 +70,10 @@ def test_what_is_asked_next_goes_on_from_the_sampled_tokens(stream):
     async def body():
         async with opened(lambda request: SAID) as (counter, _, binding):
             await exchange(counter.port, post(CHAT, {**HELLO, "stream": stream}, binding))
-            said = [{"role": "assistant", "content": SAID}, {"role": "user", "content": "and?"}]
-            more = {**HELLO, "messages": [*HELLO["messages"], *said]}
+            messages = [{"role": "assistant", "content": SAID}, {"role": "user", "content": "and?"}]
+            more = {**HELLO, "messages": [*HELLO["messages"], *messages]}
             assert (await exchange(counter.port, post(CHAT, more, binding))).status == 200
-        first, second = (await counter.play.history()).generations
+        first, second = (await counter.subject.history()).generations
         assert second.base == first.path
         assert not second.prefix_break
 
@@ -86,29 +86,29 @@ def test_a_rollout_that_shows_no_tools_is_given_text_and_goes_on_from_its_tokens
         t.add(user("and?"))
         return [*replies, await t.generate()]
 
-    play = Play(Oracle(lambda request: SAID))
-    for reply in asyncio.run(play.perform(rollout)):
+    subject = TrajectoryUnderTest(Oracle(lambda request: SAID))
+    for reply in asyncio.run(subject.perform(rollout)):
         assert (reply.text, reply.tool_calls) == (SAID, ())
-    first, second = asyncio.run(play.history()).generations
+    first, second = asyncio.run(subject.history()).generations
     assert (second.base, second.prefix_break) == (first.path, "")
 
 
 def test_reasoning_stays_apart_from_a_text_that_looks_like_a_call():
-    found = Message(Role.ASSISTANT, "So:", tool_calls=parse_hermes(CALL)[1], reasoning="Hm.")
+    message = Message(Role.ASSISTANT, "So:", tool_calls=parse_hermes(CALL)[1], reasoning="Hm.")
     for text in (f"<think>\nHm.\n</think>\n\n{SAID}", f"Hm.\n</think>\n\n{SAID}"):
-        assert without_calls(found, text) == Message(Role.ASSISTANT, SAID, reasoning="Hm.")
+        assert without_calls(message, text) == Message(Role.ASSISTANT, SAID, reasoning="Hm.")
 
 
 def test_what_is_told_of_it_while_it_is_sampled_is_its_beginning():
     whole = f"<think>\nHm.\n</think>\n\nWell, so: {CALL} and more"
     live = LiveMessage(ThinkingBytes(), prompt=())
-    told = "".join(
+    message = "".join(
         text
         for token in whole.encode()
         for channel, text in live.take([token])
         if channel is Channel.CONTENT
     )
-    found = without_calls(ThinkingBytes().parse(whole.encode()), whole)
-    assert told
-    assert found.text.startswith(told)
-    assert CALL in found.text
+    result = without_calls(ThinkingBytes().parse(whole.encode()), whole)
+    assert message
+    assert result.text.startswith(message)
+    assert CALL in result.text

@@ -52,8 +52,8 @@ def test_a_template_that_reads_it_writes_it(tmp_path: Path) -> None:
 def test_a_turn_at_an_effort_is_bridged_as_any_other(tmp_path: Path) -> None:
     renderer = at_effort(renderer_of(tmp_path, READING), "high")
     prompt = renderer.render(ASKED, [])
-    said = [*renderer.tokenizer.encode("So."), renderer.stop_token_ids[0]]  # type: ignore[attr-defined]
-    bridge = renderer.bridge(prompt, said, [user("And?")], [])
+    message = [*renderer.tokenizer.encode("So."), renderer.stop_token_ids[0]]  # type: ignore[attr-defined]
+    bridge = renderer.bridge(prompt, message, [user("And?")], [])
     assert bridge is not None
     assert "Reasoning" not in renderer.decode(bridge)
 
@@ -123,12 +123,12 @@ def test_a_family_that_knows_efforts_writes_each_its_own_way(
     folder: Path, family: str, effort: str, other: str
 ) -> None:
     renderer = FamilyRenderer(load_tokenizer(folder), family)
-    asked = [system("Be kind."), *ASKED]
-    plain, one, two = (
-        at_effort(renderer, level).render(asked, []) for level in (None, effort, other)
+    request = [system("Be kind."), *ASKED]
+    plain, first, two = (
+        at_effort(renderer, level).render(request, []) for level in (None, effort, other)
     )
-    assert len({tuple(ids) for ids in (one, two)}) == 2
-    assert renderer.render(asked, []) == plain
+    assert len({tuple(ids) for ids in (first, two)}) == 2
+    assert renderer.render(request, []) == plain
 
 
 @pytest.mark.parametrize(("family", "effort"), [("qwen3", "low"), ("qwen3.8", "colossal")])
@@ -160,8 +160,8 @@ def test_arguments_and_an_effort_are_written_together(tmp_path: Path) -> None:
     both = READING + SWITCHED.removeprefix(TEMPLATES["plain"])
     renderer = renderer_of(tmp_path, both)
     at_effort(renderer, "low")  # What is kept at hand is not taken for another.
-    found = renderer_at(renderer, Sampling(chat_template_kwargs=OFF, reasoning_effort="low"))
-    text = renderer.decode(found.render(ASKED, []))
+    result = renderer_at(renderer, Sampling(chat_template_kwargs=OFF, reasoning_effort="low"))
+    text = renderer.decode(result.render(ASKED, []))
     assert "Reasoning: low" in text
     assert text.endswith("</think>\n\n")
     open_ended = renderer_at(renderer, Sampling(reasoning_effort="low")).render(ASKED, [])
@@ -184,10 +184,10 @@ def test_other_arguments_than_before_break_the_prefix_and_are_named(tmp_path: Pa
     renderer = renderer_of(tmp_path, SWITCHED)
     stream = Stream()
     first = stream.next_prompt(ASKED, (), renderer=renderer, sampling=Sampling())
-    said = pack_ids([*renderer.tokenizer.encode("So.</think>Yes"), renderer.stop_token_ids[0]])
-    reply = renderer.parse(unpack_ids(said))
+    packed = pack_ids([*renderer.tokenizer.encode("So.</think>Yes"), renderer.stop_token_ids[0]])
+    reply = renderer.parse(unpack_ids(packed))
     step = Generated(
-        "0", first.fingerprint, "", 0, first.delta.tobytes(), said, b"", "stop", (), reply,
+        "0", first.fingerprint, "", 0, first.delta.tobytes(), packed, b"", "stop", (), reply,
         tuple(ASKED), "m", Sampling(),
     )  # fmt: skip
     stream.advance(step, ASKED, ())

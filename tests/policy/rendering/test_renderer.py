@@ -19,25 +19,25 @@ CALLS = st.builds(
 ).filter(lambda call: "</tool_call>" not in call.name + call.arguments)
 
 
-@given(before=MESSAGES, said=TEXT, after=MESSAGES)
+@given(before=MESSAGES, text=TEXT, after=MESSAGES)
 def test_the_bridge_continues_a_completion_as_a_full_rendering_would(
-    before: list[Message], said: str, after: list[Message]
+    before: list[Message], text: str, after: list[Message]
 ) -> None:
     prompt = list(RENDERER.render(before, []))
-    completion = [*said.encode(), END]
+    completion = [*text.encode(), END]
     bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
     assert prompt + completion + bridge == list(
-        RENDERER.render([*before, assistant(said), *after], [])
+        RENDERER.render([*before, assistant(text), *after], [])
     )
 
 
-@given(before=MESSAGES, said=TEXT, after=MESSAGES, cut=st.integers(0, 20))
+@given(before=MESSAGES, text=TEXT, after=MESSAGES, cut=st.integers(0, 20))
 def test_the_bridge_ends_a_completion_that_was_cut_and_keeps_what_was_sampled(
-    before: list[Message], said: str, after: list[Message], cut: int
+    before: list[Message], text: str, after: list[Message], cut: int
 ) -> None:
     prompt = list(RENDERER.render(before, []))
-    completion = list(said.encode()[:cut])
+    completion = list(text.encode()[:cut])
     bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
     assert bridge[0] == END
@@ -50,10 +50,10 @@ def test_a_prompt_ends_where_the_assistant_begins_to_speak() -> None:
 
 
 def test_tools_come_first_and_in_an_order_that_does_not_depend_on_their_keys() -> None:
-    one = list(RENDERER.render([], [{"name": "f", "type": "function"}]))
+    items = list(RENDERER.render([], [{"name": "f", "type": "function"}]))
     other = list(RENDERER.render([], [{"type": "function", "name": "f"}]))
-    assert one == other
-    assert bytes(one[1:7]) == b"tools\n"
+    assert items == other
+    assert bytes(items[1:7]) == b"tools\n"
 
 
 @given(TEXT.filter(lambda text: "<tool_call>" not in text), st.booleans())
@@ -66,8 +66,8 @@ def test_tool_calls_are_parsed_back(text: str, calls: list[ToolCall]) -> None:
     message = Message(Role.ASSISTANT, text.strip(), tool_calls=tuple(calls))
     rendered = RENDERER.bridge([], [END], [message], [])
     assert rendered is not None
-    said = rendered[len([256, *b"assistant\n"]) : -len([256, *b"assistant\n"])]
-    parsed = RENDERER.parse(said)
+    reply = rendered[len([256, *b"assistant\n"]) : -len([256, *b"assistant\n"])]
+    parsed = RENDERER.parse(reply)
     assert parsed.content == message.content
     assert [(call.name, json.loads(call.arguments)) for call in parsed.tool_calls] == [
         (call.name, json.loads(call.arguments)) for call in calls

@@ -21,9 +21,9 @@ SAMPLED = 'A zebra.<tool_call>\n{"name": "look", "arguments": {"what": "zebra"}}
 def renderer(request: pytest.FixtureRequest, tmp_path: Path) -> FamilyRenderer | TemplateRenderer:
     folder = write_model(tmp_path, TEMPLATES["plain"] if "plain" in request.param else QWEN3)
     family = "qwen3" if request.param == "family" else "template"
-    found = renderer_for(folder, family=family)
-    assert isinstance(found, FamilyRenderer | TemplateRenderer)
-    return found
+    chosen = renderer_for(folder, family=family)
+    assert isinstance(chosen, FamilyRenderer | TemplateRenderer)
+    return chosen
 
 
 def test_text_that_was_sampled_is_never_encoded_again_and_the_stream_only_grows(
@@ -31,10 +31,10 @@ def test_text_that_was_sampled_is_never_encoded_again_and_the_stream_only_grows(
 ) -> None:
     # An unusual tokenization of the text: one token per byte, as no encoder would write it.
     tokenizer = renderer.tokenizer
-    said, call = SAMPLED.split("<tool_call>")
+    reply, call = SAMPLED.split("<tool_call>")
     inside = call.removesuffix("</tool_call>")
     marks = tokenizer.convert_tokens_to_ids(["<tool_call>", "</tool_call>"])
-    letters = [[tokenizer.encode(one)[0] for one in text] for text in (said, inside)]
+    letters = [[tokenizer.encode(item)[0] for item in text] for text in (reply, inside)]
     sampled = [*letters[0], marks[0], *letters[1], marks[1]]
     assert sampled != tokenizer.encode(SAMPLED)
     encoded: list[str] = []

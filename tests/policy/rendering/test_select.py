@@ -70,9 +70,9 @@ def test_without_a_chat_template_a_family_has_to_be_named(tmp_path: Path) -> Non
 
 def test_a_date_makes_a_template_that_asks_for_it_the_same_tomorrow(tmp_path: Path) -> None:
     folder = write_model(tmp_path, TEMPLATES["dated"])
-    one = renderer_for(folder, family="template", date=datetime(2026, 1, 2))
-    assert one.decode(one.render([user("x")], [])).startswith("2026-01-02")
-    assert one.name != renderer_for(folder, family="template").name
+    chosen = renderer_for(folder, family="template", date=datetime(2026, 1, 2))
+    assert chosen.decode(chosen.render([user("x")], [])).startswith("2026-01-02")
+    assert chosen.name != renderer_for(folder, family="template").name
 
 
 def test_what_only_one_kind_of_renderer_can_do_is_not_ignored_by_the_other(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def sampled(renderer: Renderer, chance: random.Random) -> list[int]:
     """Any tokens but those that end a turn, and mostly one that does."""
     vocabulary = len(renderer.tokenizer) if hasattr(renderer, "tokenizer") else 256
     ids = [chance.randrange(vocabulary) for _ in range(chance.randint(1, 12))]
-    ids = [one for one in ids if one not in renderer.stop_token_ids] or [65]
+    ids = [token for token in ids if token not in renderer.stop_token_ids] or [65]
     return [*ids, chance.choice(renderer.stop_token_ids)] if chance.random() < 0.7 else ids
 
 
@@ -60,8 +60,10 @@ def test_each_sampled_token_is_kept_and_trained_once(name: str, seed: int, tmp_p
         assert stream.ids == expected
     history = History([*steps, Finished(Status.COMPLETED, "", 1.0, 0.0)])
     (sample,) = samples_of(history, task="t", group="t", sample=0)
-    trained = [one for one, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
-    assert trained == [one for step in steps for one in array("i", step.ids)]
+    trained = [
+        token_id for token_id, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask
+    ]
+    assert trained == [item for step in steps for item in array("i", step.ids)]
 
 
 def recorded(prompt, ids: list[int], message: Message, turn: int) -> Generated:
@@ -73,15 +75,17 @@ def recorded(prompt, ids: list[int], message: Message, turn: int) -> Generated:
 @pytest.mark.parametrize("name", ["qwen3", "llama-3", "template qwen3", "template plain"])
 def test_the_second_turn_begins_as_a_whole_rendering_has_it(name: str, tmp_path: Path) -> None:
     renderer = renderer_named(name, tmp_path)
-    said = renderer.tokenizer.encode("hello there")
+    messages = renderer.tokenizer.encode("hello there")
     end = renderer.stop_token_ids[0]
     prompt = renderer.render([user("hi")], ())
-    for completion in ([*said, end], said):
+    for completion in ([*messages, end], messages):
         message = renderer.parse(completion, prompt=prompt)
         whole = renderer.decode(renderer.render([user("hi"), message], ()))
         following = renderer.bridge(prompt, completion, (), ())
         assert following is not None
-        assert whole.endswith(renderer.decode([*said, end, *following[completion == said :]]))
+        assert whole.endswith(
+            renderer.decode([*messages, end, *following[completion == messages :]])
+        )
 
 
 def test_reasoning_that_was_cut_is_closed_first(tmp_path: Path) -> None:

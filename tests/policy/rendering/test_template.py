@@ -23,11 +23,13 @@ TODAY = datetime(2026, 2, 3)
 
 @pytest.fixture(scope="module")
 def renderers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TemplateRenderer]:
-    found = {}
+    results_found = {}
     for name, template in TEMPLATES.items():
         tokenizer = load_tokenizer(write_model(tmp_path_factory.mktemp("model"), template))
-        found[name] = TemplateRenderer(tokenizer, template_of(tokenizer, {}, now=lambda: TODAY))
-    return found
+        results_found[name] = TemplateRenderer(
+            tokenizer, template_of(tokenizer, {}, now=lambda: TODAY)
+        )
+    return results_found
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +38,11 @@ def plain(renderers: dict[str, TemplateRenderer]) -> TemplateRenderer:
 
 
 def written(
-    renderer: TemplateRenderer, messages: list[Message], said: Message, new: list[Message]
+    renderer: TemplateRenderer, messages: list[Message], message: Message, new: list[Message]
 ) -> tuple[list[int], list[int], list[int]]:
     """Prompt, completion and the rest, as one rendering writes them."""
     prompt = renderer.render(messages, [TOOL])
-    whole = renderer.render([*messages, said, *new], [TOOL])
+    whole = renderer.render([*messages, message, *new], [TOOL])
     assert whole[: len(prompt)] == prompt
     end = next(at for at in range(len(prompt), len(whole)) if whole[at] in renderer.stop_token_ids)
     return prompt, whole[len(prompt) : end + 1], whole[end + 1 :]
@@ -55,12 +57,12 @@ def test_a_bridge_continues_a_completion_as_a_whole_rendering_does(
     renderers: dict[str, TemplateRenderer], name: str, before: list[Message], new: list[Message]
 ) -> None:
     renderer = renderers[name]
-    said = CALLED if new is RESULTS else assistant("Yes?")
+    message = CALLED if new is RESULTS else assistant("Yes?")
     if new is RESULTS and name == "headers":
-        said = assistant("Yes?")  # it has no tool calls
-    prompt, completion, rest = written(renderer, before, said, new)
+        message = assistant("Yes?")  # it has no tool calls
+    prompt, completion, rest = written(renderer, before, message, new)
     assert renderer.bridge(array("i", prompt), array("i", completion), new, [TOOL]) == rest
-    assert renderer.parse(completion, prompt=prompt).text == said.text
+    assert renderer.parse(completion, prompt=prompt).text == message.text
     cut = renderer.bridge(prompt, completion[:-1], new, [TOOL])
     assert cut == [completion[-1], *rest]
 
@@ -69,12 +71,12 @@ def test_every_template_of_the_tests_is_known_to_append_or_not(
     renderers: dict[str, TemplateRenderer],
 ) -> None:
     """Of a bridge from a plain answer to a user's next question."""
-    found = set()
+    names = set()
     for name, renderer in renderers.items():
         completion = [*renderer.tokenizer.encode("Yes."), renderer.stop_token_ids[0]]
         if renderer.bridge(renderer.render(ASKED, []), completion, [user("Why?")], []) is not None:
-            found.add(name)
-    assert found == {*APPENDING, "forgetful", "qwen3", "strict", "spaced"}
+            names.add(name)
+    assert names == {*APPENDING, "forgetful", "qwen3", "strict", "spaced"}
 
 
 class TestReasoning:
@@ -157,7 +159,7 @@ def test_whatever_was_sampled_the_same_follows_it(
     assert usual is not None
 
     @settings(deadline=None)
-    @given(IDS.map(lambda ids: [one for one in ids if one < top]), st.booleans())
+    @given(IDS.map(lambda ids: [token for token in ids if token < top]), st.booleans())
     def follows(ids: list[int], ended: bool) -> None:
         completion = array("i", [*ids, end] if ended else ids)
         before = completion.tobytes()
@@ -167,7 +169,7 @@ def test_whatever_was_sampled_the_same_follows_it(
             lacking = [] if completion and completion[-1] in renderer.stop_token_ids else [end]
             assert bridge[-len(usual) :] == usual
             assert [
-                one for one in bridge[: -len(usual)] if one in renderer.stop_token_ids
+                item for item in bridge[: -len(usual)] if item in renderer.stop_token_ids
             ] == lacking
         message = renderer.parse(completion, prompt=prompt)
         assert message.role is Role.ASSISTANT
@@ -184,15 +186,15 @@ def test_a_conversation_of_128_turns_costs_each_turn_the_same_and_meets_the_whol
         stream = array("i", renderer.render(messages, [TOOL]))
         costs = set()
         for turn in range(128):
-            said = Message(Role.ASSISTANT, "So.", tool_calls=(call("é", "call_0"),))
+            message = Message(Role.ASSISTANT, "So.", tool_calls=(call("é", "call_0"),))
             new = [result(f"{turn % 10}: 雪", "call_0")]
-            _, completion, _ = written(renderer, ASKED, said, new)
+            _, completion, _ = written(renderer, ASKED, message, new)
             before = renderer.tokenizer.encoded_characters
             bridge = renderer.bridge(stream, array("i", completion), new, [TOOL])
             assert bridge is not None
             costs.add(renderer.tokenizer.encoded_characters - before)
             stream.extend([*completion, *bridge])
-            messages += [said, *new]
+            messages += [message, *new]
         assert stream.tolist() == renderer.render(messages, [TOOL])
         assert len(costs) == 1
 
@@ -202,8 +204,11 @@ class TestCalls:
         _, completion, _ = written(plain, ASKED, CALLED, RESULTS)
         parsed = plain.parse(completion)
         assert parsed.text == "Sure."
-        assert [one.arguments for one in parsed.tool_calls] == ['{"what": "x"}', '{"what": "é"}']
-        assert {one.id for one in parsed.tool_calls} == {""}
+        assert [tool_call.arguments for tool_call in parsed.tool_calls] == [
+            '{"what": "x"}',
+            '{"what": "é"}',
+        ]
+        assert {tool_call.id for tool_call in parsed.tool_calls} == {""}
 
     @pytest.mark.parametrize(
         "inside",
@@ -239,18 +244,20 @@ def test_special_tokens_that_outsiders_spell_out_stay_letters(
         clean = renderer.render([user("x"), assistant("y"), user("z")], [])
         ids = renderer.render([user(text), assistant("y"), user(text)], [])
         specials = set(range(renderer.tokenizer.convert_tokens_to_ids("<|endoftext|>"), 10_000))
-        assert [one for one in ids if one in specials] == [one for one in clean if one in specials]
+        assert [token for token in ids if token in specials] == [
+            item for item in clean if item in specials
+        ]
         assert renderer.decode(ids).count(text) == 2
 
 
-@pytest.mark.parametrize("said", ["Yes.", "<think>\nHm.\n</think>\n\nYes.", "<think>\nHm", ""])
+@pytest.mark.parametrize("message", ["Yes.", "<think>\nHm.\n</think>\n\nYes.", "<think>\nHm", ""])
 @pytest.mark.parametrize("cut", [True, False])
 def test_the_bridge_of_a_template_is_that_of_the_family_that_it_belongs_to(
-    renderers: dict[str, TemplateRenderer], said: str, cut: bool
+    renderers: dict[str, TemplateRenderer], message: str, cut: bool
 ) -> None:
     renderer = renderers["qwen3"]
     family = FamilyRenderer(renderer.tokenizer, "qwen3")
-    completion = renderer.tokenizer.encode(said + ("" if cut else "<|im_end|>"))
+    completion = renderer.tokenizer.encode(message + ("" if cut else "<|im_end|>"))
     for messages in (ASKED, [*ASKED, CALLED, *RESULTS]):
         prompt = renderer.render(messages, [TOOL])
         assert prompt == family.render(messages, [TOOL])

@@ -22,27 +22,29 @@ THOUGHT = Message(Role.ASSISTANT, "So.", tool_calls=(call("é", "call_0"),), rea
 
 @pytest.fixture(scope="module")
 def renderer() -> TemplateRenderer:
-    found = renderer_for(TINY)
-    assert isinstance(found, TemplateRenderer)
-    return found
+    chosen = renderer_for(TINY)
+    assert isinstance(chosen, TemplateRenderer)
+    return chosen
 
 
-@pytest.mark.parametrize("said", [CALLED, THOUGHT, assistant("42")])
+@pytest.mark.parametrize("message", [CALLED, THOUGHT, assistant("42")])
 @pytest.mark.parametrize("new", [[result("42")], [result("1"), result("2")], [user("And?")]])
 @pytest.mark.parametrize("before", [ASKED, [system("Be brief."), *ASKED, THOUGHT, result("7")]])
 def test_the_bridge_continues_a_completion_as_a_whole_rendering_does(
-    renderer: TemplateRenderer, said: Message, new: list[Message], before: list[Message]
+    renderer: TemplateRenderer, message: Message, new: list[Message], before: list[Message]
 ) -> None:
     prompt = renderer.render(before, [TOOL])
-    whole = renderer.render([*before, said, *new], [TOOL])
+    whole = renderer.render([*before, message, *new], [TOOL])
     assert whole[: len(prompt)] == prompt
     end = next(at for at in range(len(prompt), len(whole)) if whole[at] in renderer.stop_token_ids)
     completion, rest = array("i", whole[len(prompt) : end + 1]), whole[end + 1 :]
     assert renderer.bridge(array("i", prompt), completion, new, [TOOL]) == rest
     assert renderer.bridge(prompt, completion[:-1], new, [TOOL]) == whole[end:]
     parsed = renderer.parse(completion, prompt=prompt, tools=[TOOL])
-    assert (parsed.text, parsed.reasoning) == (said.text, said.reasoning)
-    assert [one.function for one in parsed.tool_calls] == [one.function for one in said.tool_calls]
+    assert (parsed.text, parsed.reasoning) == (message.text, message.reasoning)
+    assert [tool_call.function for tool_call in parsed.tool_calls] == [
+        tool_call.function for tool_call in message.tool_calls
+    ]
 
 
 def test_the_template_renders_as_in_transformers() -> None:

@@ -74,11 +74,15 @@ class TestLoading:
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         (folder / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
-        found = load_tokenizer(folder)
-        template = template_of(found, {})
+        results_found = load_tokenizer(folder)
+        template = template_of(results_found, {})
         assert template.render([], [], opening=True) == "plain <|eot_id|>"
         assert template.render([], [{"é": 1}], opening=True) == 'with [{"é": 1}]'
-        assert found.stop_token_ids() == (found.convert_tokens_to_ids("<|eot_id|>"), 3, 5)
+        assert results_found.stop_token_ids() == (
+            results_found.convert_tokens_to_ids("<|eot_id|>"),
+            3,
+            5,
+        )
 
     def test_adds_declared_tokens_at_their_ids_and_refuses_others(self, tmp_path: Path) -> None:
         folder = write_model(tmp_path)
@@ -134,14 +138,17 @@ def test_templates_render_as_in_transformers(name: str, tmp_path: Path) -> None:
     ours, theirs = load_tokenizer(folder), PreTrainedTokenizerFast.from_pretrained(folder)
     template = template_of(ours, {"enable_thinking": True})
     for messages, tools in CONVERSATIONS:
-        if name == "strict" and {one.role for one in messages} - {Role.USER, Role.ASSISTANT}:
+        if name == "strict" and {message.role for message in messages} - {
+            Role.USER,
+            Role.ASSISTANT,
+        }:
             continue
         dicts = as_dicts(messages, quoted=str, arguments=decode_arguments, developer=False)
         for opening in (True, False):
             text = template.render(dicts, tools, opening=opening)
             assert text == theirs.apply_chat_template(
                 # Reasoning that it would not show is put into the text first.
-                [template.convert(one) for one in dicts] if name == "toggled" else dicts,
+                [template.convert(item) for item in dicts] if name == "toggled" else dicts,
                 tools=tools or None,
                 add_generation_prompt=opening,
                 tokenize=False,

@@ -39,11 +39,11 @@ def refused(tmp_path: Path, *lines: str) -> str:
     ],
 )
 def test_an_integer_that_records_cannot_hold_is_named_by_its_field(tmp_path, row, field) -> None:
-    said = f"{field} is an integer of more than 64 bits; write it as a string"
-    assert refused(tmp_path, '{"prompt": "fine"}', row) == f"tasks.jsonl:2: {said}"
+    text = f"{field} is an integer of more than 64 bits; write it as a string"
+    assert refused(tmp_path, '{"prompt": "fine"}', row) == f"tasks.jsonl:2: {text}"
     with pytest.raises(UsageError) as caught:
         as_tasks([{"prompt": "fine"}, msgspec.json.decode(row)])
-    assert str(caught.value) == f"task 2: {said}"
+    assert str(caught.value) == f"task 2: {text}"
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_an_integer_that_records_cannot_hold_is_named_by_its_field(tmp_path, row
     ],
 )
 def test_a_number_that_json_does_not_have_is_named_by_its_field(tmp_path, row, field) -> None:
-    said = f"{field}, a number that JSON does not have; write null, or a string"
-    assert refused(tmp_path, '{"prompt": "fine"}', row) == f"tasks.jsonl:2: {said}"
+    text = f"{field}, a number that JSON does not have; write null, or a string"
+    assert refused(tmp_path, '{"prompt": "fine"}', row) == f"tasks.jsonl:2: {text}"
     with pytest.raises(UsageError) as caught:
         as_tasks([{"prompt": "fine"}, json.loads(row)])
-    assert str(caught.value) == f"task 2: {said}"
+    assert str(caught.value) == f"task 2: {text}"
 
 
 def test_a_task_made_by_hand_keeps_numbers_that_json_does_not_have() -> None:
@@ -102,11 +102,11 @@ def test_a_task_made_by_hand_is_held_to_the_same(task: Task, why: str) -> None:
 
 @pytest.mark.parametrize("half", [r"\ud800", r"\udc00", r"\ud83d and on", r"\ud83dA"])
 def test_half_a_character_is_told_as_such(tmp_path: Path, half: str) -> None:
-    said = "has half of a character, a lone surrogate; write the whole or none"
-    assert refused(tmp_path, f'{{"prompt": "x {half}"}}') == f"tasks.jsonl:1: prompt {said}"
+    text = "has half of a character, a lone surrogate; write the whole or none"
+    assert refused(tmp_path, f'{{"prompt": "x {half}"}}') == f"tasks.jsonl:1: prompt {text}"
     row = f'{{"prompt": "a", "metadata": {{"{half}": 1}}}}'
-    assert refused(tmp_path, row) == f"tasks.jsonl:1: a key of metadata {said}"
-    with pytest.raises(UsageError, match=f"^task 1: prompt {said}"):
+    assert refused(tmp_path, row) == f"tasks.jsonl:1: a key of metadata {text}"
+    with pytest.raises(UsageError, match=f"^task 1: prompt {text}"):
         as_tasks([{"prompt": "x \ud800"}])
 
 
@@ -130,8 +130,8 @@ def test_a_row_within_itself_is_refused() -> None:
 
 
 def test_an_unknown_role_is_told_with_those_there_are(tmp_path: Path) -> None:
-    said = refused(tmp_path, '{"messages": [{"role": "usr", "content": "a"}]}')
-    assert said == (
+    refusal = refused(tmp_path, '{"messages": [{"role": "usr", "content": "a"}]}')
+    assert refusal == (
         "tasks.jsonl:1: messages[0]: role is 'usr'; "
         "the roles are system, user, assistant, tool, developer"
     )
@@ -139,8 +139,8 @@ def test_an_unknown_role_is_told_with_those_there_are(tmp_path: Path) -> None:
 
 def test_an_id_that_is_used_twice_is_told_with_its_lines(tmp_path: Path) -> None:
     row = '{"id": "x", "prompt": "a"}'
-    said = refused(tmp_path, row, "", '{"prompt": "a"}', row)
-    assert "tasks.jsonl: task id 'x' is used 2 times, in lines 1, 4; give each" in said
+    refusal = refused(tmp_path, row, "", '{"prompt": "a"}', row)
+    assert "tasks.jsonl: task id 'x' is used 2 times, in lines 1, 4; give each" in refusal
     assert "is used 7 times, in lines 1, 2, 3, 4, 5, …; give" in refused(tmp_path, *[row] * 7)
     with pytest.raises(UsageError, match="is used 2 times, in tasks 2, 3; give"):
         as_tasks([{"prompt": "a"}, Task("x"), {"id": "x", "prompt": "a"}])
@@ -158,8 +158,8 @@ def test_an_id_that_is_used_twice_is_told_with_its_lines(tmp_path: Path) -> None
 )
 def test_a_tool_without_a_function_is_refused(tmp_path: Path, tool: str) -> None:
     good = '{"type": "function", "function": {"name": "f"}}'
-    said = refused(tmp_path, f'{{"prompt": "a", "tools": [{good}, {tool}]}}')
-    assert said.startswith("tasks.jsonl:1: tools[1] names no function; it wants {")
+    refusal = refused(tmp_path, f'{{"prompt": "a", "tools": [{good}, {tool}]}}')
+    assert refusal.startswith("tasks.jsonl:1: tools[1] names no function; it wants {")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ KINDS: list[type] = list(Record.__args__)
 
 
 def any_of(kind: type) -> st.SearchStrategy[Record]:
-    fields = {one.name: BY_TYPE[one.type] for one in msgspec.structs.fields(kind)}
+    fields = {field.name: BY_TYPE[field.type] for field in msgspec.structs.fields(kind)}
     if "path" in fields:
         fields["path"] = paths
     return st.builds(kind, **fields)
@@ -104,9 +104,9 @@ def any_of(kind: type) -> st.SearchStrategy[Record]:
 def test_a_record_survives_its_encoding(kind: type) -> None:
     @given(any_of(kind))
     def survives(record: Record) -> None:
-        found = decode(encode(record))
-        assert found == record
-        assert type(found) is kind
+        result = decode(encode(record))
+        assert result == record
+        assert type(result) is kind
 
     survives()
 
@@ -198,8 +198,8 @@ def test_the_checksum_covers_the_place_and_every_bit() -> None:
 
 def test_a_reward_keeps_its_exact_value() -> None:
     for reward in (0.1, 1e-300, math.inf, -0.0):
-        found = decode(encode(step.Finished(Status.COMPLETED, "", reward, 0.0)))
-        assert isinstance(found, step.Finished)
-        assert found.reward is not None
-        assert math.copysign(1, found.reward) == math.copysign(1, reward)
-        assert found.reward == reward
+        result = decode(encode(step.Finished(Status.COMPLETED, "", reward, 0.0)))
+        assert isinstance(result, step.Finished)
+        assert result.reward is not None
+        assert math.copysign(1, result.reward) == math.copysign(1, reward)
+        assert result.reward == reward

@@ -37,7 +37,7 @@ class Hand:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "found"),
+    ("value", "kind", "result"),
     [
         (3, float, 3),
         ("red", Colour, Colour.RED),
@@ -53,8 +53,8 @@ class Hand:
         (3, Any, 3),
     ],
 )
-def test_what_is_as_good_becomes_what_is_declared(value, kind, found):
-    assert as_declared("x", value, kind) == found
+def test_what_is_as_good_becomes_what_is_declared(value, kind, result):
+    assert as_declared("x", value, kind) == result
 
 
 def test_a_protocol_is_whatever_has_its_members():
@@ -65,7 +65,7 @@ def test_a_protocol_is_whatever_has_its_members():
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "arguments"),
     [
         ("3", int, "x must be a whole number, not '3'"),
         (3.5, int, "x must be a whole number, not 3.5"),
@@ -90,10 +90,10 @@ def test_a_protocol_is_whatever_has_its_members():
         ("print", Callable[[str], None], "x must be a function, not 'print'"),
     ],
 )
-def test_everything_else_is_named(value, kind, words):
+def test_everything_else_is_named(value, kind, arguments):
     with pytest.raises(UsageError) as caught:
         as_declared("x", value, kind)
-    assert str(caught.value) == words
+    assert str(caught.value) == arguments
 
 
 def test_no_secret_is_in_an_error():

@@ -34,15 +34,15 @@ def test_a_long_id_cannot_be_imitated_by_another():
 
 
 def test_where_case_does_not_count_names_differ_in_more():
-    words = ("Abc", "abc", "ABC", "é", "e\u0301")
-    assert len({file_name(text, is_folded=True).casefold() for text in words}) == len(words)
+    arguments = ("Abc", "abc", "ABC", "é", "e\u0301")
+    assert len({file_name(text, is_folded=True).casefold() for text in arguments}) == len(arguments)
 
 
 @given(TEXT, TEXT)
-def test_two_ids_have_two_names(one, other):
+def test_two_ids_have_two_names(first, other):
     for is_folded in (True, False):
-        same = file_name(one, is_folded=is_folded) == file_name(other, is_folded=is_folded)
-        assert same == (one == other)
+        same = file_name(first, is_folded=is_folded) == file_name(other, is_folded=is_folded)
+        assert same == (first == other)
 
 
 @given(TEXT)

@@ -14,7 +14,7 @@ RAW, TEMPERED, UNKNOWN, PROCESSED = LogprobsMode
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_p", "found"),
+    ("temperature", "top_p", "modes"),
     [
         (1.0, 1.0, [PROCESSED, PROCESSED, PROCESSED, PROCESSED]),
         (0.8, 1.0, [RAW, PROCESSED, UNKNOWN, PROCESSED]),
@@ -25,15 +25,15 @@ RAW, TEMPERED, UNKNOWN, PROCESSED = LogprobsMode
     ],
 )
 def test_what_an_engine_gives_depends_on_how_it_samples(
-    temperature: float, top_p: float, found: list[LogprobsMode]
+    temperature: float, top_p: float, modes: list[LogprobsMode]
 ) -> None:
     sampling = Sampling(8, temperature, top_p)
-    assert [mode_with(mode, sampling) for mode in LogprobsMode] == found
+    assert [mode_with(mode, sampling) for mode in LogprobsMode] == modes
 
 
 def test_a_cut_to_the_likeliest_tokens_counts_like_any_other() -> None:
-    found = [mode_with(mode, Sampling(8, top_k=20)) for mode in LogprobsMode]
-    assert found == [RAW, TEMPERED, UNKNOWN, PROCESSED]
+    modes = [mode_with(mode, Sampling(8, top_k=20)) for mode in LogprobsMode]
+    assert modes == [RAW, TEMPERED, UNKNOWN, PROCESSED]
     assert distribution_of(Sampling(8, 0.8, top_k=20)) == (
         "temperature 0.8 and top_p 1 and top_k 20"
     )
@@ -69,7 +69,7 @@ def test_a_sample_says_what_its_trained_tokens_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "words"),
+    ("sampling", "text"),
     [
         (Sampling(8, min_p=0.1), "min_p 0.1"),
         (Sampling(8, presence_penalty=0.5), "presence_penalty 0.5"),
@@ -79,10 +79,10 @@ def test_a_sample_says_what_its_trained_tokens_have() -> None:
     ],
 )
 def test_at_temperature_1_what_cuts_or_bends_is_only_in_processed_logprobs(
-    sampling: Sampling, words: str
+    sampling: Sampling, text: str
 ) -> None:
     assert [mode_with(mode, sampling) for mode in LogprobsMode] == list(LogprobsMode)
-    assert distribution_of(sampling) == f"temperature 1 and top_p 1 and {words}"
+    assert distribution_of(sampling) == f"temperature 1 and top_p 1 and {text}"
 
 
 def test_where_a_reply_ends_changes_no_logprob() -> None:

@@ -34,7 +34,7 @@ def trees(draw: st.DrawFn) -> list[Generated]:
         ordinal += scope == "" and ordinal == 3  # The root's step 3 is where branches open.
         path = f"{scope}{ordinal}"
         ordinals[scope] = ordinal + 1
-        earlier = [one.path for one in steps if key(one.path) < key(path)]
+        earlier = [step.path for step in steps if key(step.path) < key(path)]
         base = draw(st.sampled_from(["", *earlier]))
         whole = draw(st.booleans())
         keep = lengths[base] if whole else draw(st.integers(0, lengths[base]))
@@ -87,12 +87,18 @@ def test_what_is_trained_has_the_logprob_and_version_it_was_sampled_with(
         for at, (token, logprob) in enumerate(
             zip(unpack_ids(step.ids), unpack_logprobs(step.logprobs), strict=True)
         ):
-            (version,) = [one.version for one in step.versions if one.start <= at < one.end]
+            (version,) = [
+                version.version for version in step.versions if version.start <= at < version.end
+            ]
             sampled[token] = (logprob, version)
     for sample in samples(History([started(), *steps, finished()])):
         assert len(sample.token_ids) == len(sample.loss_mask) == len(sample.logprobs)
         for at, token in enumerate(sample.token_ids):
-            spans = [one.version for one in sample.version_spans if one.start <= at < one.end]
+            spans = [
+                version_span.version
+                for version_span in sample.version_spans
+                if version_span.start <= at < version_span.end
+            ]
             if sample.loss_mask[at]:
                 assert (sample.logprobs[at], *spans) == sampled[token]
             assert len(spans) <= 1
@@ -102,14 +108,14 @@ def test_what_is_trained_has_the_logprob_and_version_it_was_sampled_with(
 def test_every_generation_is_the_stream_of_some_sample(steps: list[Generated]) -> None:
     """A trained token was sampled behind exactly the tokens that stand before it."""
     history = History([started(), *steps, finished()])
-    found = samples(history)
+    results = samples(history)
     for step in steps:
         stream = stream_of(history, step.path).tolist()
-        assert any(sample.token_ids[: len(stream)] == stream for sample in found)
+        assert any(sample.token_ids[: len(stream)] == stream for sample in results)
         first = unpack_ids(step.ids)[0]
         (trainer,) = [
             sample
-            for sample in found
+            for sample in results
             if first in sample.token_ids and sample.loss_mask[sample.token_ids.index(first)]
         ]
         assert trainer.token_ids[: len(stream)] == stream
@@ -131,16 +137,19 @@ def test_turns_that_follow_each_other_are_one_sample() -> None:
     assert sample.token_ids == [1, 2, 3, 4, 5, 6]
     assert sample.loss_mask == [0, 0, 1, 0, 1, 1]
     assert sample.logprobs == [0.0, 0.0, -0.5, 0.0, -0.5, -0.5]
-    assert [(one.start, one.end) for one in sample.version_spans] == [(2, 3), (4, 6)]
+    assert [(version_span.start, version_span.end) for version_span in sample.version_spans] == [
+        (2, 3),
+        (4, 6),
+    ]
 
 
 def test_a_broken_prefix_is_a_sample_of_its_own_that_trains_nothing_twice() -> None:
     first = generated("0", delta=[1], ids=[2, 3])
     second = generated("1", base="0", keep=2, delta=[9], ids=[4], prefix_break="rewritten")
-    one, two = samples(History([first, second, finished()]))
-    assert (one.token_ids, one.loss_mask) == ([1, 2, 3], [0, 1, 1])
+    single, two = samples(History([first, second, finished()]))
+    assert (single.token_ids, single.loss_mask) == ([1, 2, 3], [0, 1, 1])
     assert (two.token_ids, two.loss_mask) == ([1, 2, 9, 4], [0, 0, 0, 1])
-    assert [one.branch, two.branch] == [0, 1]
+    assert [single.branch, two.branch] == [0, 1]
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.ABORTED])
@@ -161,7 +170,7 @@ def test_a_placeholder_keeps_the_shape_and_trains_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logprob", "told"),
+    ("logprob", "message"),
     [
         (float("nan"), "not finite"),
         (float("-inf"), "not finite"),
@@ -169,6 +178,6 @@ def test_a_placeholder_keeps_the_shape_and_trains_nothing() -> None:
         (-1e300, "does not fit float32"),
     ],
 )
-def test_a_logprob_that_is_none_makes_no_sample(logprob: float, told: str) -> None:
-    with pytest.raises(ValueError, match=rf"task 'a', sample 0: a logprob .*{told}"):
+def test_a_logprob_that_is_none_makes_no_sample(logprob: float, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"task 'a', sample 0: a logprob .*{message}"):
         Sample("a", "a", 0, 0, "COMPLETED", "", [1, 2], [0, 1], [0.0, logprob], [], 1.0)

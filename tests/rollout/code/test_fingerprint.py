@@ -50,9 +50,9 @@ def test_a_function_and_the_processor_that_is_made_of_it_are_the_same(project: P
 
 
 def test_what_a_processors_tools_name_is_part_of_it_and_named(project: Project) -> None:
-    def parts(found: str) -> dict[str, str]:
+    def parts(result: str) -> dict[str, str]:
         modules = project.load(
-            texts=f"FOUND = {found!r}\n",
+            texts=f"FOUND = {result!r}\n",
             tools="from §texts import FOUND\ndef look(word: str) -> str:\n    'Looks.'\n"
             "    return FOUND\n",
         )

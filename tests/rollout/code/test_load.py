@@ -1,5 +1,6 @@
 """A file of the user's is imported as Python would import it, wherever it is started from."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_module_imports_its_neighbours(
     monkeypatch.chdir(place)
     assert load_module(file).K == 1
     assert load_module(file) is load_module(file)
+
+
+def test_an_edit_within_the_second_that_changes_no_size_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for value in (1, 2):
+        write({"edited.py": f"K = {value}\n"})
+        os.utime("edited.py", (1_000_000_000, 1_000_000_000))
+        assert vars(load_module(Path("edited.py")))["K"] == value
+        monkeypatch.setattr(load, "_loaded", {})
+        del sys.modules["edited"]
 
 
 def test_a_package_in_a_package_is_imported_from_the_outermost() -> None:

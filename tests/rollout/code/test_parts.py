@@ -174,7 +174,7 @@ def test_a_variable_that_the_code_only_sets_does_not_count(project: Project) -> 
 # --- arguments
 
 
-async def told(t, prompt: object = None, **more: object) -> None: ...
+async def called_with(t, prompt: object = None, **more: object) -> None: ...
 
 
 def closing(held: object) -> Callable[..., object]:
@@ -197,7 +197,7 @@ def with_keyword(held: object) -> Callable[..., object]:
 
 
 def wrapping(held: object) -> Callable[..., object]:
-    @functools.wraps(told)
+    @functools.wraps(called_with)
     async def solve(t):
         return held
 
@@ -236,11 +236,11 @@ class Processor(RolloutProcessor):
         (lambda held: closing(closing(held)), "closing.<locals>.solve.held (2)"),
         (defaulting, "defaulting.<locals>.solve.weight"),
         (with_keyword, "with_keyword.<locals>.solve.weight"),
-        (wrapping, "told.held"),
+        (wrapping, "called_with.held"),
         (in_a_class, "in_a_class.<locals>.Solve.held"),
         (lambda held: functools.lru_cache(closing(held)), "closing.<locals>.solve.held"),
-        (lambda held: functools.partial(told, prompt=held), "told.prompt"),
-        (lambda held: functools.partial(told, held), "told.argument 1"),
+        (lambda held: functools.partial(called_with, prompt=held), "called_with.prompt"),
+        (lambda held: functools.partial(called_with, held), "called_with.argument 1"),
         (lambda held: functools.partial(closing(held)), "closing.<locals>.solve.held"),
         (Called, "held"),
         (Inherited, "held"),
@@ -312,7 +312,7 @@ def test_a_judge_is_its_identity(make) -> None:
 # --- tools
 
 
-def one(a: int) -> int:
+def first_tool(a: int) -> int:
     """A tool."""
     return a
 
@@ -333,15 +333,21 @@ def asking_with(tools: object) -> object:
     "make", [asking_with, lambda tools: AgentRolloutProcessor(tools=tools)], ids=["asks", "agent"]
 )
 def test_a_tool_is_its_function_and_its_contract(make) -> None:
-    first = fingerprint_of(make([tool(one)]))
-    assert first == fingerprint_of(make([tool(one)]))
-    others = [[tool(other)], [tool(contract="idempotent")(one)], [tool(one), tool(other)]]
+    first = fingerprint_of(make([tool(first_tool)]))
+    assert first == fingerprint_of(make([tool(first_tool)]))
+    others = [
+        [tool(other)],
+        [tool(contract="idempotent")(first_tool)],
+        [tool(first_tool), tool(other)],
+    ]
     assert first not in [fingerprint_of(make(tools)) for tools in others]
-    assert fingerprint_of(make([one])) != fingerprint_of(make([other]))
+    assert fingerprint_of(make([first_tool])) != fingerprint_of(make([other]))
 
 
 def test_what_ends_an_agent_is_part_of_it() -> None:
-    first, second = (AgentRolloutProcessor(tools=[one], finish=f) for f in (one, other))
+    first, second = (
+        AgentRolloutProcessor(tools=[first_tool], finish=f) for f in (first_tool, other)
+    )
     assert fingerprint_of(first) != fingerprint_of(second)
 
 

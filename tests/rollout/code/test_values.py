@@ -22,26 +22,26 @@ from support.rollout.project import Project
 
 @dataclasses.dataclass
 class Weights:
-    one: float
+    weight: float
     texts: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slotted:
-    one: float
+    weight: float
 
 
 class Structure(msgspec.Struct):
-    one: float
+    weight: float
 
 
 class Model(pydantic.BaseModel):
-    one: float
+    weight: float
 
 
 @attrs.define
 class Defined:
-    one: float
+    weight: float
 
 
 class Color(enum.Enum):
@@ -79,7 +79,7 @@ VALUES = [
     (Weights(1, ("a",)), Weights(1, ("b",))),
     (Slotted(0.25), Slotted(0.75)),
     (Structure(0.25), Structure(0.75)),
-    (Model(one=0.25), Model(one=0.75)),
+    (Model(weight=0.25), Model(weight=0.75)),
     (Defined(0.25), Defined(0.75)),
     (Path("a"), Path("b")),
     (re.compile("a"), re.compile("a", re.IGNORECASE)),
@@ -160,7 +160,7 @@ def test_values_are_the_same_in_every_process(project: Project) -> None:
         "held = [{'a', 'b', 'c', 'd'}, {'k': {1, 'x', None}}, lambda t: 1, {len, sum, make}]\n"
         "print(fingerprint_of(make(held)))\n"
     )
-    found = {
+    results = {
         project.python("-c", f"import {project.mark}_agent", PYTHONHASHSEED=seed) for seed in "123"
     }
-    assert len(found) == 1
+    assert len(results) == 1

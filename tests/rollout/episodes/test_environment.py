@@ -7,13 +7,13 @@ import pytest
 from holdfast.records.errors import Rewound, RunStopped, ToolSaysNo
 from holdfast.rollout.episodes.environment import Observation
 from support.rollout.resumes import history, killed_after, perform
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 from support.rollout.worlds import AsyncCounter, Counter
 
 
-def stopped(play: Play, rollout, *, after: int) -> None:
+def stopped(subject: TrajectoryUnderTest, rollout, *, after: int) -> None:
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(after))
+        perform(subject, rollout, stopping=killed_after(after))
 
 
 # --- what hangs on an opening
@@ -46,14 +46,14 @@ def test_steps_in_an_environment_that_a_sub_rollout_opened_go_with_its_opening(i
         await t.generate()
         return seen, made.number
 
-    play = Play()
-    stopped(play, lambda t: rollout(t, Named("same", 1)), after=4)
+    subject = TrajectoryUnderTest()
+    stopped(subject, lambda t: rollout(t, Named("same", 1)), after=4)
     if rewound:
         with pytest.raises(Rewound):
-            perform(play, lambda t: rollout(t, Named(identity, 2)))
-    found = perform(play, lambda t: rollout(t, Named(identity, 2)))
-    assert found == (["at 2", "at 3", "at 5", "at 8"], 8)
-    assert [fork.path for fork in history(play).forks] == ["0.0.0"]
+            perform(subject, lambda t: rollout(t, Named(identity, 2)))
+    outcome = perform(subject, lambda t: rollout(t, Named(identity, 2)))
+    assert outcome == (["at 2", "at 3", "at 5", "at 8"], 8)
+    assert [fork.path for fork in history(subject).forks] == ["0.0.0"]
 
 
 # --- branches that share a world
@@ -81,13 +81,13 @@ def test_one_world_that_came_back_different_counts_once_however_many_branches_it
         await t.branch(*[twice] * 4)
         await t.generate()
 
-    play = Play()
-    stopped(play, lambda t: rollout(t, ""), after=9)
+    subject = TrajectoryUnderTest()
+    stopped(subject, lambda t: rollout(t, ""), after=9)
     with pytest.raises(Rewound):
-        perform(play, lambda t: rollout(t, "!"))
-    found = history(play)
-    assert found.rewinds == 1
-    assert sorted(fork.path for fork in found.forks) == ["1.0.0", "1.1.0", "1.2.0", "1.3.0"]
+        perform(subject, lambda t: rollout(t, "!"))
+    stored = history(subject)
+    assert stored.rewinds == 1
+    assert sorted(fork.path for fork in stored.forks) == ["1.0.0", "1.1.0", "1.2.0", "1.3.0"]
 
 
 def test_no_snapshot_holds_what_a_diverged_branch_did():
@@ -98,7 +98,7 @@ def test_no_snapshot_holds_what_a_diverged_branch_did():
         came, went = asyncio.Event(), asyncio.Event()
         t.add("go")
 
-        async def one(c):
+        async def branch(c):
             await c.act(episode, "10")
             if is_first:
                 await went.wait()
@@ -116,41 +116,41 @@ def test_no_snapshot_holds_what_a_diverged_branch_did():
             await c.act(episode, "200" if is_first else "400")
             went.set()
 
-        await t.branch(one, other)
+        await t.branch(branch, other)
         await t.generate()
         return episode.environment.number
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
         perform(
-            play,
+            subject,
             lambda t: rollout(t, question="what?", is_first=True),
             stopping=killed_after(5),
         )
     with pytest.raises(Rewound):
-        perform(play, lambda t: rollout(t, question="why?", is_first=False))
-    assert perform(play, lambda t: rollout(t, question="why?", is_first=False)) == 531
-    assert _snapshots(play) == _sums(play)
+        perform(subject, lambda t: rollout(t, question="why?", is_first=False))
+    assert perform(subject, lambda t: rollout(t, question="why?", is_first=False)) == 531
+    assert _snapshots(subject) == _sums(subject)
 
 
-def _snapshots(play: Play) -> list[tuple[int, int]]:
+def _snapshots(subject: TrajectoryUnderTest) -> list[tuple[int, int]]:
     async def read():
-        world = (await play.history()).worlds["0"]
+        world = (await subject.history()).worlds["0"]
         return [
-            (applied, int(await play.journal.get_blob(digest)))
+            (applied, int(await subject.journal.get_blob(digest)))
             for applied, digest in world.snapshots
         ]
 
-    found = asyncio.run(read())
-    assert found
-    return found
+    result = asyncio.run(read())
+    assert result
+    return result
 
 
-def _sums(play: Play) -> list[tuple[int, int]]:
+def _sums(subject: TrajectoryUnderTest) -> list[tuple[int, int]]:
     """What each snapshot has to hold: the sum of the actions before it."""
-    found = history(play)
-    amounts = [int(found.steps[path].action) for path in found.worlds["0"].actions]
-    return [(applied, 1 + sum(amounts[:applied])) for applied, _ in found.worlds["0"].snapshots]
+    stored = history(subject)
+    amounts = [int(stored.steps[path].action) for path in stored.worlds["0"].actions]
+    return [(applied, 1 + sum(amounts[:applied])) for applied, _ in stored.worlds["0"].snapshots]
 
 
 # --- budgets of sub-rollouts
@@ -160,21 +160,21 @@ def test_sub_rollouts_side_by_side_have_the_same_budgets_in_whatever_order_they_
     async def rollout(t, delays):
         t.limit(tokens=40)
 
-        async def asked(c):
+        async def sub_rollout(c):
             c.add("hi")
             await asyncio.sleep(delays.pop(0))
             await c.generate()
 
-        await asyncio.gather(t.sub(asked), t.sub(asked))
+        await asyncio.gather(t.sub(sub_rollout), t.sub(sub_rollout))
         await t.generate()
         await t.generate()
 
-    play = Play(Oracle(lambda request: "x" * 9))
+    subject = TrajectoryUnderTest(Oracle(lambda request: "x" * 9))
     with pytest.raises(RunStopped):
-        perform(play, lambda t: rollout(t, [0.01, 0.0]), stopping=killed_after(3))
-    perform(play, lambda t: rollout(t, [0.0, 0.01]))
-    assert not history(play).forks
-    assert [request.sampling.max_tokens for request in play.oracle.requests] == [40, 40, 20, 10]
+        perform(subject, lambda t: rollout(t, [0.01, 0.0]), stopping=killed_after(3))
+    perform(subject, lambda t: rollout(t, [0.0, 0.01]))
+    assert not history(subject).forks
+    assert [request.sampling.max_tokens for request in subject.oracle.requests] == [40, 40, 20, 10]
 
 
 def test_what_a_sub_rollout_sampled_is_spent_though_it_raised():
@@ -187,7 +187,7 @@ def test_what_a_sub_rollout_sampled_is_spent_though_it_raised():
             await t.sub(fails)
         return t.spent.tokens
 
-    assert perform(Play(Oracle(lambda request: "x" * 9)), rollout) == 10
+    assert perform(TrajectoryUnderTest(Oracle(lambda request: "x" * 9)), rollout) == 10
 
 
 # --- snapshots of what is history
@@ -202,8 +202,8 @@ def test_a_snapshot_of_steps_that_were_cut_is_not_restored():
             await t.generate()
         return episode.environment.number
 
-    play = Play()
-    stopped(play, lambda t: rollout(t, "2"), after=6)
-    stopped(play, lambda t: rollout(t, "3"), after=1)
-    assert perform(play, lambda t: rollout(t, "3")) == 1 + 10 + 3 + 40
-    assert [fork.path for fork in history(play).forks] == ["3"]
+    subject = TrajectoryUnderTest()
+    stopped(subject, lambda t: rollout(t, "2"), after=6)
+    stopped(subject, lambda t: rollout(t, "3"), after=1)
+    assert perform(subject, lambda t: rollout(t, "3")) == 1 + 10 + 3 + 40
+    assert [fork.path for fork in history(subject).forks] == ["3"]

@@ -8,7 +8,7 @@ from holdfast.records.errors import EnvironmentBroken, RunStopped, Truncated, Us
 from holdfast.records.step import EnvironmentStepped, Snapshotted, ToolIntent
 from holdfast.testing.manual_clock import ManualClock
 from support.rollout import worlds
-from support.rollout.stage import Oracle, Play, call
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call
 from support.rollout.worlds import AsyncCounter, Counter, play_three
 
 
@@ -24,8 +24,8 @@ def killed_after(steps: int):
     return lambda: next(count, None) is None
 
 
-def perform(play: Play, rollout, **options):
-    return asyncio.run(play.perform(rollout, **options))
+def perform(subject: TrajectoryUnderTest, rollout, **options):
+    return asyncio.run(subject.perform(rollout, **options))
 
 
 def test_an_episode_tells_what_the_environment_answers():
@@ -35,15 +35,15 @@ def test_an_episode_tells_what_the_environment_answers():
         assert (first.reward, first.done, first.ok) == (3.0, False, True)
         return episode
 
-    episode = perform(Play(), rollout)
+    episode = perform(TrajectoryUnderTest(), rollout)
     assert episode.rewards == [1.0, 2.0, 3.0]
     assert episode.total_reward == 6.0
 
 
 def test_every_answer_is_recorded_with_its_reward(calls):
-    play = Play()
-    perform(play, play_three)
-    history = asyncio.run(play.history())
+    subject = TrajectoryUnderTest()
+    perform(subject, play_three)
+    history = asyncio.run(subject.history())
     opening, *steps = [s for s in history.in_order if isinstance(s, EnvironmentStepped)]
     assert opening.is_opening
     assert opening.environment == "0"
@@ -56,21 +56,21 @@ def test_every_answer_is_recorded_with_its_reward(calls):
 
 
 def test_on_replay_nothing_of_the_environment_is_called(calls):
-    play = Play()
-    first = perform(play, play_three)
+    subject = TrajectoryUnderTest()
+    first = perform(subject, play_three)
     calls.clear()
-    again = perform(play, play_three)
+    again = perform(subject, play_three)
     assert again.observation == first.observation
     assert again.rewards == first.rewards
     assert calls == []
 
 
 def test_a_stopped_episode_comes_back_by_replay(calls):
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, play_three, stopping=killed_after(3))
+        perform(subject, play_three, stopping=killed_after(3))
     calls.clear()
-    episode = perform(play, play_three)
+    episode = perform(subject, play_three)
     assert calls == ["reset", "step 1", "step 2", "step 3", "close"]
     assert episode.rewards == [1.0, 2.0, 3.0]
 
@@ -88,13 +88,13 @@ def snapshotting(t_count: int = 3):
 
 
 def test_a_snapshot_is_taken_between_turns_and_restored(calls):
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, snapshotting(), stopping=killed_after(6))
+        perform(subject, snapshotting(), stopping=killed_after(6))
     assert "snapshot" in calls
     calls.clear()
-    episode = perform(play, snapshotting())
-    restored = [one for one in calls if one.startswith("restore")]
+    episode = perform(subject, snapshotting())
+    restored = [item for item in calls if item.startswith("restore")]
     assert len(restored) == 1
     assert "reset" not in calls
     assert calls[0] == restored[0]
@@ -111,14 +111,14 @@ def test_what_was_done_after_the_last_snapshot_is_done_again(calls):
         await episode.step("4")
         return episode.observation
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(5))
+        perform(subject, rollout, stopping=killed_after(5))
     calls.clear()
-    seen = perform(play, rollout)
-    assert [one.split()[0] for one in calls] == ["restore", "step", "step", "step", "close"]
+    seen = perform(subject, rollout)
+    assert [item.split()[0] for item in calls] == ["restore", "step", "step", "step", "close"]
     assert calls[1:4] == ["step 2", "step 3", "step 4"]
-    assert seen.text == perform(Play(), rollout).text
+    assert seen.text == perform(TrajectoryUnderTest(), rollout).text
 
 
 def test_an_unchanged_environment_is_not_snapshotted_again(calls):
@@ -129,26 +129,26 @@ def test_an_unchanged_environment_is_not_snapshotted_again(calls):
         await t.generate()
         await t.generate()
 
-    play = Play()
-    perform(play, rollout)
+    subject = TrajectoryUnderTest()
+    perform(subject, rollout)
     assert calls.count("snapshot") == 1
-    records = asyncio.run(_records(play))
-    assert sum(isinstance(one, Snapshotted) for one in records) == 1
+    records = asyncio.run(_records(subject))
+    assert sum(isinstance(record, Snapshotted) for record in records) == 1
 
 
-async def _records(play):
-    return await play.journal.history((await play.lease()).id)
+async def _records(subject):
+    return await subject.journal.history((await subject.lease()).id)
 
 
 def test_a_stateless_environment_is_only_reset(calls):
     async def rollout(t):
         return await play_three(t, lambda: Counter("stateless"))
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(3))
+        perform(subject, rollout, stopping=killed_after(3))
     calls.clear()
-    perform(play, rollout)
+    perform(subject, rollout)
     assert calls == ["reset", "step 3", "close"]
 
 
@@ -159,12 +159,12 @@ def test_a_refused_action_is_shown_and_has_no_reward():
         yes = await episode.step("7")
         return no, yes, episode.rewards
 
-    play = Play()
-    no, yes, rewards = perform(play, rollout)
+    subject = TrajectoryUnderTest()
+    no, yes, rewards = perform(subject, rollout)
     assert (no.text, no.error, no.ok) == ("say a number", "ToolSaysNo", False)
     assert yes.ok
     assert rewards == [0.0, 7.0]
-    assert perform(play, rollout)[0] == no
+    assert perform(subject, rollout)[0] == no
 
 
 def test_the_seed_is_recorded_and_used_again():
@@ -175,7 +175,7 @@ def test_the_seed_is_recorded_and_used_again():
             seeds.append(seed)
             return super().reset(seed=seed)
 
-    play = Play(seed=None)
+    subject = TrajectoryUnderTest(seed=None)
 
     async def rollout(t):
         episode = await t.env(Seeded())
@@ -183,8 +183,8 @@ def test_the_seed_is_recorded_and_used_again():
         await episode.step("2")
 
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(2))
-    perform(play, rollout)
+        perform(subject, rollout, stopping=killed_after(2))
+    perform(subject, rollout)
     assert len(seeds) == 2
     assert seeds[0] == seeds[1]
 
@@ -193,16 +193,18 @@ def test_the_runs_seed_gives_the_same_episode_and_samples_differ():
     async def rollout(t):
         return (await t.env(Counter())).observation.info["seed"]
 
-    assert perform(Play(seed=3), rollout) == perform(Play(seed=3), rollout)
-    play = Play(seed=3, samples=2)
-    assert perform(play, rollout, sample=0) != perform(play, rollout, sample=1)
+    assert perform(TrajectoryUnderTest(seed=3), rollout) == perform(
+        TrajectoryUnderTest(seed=3), rollout
+    )
+    subject = TrajectoryUnderTest(seed=3, samples=2)
+    assert perform(subject, rollout, sample=0) != perform(subject, rollout, sample=1)
 
 
 def test_a_given_seed_is_used():
     async def rollout(t):
         return (await t.env(Counter(), seed=1234)).observation.info["seed"]
 
-    assert perform(Play(), rollout) == 1234
+    assert perform(TrajectoryUnderTest(), rollout) == 1234
 
 
 def test_an_observation_in_the_conversation_is_stored_once():
@@ -211,11 +213,11 @@ def test_an_observation_in_the_conversation_is_stored_once():
         t.add(episode.observation)
         await t.generate()
 
-    play = Play()
-    perform(play, rollout)
-    history = asyncio.run(play.history())
+    subject = TrajectoryUnderTest()
+    perform(subject, rollout)
+    history = asyncio.run(subject.history())
     assert history.generations[0].added == ("env:0",)
-    again = Play()
+    again = TrajectoryUnderTest()
     assert perform(again, rollout) is None
 
 
@@ -231,13 +233,13 @@ def test_tools_of_an_environment_act_in_it(make, calls):
             ],
             *episode.tools,
         )
-        return [one.text for one in t.messages]
+        return [message.text for message in t.messages]
 
-    play = Play()
-    first = perform(play, rollout)
+    subject = TrajectoryUnderTest()
+    first = perform(subject, rollout)
     assert calls == ["reset", "add 1", "add 2", "add -1", "close"]
     assert first[2] == "only forward"
-    assert perform(play, rollout) == first
+    assert perform(subject, rollout) == first
 
 
 def test_tool_calls_are_done_again_in_order_to_bring_an_environment_back(calls):
@@ -247,12 +249,12 @@ def test_tool_calls_are_done_again_in_order_to_bring_an_environment_back(calls):
             await t.tool(call("add", f'{{"amount": {n}}}', call_id=f"c{n}"), *episode.tools)
         return t.messages[-1].text
 
-    undisturbed = perform(Play(), rollout)
-    play = Play()
+    undisturbed = perform(TrajectoryUnderTest(), rollout)
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(3))
+        perform(subject, rollout, stopping=killed_after(3))
     calls.clear()
-    assert perform(play, rollout) == undisturbed
+    assert perform(subject, rollout) == undisturbed
     assert calls == ["reset", "add 1", "add 2", "add 3", "close"]
 
 
@@ -262,10 +264,10 @@ def test_an_interrupted_call_runs_again_in_the_world_before_it(calls):
     class Dies(Counter):
         def add(self, amount: int) -> str:
             """Adds an amount."""
-            found = super().add(amount)
+            observation = super().add(amount)
             if calls.count("add 2") == 1 and amount == 2:
                 raise SystemExit("killed")
-            return found
+            return observation
 
     async def rollout(t):
         episode = await t.env(Dies())
@@ -273,15 +275,15 @@ def test_an_interrupted_call_runs_again_in_the_world_before_it(calls):
             await t.tool(call("add", f'{{"amount": {n}}}', call_id=f"c{n}"), *episode.tools)
         return t.messages[-1].text
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(EnvironmentBroken):
-        perform(play, rollout)
-    history = asyncio.run(play.history())
+        perform(subject, rollout)
+    history = asyncio.run(subject.history())
     assert isinstance(history.steps["2"], ToolIntent)
     assert "2" not in history.results
-    found = perform(play, rollout)
+    outcome = perform(subject, rollout)
     assert calls[-4:] == ["reset", "add 1", "add 2", "close"]
-    assert found == f"now {history.worlds and int(history.steps['0'].action) % 10 + 3}"
+    assert outcome == f"now {history.worlds and int(history.steps['0'].action) % 10 + 3}"
 
 
 def test_turns_end_at_their_limit():
@@ -290,13 +292,13 @@ def test_turns_end_at_their_limit():
         while True:
             await t.generate()
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(Truncated, match="max_turns"):
-        perform(play, rollout)
-    assert len(play.oracle.requests) == 2
+        perform(subject, rollout)
+    assert len(subject.oracle.requests) == 2
     with pytest.raises(Truncated, match="max_turns"):
-        perform(play, rollout)
-    assert len(play.oracle.requests) == 2
+        perform(subject, rollout)
+    assert len(subject.oracle.requests) == 2
 
 
 def test_the_last_reply_ends_where_the_token_budget_does():
@@ -306,10 +308,10 @@ def test_the_last_reply_ends_where_the_token_budget_does():
         await t.generate()
         await t.generate()
 
-    play = Play(Oracle(lambda request: "0123456789"))
+    subject = TrajectoryUnderTest(Oracle(lambda request: "0123456789"))
     with pytest.raises(Truncated, match="token_budget"):
-        perform(play, rollout)
-    assert [request.sampling.max_tokens for request in play.oracle.requests] == [15, 4]
+        perform(subject, rollout)
+    assert [request.sampling.max_tokens for request in subject.oracle.requests] == [15, 4]
 
 
 def test_time_is_added_up_from_recorded_steps_and_survives_a_resume():
@@ -327,15 +329,15 @@ def test_time_is_added_up_from_recorded_steps_and_survives_a_resume():
             await t.generate()
             await episode.step(str(n))
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(4), clock=clock)
+        perform(subject, rollout, stopping=killed_after(4), clock=clock)
     asyncio.run(clock.advance(10_000))  # Downtime is not counted.
     with pytest.raises(Truncated, match="time_budget"):
-        perform(play, rollout, clock=clock)
-    assert len(asyncio.run(play.history()).environment_steps) == 2
+        perform(subject, rollout, clock=clock)
+    assert len(asyncio.run(subject.history()).environment_steps) == 2
     with pytest.raises(Truncated, match="time_budget"):
-        perform(play, rollout, clock=clock)
+        perform(subject, rollout, clock=clock)
 
 
 @pytest.mark.parametrize("limit", [{"turns": 0}, {"tokens": -1}, {"seconds": 0}])
@@ -344,4 +346,4 @@ def test_a_limit_of_nothing_is_refused(limit):
         t.limit(**limit)
 
     with pytest.raises(UsageError, match="must be more than 0"):
-        perform(Play(), rollout)
+        perform(TrajectoryUnderTest(), rollout)

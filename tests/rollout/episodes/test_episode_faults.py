@@ -11,7 +11,7 @@ from holdfast.records.errors import EnvironmentBroken, RunStopped, ToolSaysNo
 from holdfast.records.step import ToolIntent
 from support.rollout import worlds
 from support.rollout.resumes import history, killed_after, perform, records_of, resumed
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 from support.rollout.worlds import AsyncCounter, Counter
 
 
@@ -21,9 +21,9 @@ def calls():
     return worlds.CALLS
 
 
-def stopped(play: Play, rollout, *, after: int) -> None:
+def stopped(subject: TrajectoryUnderTest, rollout, *, after: int) -> None:
     with pytest.raises(RunStopped):
-        perform(play, rollout, stopping=killed_after(after))
+        perform(subject, rollout, stopping=killed_after(after))
     worlds.CALLS.clear()
 
 
@@ -41,11 +41,11 @@ def test_a_closed_episode_is_not_opened_again_after_a_resume(level, make, calls)
         await t.generate()
         return episode.total_reward
 
-    play = Play()
-    stopped(play, rollout, after=3)
-    assert perform(play, rollout) == 1.0
+    subject = TrajectoryUnderTest()
+    stopped(subject, rollout, after=3)
+    assert perform(subject, rollout) == 1.0
     assert calls == []
-    assert not history(play).forks
+    assert not history(subject).forks
 
 
 # --- one way back at a time
@@ -72,23 +72,23 @@ async def look() -> str:
 @pytest.mark.parametrize("make", [Slow, Counter])
 @pytest.mark.parametrize("first", ["add", "look"])
 def test_calls_side_by_side_bring_an_environment_back_once(first, make, calls):
-    asked = [call("add", '{"amount": 5}', call_id="a"), call("look", call_id="b")]
+    request = [call("add", '{"amount": 5}', call_id="a"), call("look", call_id="b")]
     if first == "look":
-        asked.reverse()
+        request.reverse()
 
     async def rollout(t):
         episode = await t.env(make())
         await episode.step("1")
         await episode.step("2")
-        replies = await t.tools(asked, *episode.tools, look)
+        replies = await t.tools(request, *episode.tools, look)
         return sorted(reply.content for reply in replies), episode.environment.number
 
-    play = Play()
-    undisturbed = perform(play, rollout)
-    whole = records_of(play)
-    before = [one for one in whole if not isinstance(one, ToolIntent) and one in whole[:4]]
-    (begun,) = [one for one in whole if isinstance(one, ToolIntent) and one.name == "add"]
-    again = resumed(play, [*before, begun])
+    subject = TrajectoryUnderTest()
+    undisturbed = perform(subject, rollout)
+    whole = records_of(subject)
+    before = [item for item in whole if not isinstance(item, ToolIntent) and item in whole[:4]]
+    (begun,) = [item for item in whole if isinstance(item, ToolIntent) and item.name == "add"]
+    again = resumed(subject, [*before, begun])
     calls.clear()
     assert perform(again, rollout) == undisturbed
     assert calls == ["reset", "step 1", "step 2", "add 5", "close"]
@@ -132,7 +132,7 @@ def test_nothing_more_is_done_in_a_world_after_a_step_was_cut_off(level):
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
 
     with pytest.raises(EnvironmentBroken, match="was cut off half-way: its state is unknown"):
-        perform(Play(), rollout)
+        perform(TrajectoryUnderTest(), rollout)
 
 
 def test_a_world_without_state_goes_on_after_a_step_was_cut_off():
@@ -140,7 +140,7 @@ def test_a_world_without_state_goes_on_after_a_step_was_cut_off():
         episode = await cut_off(t, Stalling("stateless"))
         return (await t.tool(call("add", '{"amount": 1}'), *episode.tools)).ok
 
-    assert perform(Play(), rollout)
+    assert perform(TrajectoryUnderTest(), rollout)
 
 
 def test_no_snapshot_is_taken_of_a_world_after_a_step_was_cut_off(calls):
@@ -148,7 +148,7 @@ def test_no_snapshot_is_taken_of_a_world_after_a_step_was_cut_off(calls):
         await cut_off(t, Stalling("snapshot"))
         await t.generate()
 
-    perform(Play(), rollout)
+    perform(TrajectoryUnderTest(), rollout)
     assert "snapshot" not in calls
 
 
@@ -179,7 +179,7 @@ def test_an_environment_is_closed_after_a_blocking_step_that_was_given_up(calls)
         with pytest.raises(ToolSaysNo):
             await t.branch(give_up, lambda c: c.act(episode, "5"))
 
-    perform(Play(), rollout)
+    perform(TrajectoryUnderTest(), rollout)
     assert calls == ["reset", "step 5", "close"]
 
 
@@ -192,7 +192,7 @@ def test_an_environment_is_closed_when_a_step_comes_back_after_its_deadline(call
         await episode.step("1")
 
     with pytest.raises(EnvironmentBroken, match=r"Gated.step was not done within 0.05 s"):
-        perform(Play(), rollout)
+        perform(TrajectoryUnderTest(), rollout)
     assert calls == ["reset"]
     environment.gate.set()
     eventually(lambda: calls == ["reset", "step 1", "close"])
@@ -225,11 +225,11 @@ def test_a_refused_call_is_no_part_of_the_world(calls):
         await t.generate()
         await t.generate()
 
-    play = Play()
-    stopped(play, rollout, after=4)
-    perform(play, rollout)
+    subject = TrajectoryUnderTest()
+    stopped(subject, rollout, after=4)
+    perform(subject, rollout)
     assert calls == ["reset", "step 3", "close"]
-    assert not history(play).forks
+    assert not history(subject).forks
 
 
 def test_half_a_surrogate_pair_in_an_action_is_recorded_and_replayed(calls):
@@ -241,10 +241,10 @@ def test_half_a_surrogate_pair_in_an_action_is_recorded_and_replayed(calls):
         await t.generate()
         return seen.text
 
-    play = Play()
-    stopped(play, rollout, after=4)
-    assert perform(play, rollout) == "say a number"
-    assert not history(play).forks
+    subject = TrajectoryUnderTest()
+    stopped(subject, rollout, after=4)
+    assert perform(subject, rollout) == "say a number"
+    assert not history(subject).forks
     assert calls == ["reset", "step \\ud800", "close"]
 
 
@@ -262,5 +262,7 @@ def test_no_thread_is_left_of_an_environment_that_cannot_be_opened(where):
             raise ValueError("no")
 
     with pytest.raises((EnvironmentBroken, ValueError), match="no"):
-        perform(Play(), lambda t: t.env(Unready()))
-    eventually(lambda: not any(f"Unready {where}" in one.name for one in threading.enumerate()))
+        perform(TrajectoryUnderTest(), lambda t: t.env(Unready()))
+    eventually(
+        lambda: not any(f"Unready {where}" in thread.name for thread in threading.enumerate())
+    )

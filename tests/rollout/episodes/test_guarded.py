@@ -8,7 +8,7 @@ import pytest
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation
 from support.rollout import worlds
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 from support.rollout.worlds import Broken, Counter, play_three
 
 
@@ -18,26 +18,26 @@ def calls():
     return worlds.CALLS
 
 
-def perform(play: Play, rollout, **options):
-    return asyncio.run(play.perform(rollout, **options))
+def perform(subject: TrajectoryUnderTest, rollout, **options):
+    return asyncio.run(subject.perform(rollout, **options))
 
 
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_environment_that_raises_is_broken_and_closed(where, calls):
     with pytest.raises(EnvironmentBroken, match=rf"Broken\.{where} broke: RuntimeError"):
-        perform(Play(), lambda t: play_three(t, lambda: Broken(where)))
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, lambda: Broken(where)))
     assert calls[-1] == "close"
 
 
 def test_an_environment_that_cannot_be_closed_is_recorded_and_harms_nothing():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def rollout(t):
         episode = await play_three(t, lambda: Broken("close"))
         await episode.close()
         return episode.total_reward, t._session.state.closing_records
 
-    reward, (failed,) = perform(play, rollout)
+    reward, (failed,) = perform(subject, rollout)
     assert reward == 6.0
     assert failed.failure.message == "a fault in close"
 
@@ -55,7 +55,7 @@ def test_a_hanging_step_is_broken_at_its_timeout():
             pass
 
     with pytest.raises(EnvironmentBroken, match=r"Hangs.step was not done within 0.05 s"):
-        perform(Play(), lambda t: play_three(t, Hangs))
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, Hangs))
 
 
 def test_all_blocking_calls_run_in_one_thread_of_the_environments_own():
@@ -75,7 +75,7 @@ def test_all_blocking_calls_run_in_one_thread_of_the_environments_own():
         episode = await t.env(Bound())
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
 
-    perform(Play(), rollout)
+    perform(TrajectoryUnderTest(), rollout)
     assert len(names) == 1
     assert threading.main_thread() not in names
 
@@ -99,7 +99,7 @@ def test_an_inline_environment_runs_on_the_loop_itself():
         episode = await play_three(t, Quick)
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
 
-    perform(Play(), rollout)
+    perform(TrajectoryUnderTest(), rollout)
     assert seen == {threading.main_thread()}
 
 
@@ -111,7 +111,7 @@ def test_an_instance_in_use_is_refused():
         await t.env(shared)
 
     with pytest.raises(UsageError, match="in use already: make a new instance"):
-        perform(Play(), rollout)
+        perform(TrajectoryUnderTest(), rollout)
 
 
 def test_a_step_after_the_end_is_refused():
@@ -122,11 +122,11 @@ def test_a_step_after_the_end_is_refused():
         await episode.step("5")
 
     with pytest.raises(UsageError, match="is over"):
-        perform(Play(), rollout)
+        perform(TrajectoryUnderTest(), rollout)
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "arguments"),
     [
         (7, "Odd.step: it wants to return an Observation or a string, not 7"),
         ((5, 1.0, True), r"not \(5, 1.0, True\); return Observation\(text, reward=…, done=…\)$"),
@@ -136,13 +136,13 @@ def test_a_step_after_the_end_is_refused():
         (Observation("x", info={"x": object()}), "object"),
     ],
 )
-def test_an_answer_that_cannot_be_recorded_is_a_bug_and_says_so(answer, words):
+def test_an_answer_that_cannot_be_recorded_is_a_bug_and_says_so(answer, arguments):
     class Odd(Counter):
         def step(self, action):
             return answer
 
-    with pytest.raises(TypeError, match=words) as caught:
-        perform(Play(), lambda t: play_three(t, Odd))
+    with pytest.raises(TypeError, match=arguments) as caught:
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, Odd))
     assert isinstance(caught.value, UsageError), "no line of ours explains it"
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -161,7 +161,7 @@ async def _of_none(self):
 
 
 @pytest.mark.parametrize(
-    ("methods", "words"),
+    ("methods", "arguments"),
     [
         (
             {"reset": _without_seed},
@@ -172,19 +172,19 @@ async def _of_none(self):
         ({"reset": None}, r"Odd.reset must take the keyword seed"),
     ],
 )
-def test_methods_that_cannot_be_called_are_refused_before_anything_is_opened(methods, words):
+def test_methods_that_cannot_be_called_are_refused_before_anything_is_opened(methods, arguments):
     odd = type("Odd", (Counter,), methods)
-    with pytest.raises(UsageError, match=words):
-        perform(Play(), lambda t: play_three(t, odd))
+    with pytest.raises(UsageError, match=arguments):
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, odd))
 
 
 def test_a_recovery_level_that_does_not_exist_is_refused():
     with pytest.raises(
         UsageError, match="'magic' is no recovery level; there are snapshot, replay"
     ):
-        perform(Play(), lambda t: play_three(t, lambda: Counter("magic")))
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, lambda: Counter("magic")))
 
 
 def test_an_environment_that_defines_nothing_says_what_it_lacks():
     with pytest.raises(UsageError, match=r"defines no `reset\(self, \*, seed\)`"):
-        perform(Play(), lambda t: play_three(t, Environment))
+        perform(TrajectoryUnderTest(), lambda t: play_three(t, Environment))

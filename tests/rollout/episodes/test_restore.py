@@ -9,7 +9,7 @@ from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.episodes import guarded
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout import worlds
 from support.rollout.stage import Oracle
 from support.rollout.worlds import Counter
@@ -36,22 +36,22 @@ def worked(path, *, is_killed: bool):
         if is_killed:
             waiting.append(t.task.id)
             if len(waiting) == len(NAMES):
-                yard.stop.request("killed")
+                local.stop.request("killed")
             await asyncio.Event().wait()
         return float((await episode.step("1")).text.removeprefix("at "))
 
     async def work():
-        nonlocal yard
+        nonlocal local
         journal = SqliteJournal(path)
-        yard = Yard(*NAMES, journal=journal, policy=Oracle(lambda request: "go on"))
+        local = LocalRun(*NAMES, journal=journal, policy=Oracle(lambda request: "go on"))
         try:
-            ending = await yard.work(solve, grace=0)
-            found = await yard._histories()
-            return {name.split("/")[0]: one for name, one in found.items()}, ending
+            ending = await local.work(solve, grace=0)
+            fields = await local._histories()
+            return {name.split("/")[0]: field for name, field in fields.items()}, ending
         finally:
             await journal.close()
 
-    yard, waiting = None, []
+    local, waiting = None, []
     return asyncio.run(work())
 
 
@@ -74,8 +74,8 @@ def test_an_older_snapshot_serves_where_the_newest_cannot_be_read(tmp_path, how,
     calls.clear()
     histories, ending = worked(path, is_killed=False)
     assert ending.fatal is None
-    assert {name: one.reward for name, one in histories.items()} == {"a": 195.0, "b": 197.0}
-    assert sorted(one for one in calls if "restore" in one) == ["restore 196", "restore 97"]
+    assert {name: history.reward for name, history in histories.items()} == {"a": 195.0, "b": 197.0}
+    assert sorted(call for call in calls if "restore" in call) == ["restore 196", "restore 97"]
     assert calls.count("step 97") == 1
 
 
@@ -87,7 +87,7 @@ def test_without_any_snapshot_everything_is_done_again(tmp_path, calls):
     calls.clear()
     histories, ending = worked(path, is_killed=False)
     assert ending.fatal is None
-    assert {name: one.status.name for name, one in histories.items()} == dict.fromkeys(
+    assert {name: history.status.name for name, history in histories.items()} == dict.fromkeys(
         NAMES, "COMPLETED"
     )
     assert histories["a"].reward == 195.0
@@ -117,8 +117,8 @@ def test_a_snapshot_that_is_too_large_fails_its_own_trajectory_only(monkeypatch)
         t.add("go")
         await t.generate()
 
-    yard = Yard(*NAMES, group=GroupPolicy(refill=0))
-    yard.run(solve, max_retry=0)
-    assert yard.statuses() == {"a/0": ("FAILED", True), "b/0": ("COMPLETED", True)}
-    (failure,) = yard.history("a/0").failures
+    local = LocalRun(*NAMES, group=GroupPolicy(refill=0))
+    local.run(solve, max_retry=0)
+    assert local.statuses() == {"a/0": ("FAILED", True), "b/0": ("COMPLETED", True)}
+    (failure,) = local.history("a/0").failures
     assert "1,001 bytes are more than 1,000; keep parts in self.blobs" in failure.message

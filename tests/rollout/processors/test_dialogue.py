@@ -11,7 +11,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.dialogue import STOP, DialogueRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle, completion, text_of
 
 
@@ -35,20 +35,24 @@ class ChatUser(Oracle):
 
 @pytest.mark.parametrize("what", [What.SAMPLES, What.ROWS])
 def test_a_dialogue_with_a_user_behind_a_chat_api_is_exported_for_training(what):
-    yard = Yard(policy=Oracle(lambda request: "well"))
-    yard.run(
+    local = LocalRun(policy=Oracle(lambda request: "well"))
+    local.run(
         DialogueRolloutProcessor(
             lambda task: "ask on", user_policy=ChatUser(), user_renderer=MessagesOnly()
         )
     )
-    (row,) = yard.rows(what)
+    (row,) = local.rows(what)
     if what is What.SAMPLES:
         trained = [
             token for token, mask in zip(row["token_ids"], row["loss_mask"], strict=True) if mask
         ]
         assert text_of(trained) == "well" * 3
     else:
-        assert [one["content"] for one in row["messages"]][-3:] == ["well", "and then?", "well"]
+        assert [message["content"] for message in row["messages"]][-3:] == [
+            "well",
+            "and then?",
+            "well",
+        ]
         assert row["execution_metadata"]["usage"]["completion_tokens"] == 3 * len(b"well.")
 
 
@@ -62,45 +66,45 @@ class Faulty(Oracle):
         self.fault, self.times = fault, times
 
     async def sample(self, request):
-        found = await super().sample(request)
+        result = await super().sample(request)
         if len(self.requests) > self.times:
-            return found
+            return result
         if self.fault == "overflow":
             raise ContextOverflow("too long")
-        return structs.replace(found, finish_reason=DEADLINE)
+        return structs.replace(result, finish_reason=DEADLINE)
 
 
 @pytest.mark.parametrize("fault", ["overflow", "deadline"])
 def test_a_users_own_limit_is_no_truncation_of_the_policy(fault):
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(
         DialogueRolloutProcessor(lambda task: "you", user_policy=Faulty(fault, 100)), max_retry=1
     )
-    history = yard.history()
+    history = local.history()
     assert history.status.name == "FAILED"
     assert {failure.cause.value for failure in history.failures} == {"environment"}
 
 
 @pytest.mark.parametrize("fault", ["overflow", "deadline"])
 def test_a_user_that_met_its_limit_is_asked_again_in_the_next_attempt(fault):
-    asked = Faulty(fault, 2)
-    yard = Yard(group=GroupPolicy(refill=0))
-    yard.run(DialogueRolloutProcessor(lambda task: "you", user_policy=asked))
-    history = yard.history()
+    oracle = Faulty(fault, 2)
+    local = LocalRun(group=GroupPolicy(refill=0))
+    local.run(DialogueRolloutProcessor(lambda task: "you", user_policy=oracle))
+    history = local.history()
     assert history.status.name == "COMPLETED"
     assert len(history.failures) == 2
-    assert len(asked.requests) == 3
+    assert len(oracle.requests) == 3
 
 
 def test_a_dialogue_that_begins_with_an_assistants_message_goes_on_with_the_user():
-    asked = Oracle(lambda request: STOP)
-    yard = Yard()
-    said = (system("sys"), user("my order is 77"), assistant("which item?"))
-    yard.tasks = [Task(id="a", messages=said)]
-    yard.spec = structs.replace(yard.spec, tasks=tasks_digest(yard.tasks))
-    yard.run(DialogueRolloutProcessor(lambda task: "you are a customer", user_policy=asked))
-    assert yard.history().status.name == "COMPLETED"
-    assert not yard.policy.requests
-    shown = text_of(asked.requests[0].prompt)
+    oracle = Oracle(lambda request: STOP)
+    local = LocalRun()
+    message = (system("sys"), user("my order is 77"), assistant("which item?"))
+    local.tasks = [Task(id="a", messages=message)]
+    local.spec = structs.replace(local.spec, tasks=tasks_digest(local.tasks))
+    local.run(DialogueRolloutProcessor(lambda task: "you are a customer", user_policy=oracle))
+    assert local.history().status.name == "COMPLETED"
+    assert not local.policy.requests
+    shown = text_of(oracle.requests[0].prompt)
     assert "sys" not in shown.replace("system", "")
     assert shown.index("assistant\nmy order is 77") < shown.index("user\nwhich item?")

@@ -21,7 +21,7 @@ from holdfast.rollout.processors.processor import (
     fingerprint_of,
     fingerprinted,
 )
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
 async def solve(t):
@@ -61,14 +61,14 @@ def test_a_row_that_exits_is_one_failed_task():
 
 
 def test_the_single_turn_processor_asks_once():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def main():
-        session = await play.session()
+        session = await subject.session()
         config = RolloutConfig("m", Sampling(), lambda task: Rollout(session))
-        (job,) = SingleTurnRolloutProcessor()([play.task], config)
+        (job,) = SingleTurnRolloutProcessor()([subject.task], config)
         await job
-        return await play.history()
+        return await subject.history()
 
     history = asyncio.run(main())
     assert [step.message.text for step in history.generations] == ["re run/t/0/0"]
@@ -107,15 +107,15 @@ class Named(RolloutProcessor):
 
 
 @pytest.mark.parametrize(
-    ("candidate", "words"),
+    ("candidate", "arguments"),
     [
         (takes_nothing, r"takes_nothing\(\): .*a rollout takes one argument"),
         (takes_two, r"takes_two\(t, other\): .*'other'; a rollout takes one argument"),
         (Named, r"Named\(name\): .*'name'; a class is made without arguments: give an instance"),
     ],
 )
-def test_what_could_not_be_called_is_refused_before_any_trajectory_fails(candidate, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_could_not_be_called_is_refused_before_any_trajectory_fails(candidate, arguments):
+    with pytest.raises(UsageError, match=arguments):
         as_processor(candidate)
 
 
@@ -192,7 +192,7 @@ def test_code_without_a_file_has_the_same_fingerprint_in_every_process():
         "async def go(t): return t in {'a', 'b', 'c', 'd', 'e'}\n"
         "print(fingerprint_of(go))"
     )
-    found = {
+    results = {
         subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -201,7 +201,7 @@ def test_code_without_a_file_has_the_same_fingerprint_in_every_process():
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(found) == 1
+    assert len(results) == 1
 
 
 def test_a_changed_file_is_another_fingerprint(tmp_path):

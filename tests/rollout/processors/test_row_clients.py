@@ -26,7 +26,7 @@ from holdfast.rollout.processors.processor import RolloutConfig
 from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.testing import FakeEngine
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 NOWHERE = "http://127.0.0.1:9"
 QUICK = RetryPolicy(tries=1)
@@ -71,15 +71,15 @@ async def through(
     processor: TrainingRolloutProcessor, *tasks: Task, policy: object = None
 ) -> list[tuple[object, History]]:
     """All rows at once, each in its own trajectory: what became of it, and its history."""
-    plays = [Play(policy or Oracle(), task=task) for task in tasks]
-    sessions = {play.task.id: await play.session() for play in plays}
+    plays = [TrajectoryUnderTest(policy or Oracle(), task=task) for task in tasks]
+    sessions = {subject.task.id: await subject.session() for subject in plays}
     config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(sessions[task.id]))
     try:
         await processor.setup()
         ended = await asyncio.gather(*processor(tasks, config), return_exceptions=True)
     finally:
         await processor.acleanup()
-    return [(end, await play.history()) for end, play in zip(ended, plays, strict=True)]
+    return [(end, await subject.history()) for end, subject in zip(ended, plays, strict=True)]
 
 
 def test_rows_of_one_endpoint_and_model_share_a_client_that_is_checked_and_closed_once(
@@ -173,23 +173,23 @@ def test_an_endpoint_of_the_processors_own_is_checked_before_the_first_row(engin
 
 
 def test_what_is_recorded_replays_although_the_engine_is_gone(life):
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def once(processor: TrainingRolloutProcessor) -> None:
-        session = await play.session()
+        session = await subject.session()
         config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(session))
         try:
-            await asyncio.gather(*processor([play.task], config))
+            await asyncio.gather(*processor([subject.task], config))
         finally:
             await processor.acleanup()
 
     async def main() -> None:
         with FakeEngine() as engine:
-            play.task = row("t", base_url=engine.url, model=engine.model)
+            subject.task = row("t", base_url=engine.url, model=engine.model)
             await once(TrainingRolloutProcessor())
-        before = (await play.history()).generations
+        before = (await subject.history()).generations
         await once(TrainingRolloutProcessor())
-        assert (await play.history()).generations == before
+        assert (await subject.history()).generations == before
 
     asyncio.run(main())
     assert life == ["check fake", "close fake", "close fake"], "nobody asked the second client"
@@ -285,4 +285,7 @@ def test_every_client_is_closed_also_when_closing_one_fails(fails, monkeypatch):
     if fails == 1:
         assert str(caught.value) == "cannot close a"
     else:
-        assert [str(one) for one in caught.value.exceptions] == ["cannot close a", "cannot close b"]
+        assert [str(exception) for exception in caught.value.exceptions] == [
+            "cannot close a",
+            "cannot close b",
+        ]

@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.rollout.processors.processor import RolloutProcessor, start_rollout
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 
 class Plain(RolloutProcessor):
@@ -20,17 +20,17 @@ class Rows(Plain):
         return super().__call__(tasks, config)
 
 
-async def returned(processor, play):
-    return await (await start_rollout(processor, await play.session()))
+async def returned(processor, subject):
+    return await (await start_rollout(processor, await subject.session()))
 
 
 def test_a_rollout_is_called_directly_without_a_config():
-    assert asyncio.run(returned(Plain(), Play())) == 1.0
+    assert asyncio.run(returned(Plain(), TrajectoryUnderTest())) == 1.0
 
 
 def test_a_processor_that_overrides_call_gets_one_row_and_the_runs_params():
-    processor, play = Rows(), Play(samples=2)
-    assert asyncio.run(returned(processor, play)) == 1.0
+    processor, subject = Rows(), TrajectoryUnderTest(samples=2)
+    assert asyncio.run(returned(processor, subject)) == 1.0
     (tasks, config), calls = processor.given, processor.calls
-    assert (tasks, calls) == ([play.task], 1)
+    assert (tasks, calls) == ([subject.task], 1)
     assert (config.model, config.completion_params["n"]) == ("oracle", 2)

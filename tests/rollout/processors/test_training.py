@@ -14,7 +14,7 @@ from holdfast.rollout.processors.processor import (
     completion_params_of,
 )
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, samples_for
-from support.rollout.stage import Play, text_of
+from support.rollout.stage import TrajectoryUnderTest, text_of
 from support.rollout.training import answered, with_params
 
 # --- what is asked
@@ -40,7 +40,7 @@ def test_a_row_goes_before_the_processor_and_the_processor_before_the_run():
 
 
 def test_all_that_engines_know_can_be_asked_for_by_a_row_and_is_told_again():
-    asked = {
+    body = {
         "top_k": 5,
         "min_p": 0.1,
         "presence_penalty": 0.5,
@@ -49,7 +49,7 @@ def test_all_that_engines_know_can_be_asked_for_by_a_row_and_is_told_again():
         "ignore_eos": True,
         "extra_body": {"repetition_penalty": 1.5, "cache_salt": "x"},
     }
-    (request,) = answered(task=with_params(**asked)).requests
+    (request,) = answered(task=with_params(**body)).requests
     sampling = Sampling(
         top_k=5,
         min_p=0.1,
@@ -62,9 +62,9 @@ def test_all_that_engines_know_can_be_asked_for_by_a_row_and_is_told_again():
     )
     assert request.sampling == sampling
     assert request.stop_token_ids == (3,), "the model's own ends are ignored"
-    told = completion_params_of("m", sampling)
-    assert told["extra_body"] == {"cache_salt": "x"}
-    (request,) = answered(task=with_params(**{**told, "model": None})).requests
+    parameters = completion_params_of("m", sampling)
+    assert parameters["extra_body"] == {"cache_salt": "x"}
+    (request,) = answered(task=with_params(**{**parameters, "model": None})).requests
     assert request.sampling == sampling
 
 
@@ -177,10 +177,10 @@ def test_a_run_that_names_no_model_is_refused():
 
 
 def test_one_bad_row_of_a_call_is_one_failed_task():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def main():
-        session = await play.session()
+        session = await subject.session()
 
         def opened(task):
             t = Rollout(session)
@@ -188,13 +188,13 @@ def test_one_bad_row_of_a_call_is_one_failed_task():
             return t
 
         config = RolloutConfig("oracle", Sampling(), opened)
-        bad, good = TrainingRolloutProcessor()([with_params(n=0), play.task], config)
+        bad, good = TrainingRolloutProcessor()([with_params(n=0), subject.task], config)
         return await asyncio.gather(bad, good, return_exceptions=True)
 
     bad, good = asyncio.run(main())
     assert isinstance(bad, ValueError)
     assert good is None
-    assert len(play.oracle.requests) == 1
+    assert len(subject.oracle.requests) == 1
 
 
 @pytest.mark.parametrize("messages", [(), (assistant("nothing asked"),)])
@@ -236,16 +236,16 @@ def test_a_config_says_what_the_run_was_started_with():
 
 
 def test_the_reply_is_the_last_assistant_message():
-    play = Play(task=Task(id="t", messages=(user("q"), assistant("old"))))
+    subject = TrajectoryUnderTest(task=Task(id="t", messages=(user("q"), assistant("old"))))
 
     async def main():
-        session = await play.session()
+        session = await subject.session()
         config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(session))
-        (job,) = TrainingRolloutProcessor()([play.task], config)
+        (job,) = TrainingRolloutProcessor()([subject.task], config)
         await job
         from holdfast.records.view import TrajectoryView
 
-        return TrajectoryView(session.lease.key, play.task, await play.history())
+        return TrajectoryView(session.lease.key, subject.task, await subject.history())
 
     view = asyncio.run(main())
     assert view.messages == [user("q"), Message(Role.ASSISTANT, "re run/t/0/0")]

@@ -13,7 +13,7 @@ from support.rollout.stage import call
 LONG = "word " * 5_000
 
 
-def said(then: str, now: str) -> str:
+def divergence_text(then: str, now: str) -> str:
     async def rollout(t, text):
         t.add(text)
         await t.generate(max_tokens=8)
@@ -28,9 +28,9 @@ def said(then: str, now: str) -> str:
 
 
 def test_short_texts_are_told_line_by_line():
-    found = said("one\ntwo\nthree", "one\n2\nthree")
-    assert "-two" in found
-    assert "+2" in found
+    message = divergence_text("one\ntwo\nthree", "one\n2\nthree")
+    assert "-two" in message
+    assert "+2" in message
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def test_short_texts_are_told_line_by_line():
     ids=["long line", "last line", "one line", "line ends", "control", "unicode"],
 )
 def test_both_sides_are_told_where_they_part(then, now, parts):
-    found = said(then, now)
-    recorded, _, rest = found.partition("now: ")
+    messages = divergence_text(then, now)
+    recorded, _, rest = messages.partition("now: ")
     assert parts[0] in recorded
     assert parts[1] in rest
-    assert len(found) < 1_000
+    assert len(messages) < 1_000
 
 
 def test_what_only_differs_in_the_ends_of_lines_is_told_too():
-    found = divergence.of_observations("same", "same\n")
-    assert found == "they part at character 4\nrecorded: 'same'\nnow: 'same\\n'"
+    text = divergence.of_observations("same", "same\n")
+    assert text == "they part at character 4\nrecorded: 'same'\nnow: 'same\\n'"
 
 
 def test_texts_of_many_lines_are_not_compared_line_by_line(monkeypatch):
     # That takes the square of their number, on the event loop.
     monkeypatch.setattr(divergence.difflib, "unified_diff", lambda *_, **__: pytest.fail("slow"))
     lines = [f"line {index % 97}" for index in range(10_000)]
-    found = divergence.of_observations("\n".join(lines), "\n".join(lines[1:]))
-    assert "they part at character 5" in found
+    text = divergence.of_observations("\n".join(lines), "\n".join(lines[1:]))
+    assert "they part at character 5" in text
 
 
 def test_a_common_beginning_is_found_to_the_character():
@@ -96,8 +96,8 @@ def test_a_huge_call_is_told_by_its_ends():
 
 
 def test_messages_are_told_where_no_tokens_stand_for_them():
-    async def asking(t, words):
-        t.add("the same", words)
+    async def asking(t, arguments):
+        t.add("the same", arguments)
         await t.generate(speaker=Speaker(t.speaker.policy, MessagesOnly()))
 
     async def check():
@@ -105,10 +105,10 @@ def test_messages_are_told_where_no_tokens_stand_for_them():
         after = await ended(lambda t: asking(t, "blue"), before.records)
         return after.history.forks[0].difference
 
-    found = asyncio.run(check())
-    assert found.startswith("the messages: ")
-    assert '-{"role":"user","content":"red"}' in found
-    assert '+{"role":"user","content":"blue"}' in found
+    outcome = asyncio.run(check())
+    assert outcome.startswith("the messages: ")
+    assert '-{"role":"user","content":"red"}' in outcome
+    assert '+{"role":"user","content":"blue"}' in outcome
 
 
 def test_a_call_that_differs_in_its_id_alone_is_told_by_it():

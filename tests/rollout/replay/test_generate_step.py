@@ -13,7 +13,7 @@ from holdfast.rollout.processors.training import TrainingRolloutProcessor, read_
 from holdfast.rollout.replay.prompt import Stream
 from holdfast.rollout.replay.speaker import Speaker
 from support.rollout.renderers import Thinking
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 from support.rollout.training import answered, with_params
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
@@ -21,9 +21,9 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 
 
 def played(rollout, answer=None, **options):
-    play = Play(Oracle(answer) if answer else None)
-    asyncio.run(play.perform(rollout, **options))
-    return play
+    subject = TrajectoryUnderTest(Oracle(answer) if answer else None)
+    asyncio.run(subject.perform(rollout, **options))
+    return subject
 
 
 def test_json_is_asked_of_the_policy_and_is_part_of_the_step():
@@ -33,12 +33,20 @@ def test_json_is_asked_of_the_policy_and_is_part_of_the_step():
         await t.generate(json=True)
         await t.generate()
 
-    play = played(rollout, lambda request: '{"z": 1}')
-    assert [one.sampling.json for one in play.oracle.requests] == [schema_text(SCHEMA), True, False]
-    history = asyncio.run(play.history())
-    assert [one.sampling.json for one in history.generations] == [schema_text(SCHEMA), True, False]
-    asyncio.run(play.perform(rollout))
-    assert len(play.oracle.requests) == 3
+    subject = played(rollout, lambda request: '{"z": 1}')
+    assert [request.sampling.json for request in subject.oracle.requests] == [
+        schema_text(SCHEMA),
+        True,
+        False,
+    ]
+    history = asyncio.run(subject.history())
+    assert [generation.sampling.json for generation in history.generations] == [
+        schema_text(SCHEMA),
+        True,
+        False,
+    ]
+    asyncio.run(subject.perform(rollout))
+    assert len(subject.oracle.requests) == 3
 
 
 def test_an_engine_that_ignores_it_is_found_out_and_nothing_is_recorded():
@@ -46,10 +54,10 @@ def test_an_engine_that_ignores_it_is_found_out_and_nothing_is_recorded():
         t.add("go")
         await t.generate(json=True)
 
-    play = Play(Oracle(lambda request: "no such thing"))
+    subject = TrajectoryUnderTest(Oracle(lambda request: "no such thing"))
     with pytest.raises(Unsupported, match=r"asked for JSON and answered something else.*no such"):
-        asyncio.run(play.perform(rollout))
-    assert not asyncio.run(play.history()).generations
+        asyncio.run(subject.perform(rollout))
+    assert not asyncio.run(subject.history()).generations
 
 
 def test_json_that_is_cut_by_its_length_or_a_stop_string_is_kept():
@@ -58,8 +66,8 @@ def test_json_that_is_cut_by_its_length_or_a_stop_string_is_kept():
         assert (await t.generate(json=True, max_tokens=3)).text == '{"z'
         assert (await t.generate(json=True, stop="1")).text == "cut"
 
-    play = played(rollout, lambda request: "cut" if request.sampling.stop else '{"z": 1}')
-    assert len(asyncio.run(play.history()).generations) == 2
+    subject = played(rollout, lambda request: "cut" if request.sampling.stop else '{"z": 1}')
+    assert len(asyncio.run(subject.history()).generations) == 2
 
 
 def test_json_leaves_no_room_for_calls_so_tools_are_refused_with_it():
@@ -100,15 +108,15 @@ def test_an_effort_is_in_the_prompt_and_another_one_breaks_the_stream_visibly():
         t.add("on")
         await t.generate(speaker=speaker, reasoning_effort="high")
 
-    play = played(rollout)
-    history = asyncio.run(play.history())
+    subject = played(rollout)
+    history = asyncio.run(subject.history())
     first, second, third = history.generations
     assert bytes(stream_of(history, first.path)[:3].tolist()) == b"low"
     assert (second.prefix_break, third.prefix_break) == ("", "the reasoning effort was changed")
     assert third.keep == 0
     assert bytes(stream_of(history, third.path)[:4].tolist()) == b"high"
-    asyncio.run(play.perform(rollout))
-    assert len(play.oracle.requests) == 3
+    asyncio.run(subject.perform(rollout))
+    assert len(subject.oracle.requests) == 3
 
 
 def test_a_stream_that_is_read_from_the_record_knows_its_effort():
@@ -116,14 +124,14 @@ def test_a_stream_that_is_read_from_the_record_knows_its_effort():
         t.add("go")
         await t.generate(speaker=Speaker(t.speaker.policy, Thinking()), reasoning_effort="low")
 
-    play = played(rollout)
-    history = asyncio.run(play.history())
+    subject = played(rollout)
+    history = asyncio.run(subject.history())
     (step,) = history.generations
-    said = [*play.task.messages, step.message]
+    message = [*subject.task.messages, step.message]
     for effort, why in (("low", ""), ("high", "the reasoning effort was changed")):
-        stream = Stream.after(stream_of(history, step.path), step, said, ())
+        stream = Stream.after(stream_of(history, step.path), step, message, ())
         sampling = Sampling(reasoning_effort=effort)
-        prompt = stream.next_prompt(said, (), renderer=Thinking(effort), sampling=sampling)
+        prompt = stream.next_prompt(message, (), renderer=Thinking(effort), sampling=sampling)
         assert prompt.prefix_break == why
 
 
@@ -141,8 +149,8 @@ def test_completion_params_of_a_row_reach_the_policy():
 
 def test_what_a_run_samples_with_is_what_its_rows_are_told():
     sampling = Sampling(json=schema_text(SCHEMA), reasoning_effort="low")
-    told = completion_params_of("m", sampling)
-    params = read_params(told).changes
+    parameters = completion_params_of("m", sampling)
+    params = read_params(parameters).changes
     assert (params["json"], params["reasoning_effort"]) == (sampling.json, "low")
     assert completion_params_of("m", Sampling()).keys() == {
         "model",
@@ -168,7 +176,7 @@ def test_completion_params_have_the_names_of_chat_apis():
 
 
 def test_a_rollout_can_ask_for_all_that_engines_know_and_it_is_part_of_the_step():
-    asked = {
+    requests = {
         "top_k": 5,
         "min_p": 0.1,
         "presence_penalty": 0.5,
@@ -181,28 +189,30 @@ def test_a_rollout_can_ask_for_all_that_engines_know_and_it_is_part_of_the_step(
 
     async def rollout(t):
         t.add("go")
-        for name, value in asked.items():
+        for name, value in requests.items():
             await t.generate(**{name: value})
         await t.generate(ignore_eos=True)
         await t.generate(min_p=0)
 
-    play = played(rollout)
-    found = [request.sampling for request in play.oracle.requests]
-    assert found[: len(asked)] == [Sampling(**{name: value}) for name, value in asked.items()]
-    assert found[-1] == Sampling()
-    ends = [request.stop_token_ids for request in play.oracle.requests]
+    subject = played(rollout)
+    samplings = [request.sampling for request in subject.oracle.requests]
+    assert samplings[: len(requests)] == [
+        Sampling(**{name: value}) for name, value in requests.items()
+    ]
+    assert samplings[-1] == Sampling()
+    ends = [request.stop_token_ids for request in subject.oracle.requests]
     usual = ends[0]
     assert usual
-    assert ends[list(asked).index("stop_token_ids")] == (*usual, 3)
+    assert ends[list(requests).index("stop_token_ids")] == (*usual, 3)
     assert ends[-2] == (), "the ends of the model are ignored"
-    history = asyncio.run(play.history())
-    assert [step.sampling for step in history.generations] == found
-    asyncio.run(play.perform(rollout))
-    assert len(play.oracle.requests) == len(found), "replayed, and not asked again"
+    history = asyncio.run(subject.history())
+    assert [step.sampling for step in history.generations] == samplings
+    asyncio.run(subject.perform(rollout))
+    assert len(subject.oracle.requests) == len(samplings), "replayed, and not asked again"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "arguments"),
     [
         ({"min_p": 2}, "min_p must be 0 to 1, not 2"),
         ({"logit_bias": {"x": 1}}, "logit_bias is an object of token ids"),
@@ -210,12 +220,12 @@ def test_a_rollout_can_ask_for_all_that_engines_know_and_it_is_part_of_the_step(
         ({"chat_template_kwargs": {"a": 1}}, "the renderer 'bytes' has no chat template"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_it_is_sampled(changes, words):
+def test_what_makes_no_sense_is_refused_before_it_is_sampled(changes, arguments):
     async def rollout(t):
         t.add("go")
         await t.generate(**changes)
 
-    play = Play(Oracle(lambda request: "never"))
-    with pytest.raises(UsageError, match=words):
-        asyncio.run(play.perform(rollout))
-    assert not play.oracle.requests
+    subject = TrajectoryUnderTest(Oracle(lambda request: "never"))
+    with pytest.raises(UsageError, match=arguments):
+        asyncio.run(subject.perform(rollout))
+    assert not subject.oracle.requests

@@ -11,7 +11,7 @@ from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Drafted, Finished, Generated, VersionSpan
 from holdfast.records.trajectory import Status
 from holdfast.rollout.context import Rollout
-from support.rollout.stage import Oracle, Play, completion
+from support.rollout.stage import Oracle, TrajectoryUnderTest, completion
 
 TEXT = "a long answer that comes in parts"
 WHOLE = completion(TEXT)
@@ -55,22 +55,22 @@ async def once(t: Rollout) -> None:
     await t.generate()
 
 
-async def _records(play: Play) -> list[object]:
-    return await play.journal.history((await play.lease()).id)
+async def _records(subject: TrajectoryUnderTest) -> list[object]:
+    return await subject.journal.history((await subject.lease()).id)
 
 
 def test_a_generation_that_was_interrupted_goes_on_from_its_last_durable_token() -> None:
     async def scenario() -> None:
-        play = Play(Streaming((0, 8), (8, 15), dies=True))
+        subject = TrajectoryUnderTest(Streaming((0, 8), (8, 15), dies=True))
         with pytest.raises(EngineUnavailable):
-            await play.perform(once, partial_tokens=7)
-        play.oracle = Streaming((15, 20))
-        await play.perform(once, partial_tokens=7)
-        first = play.oracle.requests[0]
+            await subject.perform(once, partial_tokens=7)
+        subject.oracle = Streaming((15, 20))
+        await subject.perform(once, partial_tokens=7)
+        first = subject.oracle.requests[0]
         assert first.draft.ids == WHOLE.ids[: 4 * 15]
         assert first.draft.logprobs == WHOLE.logprobs[: 4 * 15]
         assert first.draft.versions == (VersionSpan("v1", 0, 15),)
-        history = await play.history()
+        history = await subject.history()
         step = history.steps["0"]
         assert isinstance(step, Generated)
         assert (step.ids, step.logprobs, step.message.text) == (WHOLE.ids, WHOLE.logprobs, TEXT)
@@ -81,9 +81,9 @@ def test_a_generation_that_was_interrupted_goes_on_from_its_last_durable_token()
 
 def test_tokens_that_a_draft_holds_are_not_stored_again() -> None:
     async def scenario() -> None:
-        play = Play(Streaming((0, 8), (8, 20)))
-        await play.perform(solve, partial_tokens=7)
-        records = await _records(play)
+        subject = TrajectoryUnderTest(Streaming((0, 8), (8, 20)))
+        await subject.perform(solve, partial_tokens=7)
+        records = await _records(subject)
         tokens = [
             count(record.ids) for record in records if isinstance(record, Drafted | Generated)
         ]
@@ -94,9 +94,9 @@ def test_tokens_that_a_draft_holds_are_not_stored_again() -> None:
 
 def test_a_trajectory_with_drafts_gives_the_samples_of_one_without() -> None:
     async def samples(oracle: Oracle, partial_tokens: int) -> list[object]:
-        play = Play(oracle)
-        await play.perform(solve, partial_tokens=partial_tokens)
-        history = await play.history()
+        subject = TrajectoryUnderTest(oracle)
+        await subject.perform(solve, partial_tokens=partial_tokens)
+        history = await subject.history()
         history.take(Finished(Status.COMPLETED, "", 1.0, 0.0))
         return samples_of(history, task="t", group="t", sample=0)
 
@@ -113,13 +113,13 @@ def test_a_draft_of_another_prompt_is_not_gone_on_with() -> None:
         await t.generate()
 
     async def scenario() -> None:
-        play = Play(Streaming((0, 8), dies=True))
+        subject = TrajectoryUnderTest(Streaming((0, 8), dies=True))
         with pytest.raises(EngineUnavailable):
-            await play.perform(solve, partial_tokens=7)
-        play.oracle = Streaming((0, 5))
-        await play.perform(other, partial_tokens=7)
-        assert play.oracle.requests[0].draft == Draft()
-        step = (await play.history()).steps["0"]
+            await subject.perform(solve, partial_tokens=7)
+        subject.oracle = Streaming((0, 5))
+        await subject.perform(other, partial_tokens=7)
+        assert subject.oracle.requests[0].draft == Draft()
+        step = (await subject.history()).steps["0"]
         assert isinstance(step, Generated)
         assert step.ids == WHOLE.ids
 
@@ -128,10 +128,10 @@ def test_a_draft_of_another_prompt_is_not_gone_on_with() -> None:
 
 def test_nothing_is_streamed_unless_it_is_asked_for() -> None:
     async def scenario() -> None:
-        play = Play(Streaming((0, 8)))
-        await play.perform(solve)
-        assert [request.partial for request in play.oracle.requests] == [None, None]
-        assert not any(isinstance(record, Drafted) for record in await _records(play))
+        subject = TrajectoryUnderTest(Streaming((0, 8)))
+        await subject.perform(solve)
+        assert [request.partial for request in subject.oracle.requests] == [None, None]
+        assert not any(isinstance(record, Drafted) for record in await _records(subject))
 
     asyncio.run(scenario())
 
@@ -153,12 +153,12 @@ def test_a_generation_that_ran_into_its_deadline_truncates_live_and_on_replay() 
             return late
 
     async def scenario() -> None:
-        play = Play(Late())
+        subject = TrajectoryUnderTest(Late())
         for _ in range(2):
             with pytest.raises(Truncated, match="generation_deadline"):
-                await play.perform(solve)
-        assert len(play.oracle.requests) == 1
-        step = (await play.history()).steps["0"]
+                await subject.perform(solve)
+        assert len(subject.oracle.requests) == 1
+        step = (await subject.history()).steps["0"]
         assert isinstance(step, Generated)
         assert count(step.ids) == 5
 

@@ -8,7 +8,7 @@ import holdfast
 from holdfast.records.errors import ToolBug, ToolSaysNo, Truncated, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation
 from support.rollout.kills import check_every_kill, ended
-from support.rollout.stage import Oracle, Play, call
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call
 
 
 def asks(question: str):
@@ -52,7 +52,7 @@ def test_what_a_tool_asks_is_replayed_with_it_and_moves_no_later_step():
         "4",
         "5",
     ]
-    assert whole.found[1] == 3 + 3 * 6, "what the policy says in a tool is spent, too"
+    assert whole.result[1] == 3 + 3 * 6, "what the policy says in a tool is spent, too"
 
 
 def test_what_a_remembered_function_asks_is_replayed_with_it():
@@ -121,7 +121,7 @@ def test_an_environment_that_asks_something_else_when_it_is_brought_back_does_no
         return before, await ended(rollout("there"), before.records[:-1])
 
     before, after = asyncio.run(asyncio.wait_for(check(), 20))
-    assert after.found == before.found
+    assert after.result == before.result
     assert after.history.forks, "it asked its expert something else"
 
 
@@ -152,7 +152,7 @@ def test_an_environment_has_no_branches_of_a_conversation_that_goes_on():
         await t.env(Brancher(t))
 
     with pytest.raises(UsageError, match=r"t.branch in an environment"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
 def test_the_same_limits_are_met_live_and_on_replay():
@@ -164,7 +164,7 @@ def test_the_same_limits_are_met_live_and_on_replay():
             return str(limit)
 
     whole = asyncio.run(check_every_kill(rollout))
-    assert "token_budget" in str(whole.found)
+    assert "token_budget" in str(whole.result)
 
 
 def test_a_limit_that_is_met_inside_a_tool_truncates_the_trajectory():
@@ -175,7 +175,7 @@ def test_a_limit_that_is_met_inside_a_tool_truncates_the_trajectory():
         await t.tool(call("expert", '{"question": "a"}'), expert_of(t))
 
     with pytest.raises(Truncated, match="max_turns"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
 def test_a_call_that_is_run_again_does_not_ask_again():
@@ -188,7 +188,7 @@ def test_a_call_that_is_run_again_does_not_ask_again():
         return whole, await ended(rollout, whole.records[:4])
 
     whole, again = asyncio.run(killed_within())
-    assert again.found == whole.found
+    assert again.result == whole.result
     assert again.generated == whole.generated - 1
 
 
@@ -262,10 +262,10 @@ def test_a_conversation_is_not_changed_by_code_that_replay_leaves_out(step):
         t.add("go")
         await t.tool(call("meddle"), meddle)
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(ToolBug, match=r"UsageError: t.*of its own, as in t.sub"):
-        asyncio.run(play.perform(rollout))
-    assert not play.oracle.requests
+        asyncio.run(subject.perform(rollout))
+    assert not subject.oracle.requests
 
 
 def test_the_same_is_told_of_a_remembered_function():
@@ -273,7 +273,7 @@ def test_the_same_is_told_of_a_remembered_function():
         await t.value(t.generate, name="reply")
 
     with pytest.raises(UsageError, match=r"t.generate in a tool"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
 def test_a_run_inside_a_tool_counts_its_own_steps():
@@ -289,7 +289,7 @@ def test_a_run_inside_a_tool_counts_its_own_steps():
 
         return (await t.tool(call("other_run"), other_run)).content
 
-    assert asyncio.run(Play().perform(rollout)) == "['0', '1']"
+    assert asyncio.run(TrajectoryUnderTest().perform(rollout)) == "['0', '1']"
 
 
 def test_seeds_of_what_is_asked_in_a_tool_depend_on_its_place_alone():

@@ -7,7 +7,7 @@ import weakref
 
 import holdfast
 from holdfast.rollout.replay.current_code import StepScope, is_in_step
-from support.engine.yard import Yard, turn
+from support.engine.local_run import LocalRun, turn
 from support.rollout.stage import call
 
 
@@ -25,7 +25,7 @@ def test_a_context_that_outlives_its_attempt_keeps_nothing_of_it():
         sessions.append(weakref.ref(t.session))
         await t.tool(call("connect"), connect)
 
-    Yard("a", "b").run(solve)
+    LocalRun("a", "b").run(solve)
     gc.collect()
     assert len(contexts) == 2
     assert [session() for session in sessions] == [None, None]
@@ -84,9 +84,9 @@ def test_an_environments_thread_knows_whose_step_it_is_in():
         await t.env(World(t, asyncio.get_running_loop()))
         await t.value(lambda: 2, name="after")
 
-    yard = Yard()
-    yard.run(solve)
-    places = [step.path for step in yard.history().in_order]
+    local = LocalRun()
+    local.run(solve)
+    places = [step.path for step in local.history().in_order]
     assert "0.0.0" in places
     assert "1" in places, "what follows has the place that it has on replay"
 
@@ -95,7 +95,7 @@ def test_a_limit_is_not_set_in_code_that_does_not_run_on_replay():
     async def solve(t):
         await t.value(lambda: t.limit(turns=1))
 
-    yard = Yard()
-    yard.run(solve, max_retry=0)
-    (failure,) = yard.history().failures
+    local = LocalRun()
+    local.run(solve, max_retry=0)
+    (failure,) = local.history().failures
     assert failure.line.startswith("UsageError: t.limit in a tool")

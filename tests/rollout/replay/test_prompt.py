@@ -12,7 +12,7 @@ from holdfast.records.step import Finished
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
-from support.rollout.stage import Oracle, Play, call, text_of
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call, text_of
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
@@ -22,12 +22,12 @@ def add(a: int) -> int:
 
 
 def performed(rollout, *, oracle=None, task=None):
-    """The play, its finished history and what the rollout returned."""
-    play = Play(oracle, task=task)
-    found = asyncio.run(play.perform(rollout))
-    history = asyncio.run(play.history())
+    """The trajectory, its finished history and what the rollout returned."""
+    subject = TrajectoryUnderTest(oracle, task=task)
+    outcome = asyncio.run(subject.perform(rollout))
+    history = asyncio.run(subject.history())
     history.take(Finished(Status.COMPLETED, "", None, 0.0))
-    return play, history, found
+    return subject, history, outcome
 
 
 def samples(history):
@@ -38,18 +38,19 @@ async def with_tools(t):
     t.add(*t.task.messages)
     for _ in range(3):
         reply = await t.generate(tools=[add])
-        for one in reply.tool_calls:
-            await t.tool(one, add)
+        for tool_call in reply.tool_calls:
+            await t.tool(tool_call, add)
     return list(t.messages)
 
 
 def test_each_prompt_begins_with_the_prompt_and_completion_before_it():
-    play, history, _ = performed(with_tools, oracle=Oracle(lambda request: f"so {CALL}"))
-    prompts = [list(request.prompt) for request in play.oracle.requests]
+    subject, history, _ = performed(with_tools, oracle=Oracle(lambda request: f"so {CALL}"))
+    prompts = [list(request.prompt) for request in subject.oracle.requests]
     for turn in range(2):
-        stream = prompts[turn] + list(play.oracle.requests[turn].prompt[:0])
+        stream = prompts[turn] + list(subject.oracle.requests[turn].prompt[:0])
         stream += [*f"so {CALL}".encode(), 257]
         assert prompts[turn + 1][: len(stream)] == stream
+        assert prompts[turn + 1][len(stream)] != stream[-1], "a reply ends once"
     (sample,) = samples(history)
     assert sample.token_ids[: len(prompts[2])] == prompts[2]
     assert sum(sample.loss_mask) == history.sampled_tokens
@@ -64,17 +65,17 @@ def test_a_completion_cut_by_its_length_is_continued_as_it_was_sampled():
         await t.generate()
         return reply
 
-    play, _, reply = performed(rollout, oracle=Oracle(lambda request: "abcdef"))
+    subject, _, reply = performed(rollout, oracle=Oracle(lambda request: "abcdef"))
     assert reply.finish_reason == "length"
-    first, second = (list(request.prompt) for request in play.oracle.requests)
+    first, second = (list(request.prompt) for request in subject.oracle.requests)
     assert second[: len(first) + 3] == first + reply.ids
 
 
 def test_call_ids_are_given_and_are_the_same_on_replay():
-    play, _, messages = performed(with_tools, oracle=Oracle(lambda request: f"{CALL}{CALL}"))
-    ids = [one.id for message in messages for one in message.tool_calls]
+    subject, _, messages = performed(with_tools, oracle=Oracle(lambda request: f"{CALL}{CALL}"))
+    ids = [tool_call.id for message in messages for tool_call in message.tool_calls]
     assert len(set(ids)) == 6
-    again = asyncio.run(play.perform(with_tools))
+    again = asyncio.run(subject.perform(with_tools))
     assert again == messages
 
 
@@ -111,13 +112,13 @@ def test_a_rewritten_past_is_a_visible_break_and_every_sampled_token_is_trained_
     assert len(both) == 2
     assert sum(sum(sample.loss_mask) for sample in both) == history.sampled_tokens
     assert both[1].token_ids == list(stream_of(history, "1"))
-    assert conversation(history, Play().task) == messages
+    assert conversation(history, TrajectoryUnderTest().task) == messages
 
 
 def test_a_break_is_replayed_like_anything_else():
-    play, _, messages = performed(_rewriting(_rewrite))
-    assert asyncio.run(play.perform(_rewriting(_rewrite))) == messages
-    assert len(play.oracle.requests) == 2
+    subject, _, messages = performed(_rewriting(_rewrite))
+    assert asyncio.run(subject.perform(_rewriting(_rewrite))) == messages
+    assert len(subject.oracle.requests) == 2
 
 
 def test_branches_share_their_beginning_and_train_it_once():
@@ -139,14 +140,14 @@ def test_branches_share_their_beginning_and_train_it_once():
 
 def test_messages_are_recorded_once_and_resolve_to_the_whole_conversation():
     task = Task(id="t", messages=(system("be brief"), user("x" * 1000)))
-    play, history, messages = performed(
+    subject, history, messages = performed(
         with_tools, oracle=Oracle(lambda request: f"so {CALL}"), task=task
     )
-    assert [one.role for one in messages].count(Role.TOOL) == 3
+    assert [message.role for message in messages].count(Role.TOOL) == 3
     assert TrajectoryView(None, task, history).messages == messages
     added = [item for step in history.generations for item in step.added]
     assert added == ["task:0", "task:1", "tool:1", "tool:3"]
-    assert "x" * 1000 in text_of(play.oracle.requests[0].prompt)
+    assert "x" * 1000 in text_of(subject.oracle.requests[0].prompt)
 
 
 def test_references_resolve_after_a_break_that_keeps_replies_and_tool_results():
@@ -161,7 +162,7 @@ def test_references_resolve_after_a_break_that_keeps_replies_and_tool_results():
     _, history, messages = performed(rollout, oracle=Oracle(lambda request: f"so {CALL}"))
     last = history.generations[-1]
     assert last.added == (system("new rules"), "task:0", "reply:0", "tool:1")
-    assert conversation(history, Play().task) == messages
+    assert conversation(history, TrajectoryUnderTest().task) == messages
 
 
 def test_a_tool_result_that_the_rollout_dropped_stays_dropped():
@@ -175,7 +176,7 @@ def test_a_tool_result_that_the_rollout_dropped_stays_dropped():
 
     replies = iter([f"so {CALL}", "done"])
     _, history, messages = performed(rollout, oracle=Oracle(lambda request: next(replies)))
-    assert conversation(history, Play().task) == messages
+    assert conversation(history, TrajectoryUnderTest().task) == messages
 
 
 def test_a_branch_resolves_its_messages_from_the_shared_beginning():
@@ -193,5 +194,5 @@ def test_a_branch_resolves_its_messages_from_the_shared_beginning():
         return (await t.branch(aside))[0]
 
     _, history, messages = performed(rollout)
-    assert conversation(history, Play().task, history.generations[-1]) == messages
-    assert conversation(history, Play().task) == messages[:2]
+    assert conversation(history, TrajectoryUnderTest().task, history.generations[-1]) == messages
+    assert conversation(history, TrajectoryUnderTest().task) == messages[:2]

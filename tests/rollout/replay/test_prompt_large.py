@@ -15,7 +15,7 @@ from holdfast.records.message import Message, user
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.session import Session
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 LARGE_TEXT = "large " * MIN_THREAD_SIZE
 PATIENCE = 60
@@ -34,7 +34,7 @@ class Watched(ByteRenderer):
     def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
     ) -> Sequence[int]:
-        if any(len(one.text) >= MIN_THREAD_SIZE for one in messages):
+        if any(len(message.text) >= MIN_THREAD_SIZE for message in messages):
             self.large.append(threading.current_thread())
             self.begun.set()
             assert self.may_end.wait(PATIENCE), "nobody else got on meanwhile"
@@ -50,7 +50,7 @@ class Watched(ByteRenderer):
 
 
 async def session_with(renderer: ByteRenderer, name: str = "t") -> Session:
-    session = await Play(task=Task(id=name, messages=())).session()
+    session = await TrajectoryUnderTest(task=Task(id=name, messages=())).session()
     session.speaker = structs.replace(session.speaker, renderer=renderer)
     return session
 
@@ -112,12 +112,12 @@ def test_a_large_prompt_is_the_same_prompt_and_replays():
         await t.generate()
 
     async def body() -> None:
-        play = Play(Oracle())
-        await play.perform(solve)
-        asked = list(play.oracle.asked)
-        await play.perform(solve)
-        assert play.oracle.asked == asked, "replayed"
-        first, second = (await play.history()).generations
+        subject = TrajectoryUnderTest(Oracle())
+        await subject.perform(solve)
+        oracle = list(subject.oracle.request_ids)
+        await subject.perform(solve)
+        assert subject.oracle.request_ids == oracle, "replayed"
+        first, second = (await subject.history()).generations
         assert first.delta == ByteRenderer().render([user(LARGE_TEXT)], ()).tobytes()
         assert (second.base, second.keep) == (first.path, len(first.delta + first.ids) // 4)
 
@@ -136,9 +136,9 @@ def test_a_generation_that_is_given_up_while_it_is_rendered_leaves_nothing_behin
         with pytest.raises(asyncio.CancelledError):
             await generating
         renderer.may_end.set()
-        assert [one.text for one in t.messages] == [LARGE_TEXT]
+        assert [message.text for message in t.messages] == [LARGE_TEXT]
         reply = await t.generate()
-        assert [one.text for one in t.messages] == [LARGE_TEXT, reply.text]
+        assert [message.text for message in t.messages] == [LARGE_TEXT, reply.text]
 
     asyncio.run(body())
 

@@ -33,14 +33,14 @@ def test_copies_that_go_on_do_not_see_each_other(
 ) -> None:
     streams: list[tuple[Stream, list[int]]] = [(Stream(), [])]
     for number, (which, most, delta, ids, is_looked_at) in enumerate(turns):
-        stream, told = streams[which % len(streams)]
-        keep, other = min(most, len(told)), stream.copy()
+        stream, messages = streams[which % len(streams)]
+        keep, other = min(most, len(messages)), stream.copy()
         other.advance(turn(keep, delta, ids, path=str(number)), [user("asked")], ())
-        streams.append((other, [*told[:keep], *delta, *ids]))
+        streams.append((other, [*messages[:keep], *delta, *ids]))
         if is_looked_at:
             assert other.ids.tolist() == streams[-1][1]
-    for stream, told in streams:
-        assert stream.ids.tolist() == told
+    for stream, messages in streams:
+        assert stream.ids.tolist() == messages
 
 
 def test_a_stream_that_advances_itself_keeps_what_its_copies_have() -> None:

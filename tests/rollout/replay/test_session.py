@@ -8,11 +8,11 @@ from holdfast.journal import open_journal
 from holdfast.records.errors import Diverged, RunStopped, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.replay.run_context import OnDivergence
-from support.rollout.stage import Oracle, Play, call
+from support.rollout.stage import Oracle, TrajectoryUnderTest, call
 
 
-def run(play: Play, rollout, **options):
-    return asyncio.run(play.perform(rollout, **options))
+def run(subject: TrajectoryUnderTest, rollout, **options):
+    return asyncio.run(subject.perform(rollout, **options))
 
 
 def counted(effects: list[str]):
@@ -30,17 +30,17 @@ def test_replay_gives_the_same_results_and_does_nothing_again(tmp_path):
         t.add(*t.task.messages)
         first = await t.generate(max_tokens=16)
         value = await t.value(lambda: effects.append("value") or [1, 2.5, "x"])
-        told = await t.tool(call("look_up", '{"word": "kelp"}'), counted(effects))
-        return first, value, told, await t.generate(), list(t.messages)
+        message = await t.tool(call("look_up", '{"word": "kelp"}'), counted(effects))
+        return first, value, message, await t.generate(), list(t.messages)
 
     async def main():
         journal = open_journal(tmp_path / "journal.db")
         try:
-            play = Play(journal=journal)
-            live = await play.perform(rollout)
-            asked, done = list(play.oracle.asked), list(effects)
-            replayed = await play.perform(rollout)
-            return live, replayed, asked == play.oracle.asked, done == effects
+            subject = TrajectoryUnderTest(journal=journal)
+            live = await subject.perform(rollout)
+            oracle, done = list(subject.oracle.request_ids), list(effects)
+            replayed = await subject.perform(rollout)
+            return live, replayed, oracle == subject.oracle.request_ids, done == effects
         finally:
             await journal.close()
 
@@ -54,16 +54,16 @@ def test_replay_gives_the_same_results_and_does_nothing_again(tmp_path):
 
 
 def test_what_follows_the_recorded_steps_is_live():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def rollout(t, turns):
         t.add("go")
         return [(await t.generate()).text for _ in range(turns)]
 
-    before = run(play, lambda t: rollout(t, 2))
-    after = run(play, lambda t: rollout(t, 3))
+    before = run(subject, lambda t: rollout(t, 2))
+    after = run(subject, lambda t: rollout(t, 3))
     assert after[:2] == before
-    assert play.oracle.asked == ["run/t/0/0", "run/t/0/1", "run/t/0/2"]
+    assert subject.oracle.request_ids == ["run/t/0/0", "run/t/0/1", "run/t/0/2"]
 
 
 def _asks(text="go", *, word="a", sampling=None, kind="tool"):
@@ -94,24 +94,24 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_divergence_forks_at_its_place_and_tells_both_sides(change):
-    changed, path, told, generated = CHANGES[change]
-    play = Play()
-    run(play, _asks())
-    run(play, changed)
-    history = asyncio.run(play.history())
+    changed, path, messages, generated = CHANGES[change]
+    subject = TrajectoryUnderTest()
+    run(subject, _asks())
+    run(subject, changed)
+    history = asyncio.run(subject.history())
     (fork,) = history.forks
     assert fork.path == path
-    assert all(part in fork.difference for part in told), fork.difference
-    assert len(play.oracle.requests) == 2 + generated
-    run(play, changed)
-    assert len(play.oracle.requests) == 2 + generated, "the fork itself is replayed"
+    assert all(part in fork.difference for part in messages), fork.difference
+    assert len(subject.oracle.requests) == 2 + generated
+    run(subject, changed)
+    assert len(subject.oracle.requests) == 2 + generated, "the fork itself is replayed"
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_divergence_fails_where_the_policy_says_so_and_cannot_be_swallowed(change):
-    changed, path, told, _ = CHANGES[change]
-    play = Play()
-    run(play, _asks())
+    changed, path, messages, _ = CHANGES[change]
+    subject = TrajectoryUnderTest()
+    run(subject, _asks())
 
     async def swallowing(t):
         try:
@@ -121,33 +121,33 @@ def test_divergence_fails_where_the_policy_says_so_and_cannot_be_swallowed(chang
                 await t.value(lambda: 1)
             return str(error)
 
-    said = run(play, swallowing, on_divergence=OnDivergence.FAIL)
-    assert f"at step {path} " in said
-    assert all(part in said for part in told)
-    assert not asyncio.run(play.history()).forks
-    assert len(play.oracle.requests) == 2
+    message = run(subject, swallowing, on_divergence=OnDivergence.FAIL)
+    assert f"at step {path} " in message
+    assert all(part in message for part in messages)
+    assert not asyncio.run(subject.history()).forks
+    assert len(subject.oracle.requests) == 2
 
 
 def test_other_default_sampling_is_a_divergence_too():
-    play = Play()
-    run(play, _asks())
-    run(play, _asks(), sampling=Sampling(max_tokens=7))
-    assert "max_tokens" in asyncio.run(play.history()).forks[0].difference
+    subject = TrajectoryUnderTest()
+    run(subject, _asks())
+    run(subject, _asks(), sampling=Sampling(max_tokens=7))
+    assert "max_tokens" in asyncio.run(subject.history()).forks[0].difference
 
 
 def test_a_rollout_that_ends_before_its_recorded_steps_forks_there():
-    play = Play()
-    run(play, _asks())
+    subject = TrajectoryUnderTest()
+    run(subject, _asks())
 
     async def shorter():
-        session = await play.session()
+        session = await subject.session()
         from holdfast.rollout.context import Rollout
 
         t = Rollout(session)
         t.add("go")
         await t.generate()
         await session.log.cut_untaken()
-        return await play.history()
+        return await subject.history()
 
     history = asyncio.run(shorter())
     assert [fork.path for fork in history.forks] == ["1"]
@@ -161,38 +161,38 @@ def _branching(*texts, order=(0, 1)):
         turns = [asyncio.Event() for _ in range(len(texts) + 1)]
         turns[0].set()
 
-        async def one(t, index):
+        async def branch(t, index):
             await turns[order[index]].wait()
             t.add(texts[index])
-            said = [(await t.generate()).text, (await t.generate()).text]
+            message = [(await t.generate()).text, (await t.generate()).text]
             turns[order[index] + 1].set()
-            return said
+            return message
 
-        return await t.branch(*(lambda t, i=index: one(t, i) for index in range(len(texts))))
+        return await t.branch(*(lambda t, i=index: branch(t, i) for index in range(len(texts))))
 
     return rollout
 
 
 def test_branches_replay_whatever_the_order_in_which_they_committed():
-    play = Play()
-    first = run(play, _branching("a", "b", order=(0, 1)))
-    assert run(play, _branching("a", "b", order=(1, 0))) == first
-    assert len(play.oracle.requests) == 5
-    assert sorted(asyncio.run(play.history()).steps) == ["0", "1.0.0", "1.0.1", "1.1.0", "1.1.1"]
+    subject = TrajectoryUnderTest()
+    first = run(subject, _branching("a", "b", order=(0, 1)))
+    assert run(subject, _branching("a", "b", order=(1, 0))) == first
+    assert len(subject.oracle.requests) == 5
+    assert sorted(asyncio.run(subject.history()).steps) == ["0", "1.0.0", "1.0.1", "1.1.0", "1.1.1"]
 
 
 def test_a_fork_inside_one_branch_leaves_its_sibling_alone():
-    play = Play()
-    first = run(play, _branching("a", "b"))
-    again = run(play, _branching("a", "changed"))
+    subject = TrajectoryUnderTest()
+    first = run(subject, _branching("a", "b"))
+    again = run(subject, _branching("a", "changed"))
     assert again[0] == first[0]
-    assert play.oracle.asked[5:] == ["run/t/0/1.1.0", "run/t/0/1.1.1"]
-    (fork,) = asyncio.run(play.history()).forks
+    assert subject.oracle.request_ids[5:] == ["run/t/0/1.1.0", "run/t/0/1.1.1"]
+    (fork,) = asyncio.run(subject.history()).forks
     assert fork.path == "1.1.0"
 
 
 def test_a_sub_rollout_has_its_own_conversation_and_key_space():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def inner(t):
         t.add("inner")
@@ -201,18 +201,18 @@ def test_a_sub_rollout_has_its_own_conversation_and_key_space():
     async def rollout(t):
         t.add("outer")
         await t.generate()
-        said = await t.sub(inner)
+        value = await t.sub(inner)
         await t.generate()
-        return said, len(t.messages)
+        return value, len(t.messages)
 
-    live = run(play, rollout)
-    assert live == run(play, rollout)
-    assert play.oracle.asked == ["run/t/0/0", "run/t/0/1.0.0", "run/t/0/2"]
+    live = run(subject, rollout)
+    assert live == run(subject, rollout)
+    assert subject.oracle.request_ids == ["run/t/0/0", "run/t/0/1.0.0", "run/t/0/2"]
     assert live[1] == 3, "what a sub-rollout says stays in it"
 
 
 def test_a_failing_branch_ends_its_siblings_and_keeps_its_error_and_cause():
-    play, ended = Play(), []
+    subject, ended = TrajectoryUnderTest(), []
 
     async def bad(t):
         await t.value(lambda: 1, name="v")
@@ -225,7 +225,7 @@ def test_a_failing_branch_ends_its_siblings_and_keeps_its_error_and_cause():
             ended.append(True)
 
     async def main():
-        session = await play.session()
+        session = await subject.session()
         from holdfast.rollout.context import Rollout
 
         try:
@@ -244,24 +244,24 @@ def test_a_branch_that_exits_does_not_end_the_process(exit_with):
         raise exit_with
 
     with pytest.raises(RuntimeError, match=type(exit_with).__name__):
-        run(Play(), lambda t: t.branch(bad))
+        run(TrajectoryUnderTest(), lambda t: t.branch(bad))
 
 
 def test_a_stopping_run_replays_freely_and_stops_at_the_first_live_step():
-    play = Play()
-    run(play, lambda t: _turns(t, 2))
-    assert len(run(play, lambda t: _turns(t, 2), stopping=lambda: True)) == 2
+    subject = TrajectoryUnderTest()
+    run(subject, lambda t: _turns(t, 2))
+    assert len(run(subject, lambda t: _turns(t, 2), stopping=lambda: True)) == 2
     with pytest.raises(RunStopped):
-        run(play, lambda t: _turns(t, 3), stopping=lambda: True)
-    assert len(play.oracle.requests) == 2
+        run(subject, lambda t: _turns(t, 3), stopping=lambda: True)
+    assert len(subject.oracle.requests) == 2
 
 
 def test_a_stopping_run_does_not_fork():
-    play = Play()
-    run(play, _asks())
+    subject = TrajectoryUnderTest()
+    run(subject, _asks())
     with pytest.raises(RunStopped):
-        run(play, _asks("went"), stopping=lambda: True)
-    assert not asyncio.run(play.history()).forks
+        run(subject, _asks("went"), stopping=lambda: True)
+    assert not asyncio.run(subject.history()).forks
 
 
 async def _turns(t, turns):
@@ -271,9 +271,9 @@ async def _turns(t, turns):
 
 def test_seeds_depend_on_run_seed_task_sample_and_step_alone():
     def seeds(seed, sample=0):
-        play = Play(seed=seed, samples=2)
-        run(play, lambda t: _turns(t, 2), sample=sample)
-        return [request.seed for request in play.oracle.requests]
+        subject = TrajectoryUnderTest(seed=seed, samples=2)
+        run(subject, lambda t: _turns(t, 2), sample=sample)
+        return [request.seed for request in subject.oracle.requests]
 
     assert seeds(1) == seeds(1)
     assert len({*seeds(1), *seeds(2), *seeds(1, sample=1)}) == 6
@@ -289,34 +289,34 @@ def test_seeds_depend_on_run_seed_task_sample_and_step_alone():
     ],
 )
 def test_a_live_value_is_what_a_replayed_one_is(function, value):
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     async def rollout(t):
         return await t.value(function, name="v")
 
-    assert run(play, rollout) == value
-    assert run(play, rollout) == value
+    assert run(subject, rollout) == value
+    assert run(subject, rollout) == value
 
 
 @pytest.mark.parametrize("bad", [object(), 1 << 80, "\ud800", lambda: 1])
 def test_a_value_that_cannot_be_recorded_says_so(bad):
     with pytest.raises(TypeError, match=r"value 'mine' returned .* cannot be recorded"):
-        run(Play(), lambda t: t.value(lambda: bad, name="mine"))
+        run(TrajectoryUnderTest(), lambda t: t.value(lambda: bad, name="mine"))
 
 
 @pytest.mark.parametrize("bad", [{"max_tokens": 2.5}, {"max_tokens": 0}, {"stop": 3}])
 def test_sampling_that_could_not_be_read_again_is_refused_before_it_is_used(bad):
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(UsageError, match=next(iter(bad))):
-        run(play, lambda t: t.generate(**bad))
-    assert not play.oracle.requests
+        run(subject, lambda t: t.generate(**bad))
+    assert not subject.oracle.requests
 
 
 def test_one_stop_string_is_one_stop_string():
-    play = Play()
-    run(play, lambda t: t.generate(stop="abc"))
-    assert play.oracle.requests[0].sampling.stop == ("abc",)
-    assert asyncio.run(play.history()).generations[0].sampling.stop == ("abc",)
+    subject = TrajectoryUnderTest()
+    run(subject, lambda t: t.generate(stop="abc"))
+    assert subject.oracle.requests[0].sampling.stop == ("abc",)
+    assert asyncio.run(subject.history()).generations[0].sampling.stop == ("abc",)
 
 
 def test_a_message_with_an_unknown_role_is_refused_before_anything_is_sampled():
@@ -326,17 +326,17 @@ def test_a_message_with_an_unknown_role_is_refused_before_anything_is_sampled():
         t.add(Message("bot", "hi"))
         await t.generate()
 
-    play = Play()
+    subject = TrajectoryUnderTest()
     with pytest.raises(Exception, match="role is 'bot'; the roles are"):
-        run(play, rollout)
-    assert not play.oracle.requests
+        run(subject, rollout)
+    assert not subject.oracle.requests
 
 
 def test_a_step_of_a_task_left_behind_by_an_attempt_records_nothing():
-    play = Play(Oracle(lambda request: asyncio.sleep(0.01, "late")))
+    subject = TrajectoryUnderTest(Oracle(lambda request: asyncio.sleep(0.01, "late")))
 
     async def main():
-        session = await play.session()
+        session = await subject.session()
         from holdfast.rollout.context import Rollout
 
         orphan = asyncio.create_task(Rollout(session).generate())
@@ -344,6 +344,6 @@ def test_a_step_of_a_task_left_behind_by_an_attempt_records_nothing():
         await session.conclude()
         with pytest.raises(RunStopped, match="attempt is over"):
             await orphan
-        return await play.history()
+        return await subject.history()
 
     assert not asyncio.run(main()).steps

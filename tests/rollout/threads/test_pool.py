@@ -102,16 +102,16 @@ def test_the_callers_context_is_there_and_the_calls_own_changes_stay_with_it():
     pool, word = DaemonThreads("contexts"), contextvars.ContextVar("word", default="none")
 
     def call() -> str:
-        found = word.get()
+        result = word.get()
         word.set("changed")
-        return found
+        return result
 
-    async def one(value: str) -> str:
+    async def run_in_thread(value: str) -> str:
         word.set(value)
         return f"{await pool.run(call)} {word.get()}"
 
     async def main():
-        return await asyncio.gather(one("a"), one("b"))
+        return await asyncio.gather(run_in_thread("a"), run_in_thread("b"))
 
     assert asyncio.run(main()) == ["a a", "b b"]
 
@@ -120,16 +120,16 @@ def test_one_pool_serves_one_loop_after_another_and_several_at_once():
     pool, together = DaemonThreads("loops"), threading.Barrier(3, timeout=30)
     for number in range(5):
         assert asyncio.run(pool.run(lambda n=number: n)) == number
-    found = []
+    results = []
     loops = [
-        threading.Thread(target=lambda: found.append(asyncio.run(pool.run(together.wait))))
+        threading.Thread(target=lambda: results.append(asyncio.run(pool.run(together.wait))))
         for _ in range(3)
     ]
     for loop in loops:
         loop.start()
     for loop in loops:
         loop.join(30)
-    assert sorted(found) == [0, 1, 2]
+    assert sorted(results) == [0, 1, 2]
 
 
 def test_threads_that_nobody_needs_go(monkeypatch):
@@ -137,7 +137,7 @@ def test_threads_that_nobody_needs_go(monkeypatch):
     pool = DaemonThreads("leaving")
     assert asyncio.run(pool.run(lambda: 1)) == 1
     deadline = time.monotonic() + 60
-    while any(one.name == "holdfast-leaving" for one in threading.enumerate()):
+    while any(thread.name == "holdfast-leaving" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.005)
     assert asyncio.run(pool.run(lambda: 2)) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.records.errors import ToolBug
 from holdfast.rollout.tools.tool import Tool, tool
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
 def shown(value: object, **options) -> str:
@@ -15,15 +15,15 @@ def shown(value: object, **options) -> str:
 
 
 def cyclic_list() -> list:
-    one: list = []
-    one.append(one)
-    return one
+    items: list = []
+    items.append(items)
+    return items
 
 
 def cyclic_dict() -> dict:
-    one: dict = {}
-    one["self"] = one
-    return one
+    fields: dict = {}
+    fields["self"] = fields
+    return fields
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_odd_values_are_shown_as_what_they_are(value, text):
 
 def test_a_long_result_is_cut_in_the_middle_and_says_so():
     text = "a" * 5_000_000 + "b" * 5_000_000
-    found = shown(text)
-    head, line, tail = found.split("\n")
+    view = shown(text)
+    head, line, tail = view.split("\n")
     assert (head, tail) == ("a" * 50_000, "b" * 50_000)
     assert line == "… 9,900,000 characters left out …"
 
@@ -67,7 +67,7 @@ def test_exactly_the_limit_is_shown(limit, text):
 
 
 def test_what_is_recorded_is_what_the_model_is_shown():
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     @tool(max_result=10)
     def long() -> str:
@@ -77,9 +77,9 @@ def test_what_is_recorded_is_what_the_model_is_shown():
         reply = await t.tool(call("long"), long)
         return reply.content, t.messages[-1].text
 
-    live = asyncio.run(play.perform(rollout))
+    live = asyncio.run(subject.perform(rollout))
     assert live[0] == live[1] == "xxxxx\n… 990 characters left out …\nxxxxx"
-    assert asyncio.run(play.perform(rollout)) == live
+    assert asyncio.run(subject.perform(rollout)) == live
 
 
 class Silent:
@@ -98,7 +98,7 @@ class Endless:
 def test_a_result_that_cannot_say_what_it_is_breaks_the_call_with_a_reason(value):
     gives = Tool(lambda: value, name="gives")
     with pytest.raises(ToolBug, match=r"cannot be shown: its repr raised (Key|Recurs)"):
-        asyncio.run(Play().perform(lambda t: t.tool(call("gives"), gives)))
+        asyncio.run(TrajectoryUnderTest().perform(lambda t: t.tool(call("gives"), gives)))
 
 
 def test_a_tool_that_recurses_without_end_breaks_its_call():
@@ -106,4 +106,6 @@ def test_a_tool_that_recurses_without_end_breaks_its_call():
         return deeper(level + 1)
 
     with pytest.raises(ToolBug, match="tool deeper broke: RecursionError"):
-        asyncio.run(Play().perform(lambda t: t.tool(call("deeper", '{"level": 0}'), deeper)))
+        asyncio.run(
+            TrajectoryUnderTest().perform(lambda t: t.tool(call("deeper", '{"level": 0}'), deeper))
+        )

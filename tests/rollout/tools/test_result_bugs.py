@@ -14,7 +14,7 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.threads import pool
 from holdfast.rollout.tools.result import RaisedElsewhere, is_bug
 from holdfast.rollout.tools.tool import Tool
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import call
 
 
@@ -45,17 +45,17 @@ def solved_with(tool: Tool):
     return solve
 
 
-def run(calls: Calls, contract: Contract) -> Yard:
-    yard = Yard(group=GroupPolicy(refill=2))
-    yard.run(solved_with(calls.tool(contract)), max_retry=3)
-    return yard
+def run(calls: Calls, contract: Contract) -> LocalRun:
+    local = LocalRun(group=GroupPolicy(refill=2))
+    local.run(solved_with(calls.tool(contract)), max_retry=3)
+    return local
 
 
 @pytest.mark.parametrize("contract", list(Contract))
 def test_a_bug_in_a_tool_is_called_once_more_to_tell_it_from_a_flake_and_no_model_is_told(contract):
     calls = Calls(*[ZeroDivisionError("a/0")] * 9)
-    yard = run(calls, contract)
-    history = yard.history()
+    local = run(calls, contract)
+    history = local.history()
     assert (history.status, calls.count) == (Status.FAILED, 2)
     assert history.life == 0, "a new life would only look for a way around it"
     assert not history.interrupted_calls
@@ -63,7 +63,7 @@ def test_a_bug_in_a_tool_is_called_once_more_to_tell_it_from_a_flake_and_no_mode
     failure = history.failures[-1]
     assert failure.line == "ToolBug: tool use broke: ZeroDivisionError: a/0"
     assert "in use\n" in failure.traceback
-    assert yard.rows(What.SAMPLES) == []
+    assert local.rows(What.SAMPLES) == []
 
 
 @pytest.mark.parametrize("contract", list(Contract))
@@ -121,19 +121,19 @@ def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else
         await t.generate()
         await t.tool(tool.call(number=int(t.task.id)), tool)
 
-    yard = Yard(*map(str, range(12)), group=GroupPolicy(refill=0))
+    local = LocalRun(*map(str, range(12)), group=GroupPolicy(refill=0))
     try:
-        ending = yard.run(solve, concurrency=1, max_retry=0)
+        ending = local.run(solve, concurrency=1, max_retry=0)
     finally:
         release.set()
     assert isinstance(ending.fatal, ThreadsHang)
-    assert [name for name, (status, _) in yard.statuses().items() if status == "FAILED"] == [
+    assert [name for name, (status, _) in local.statuses().items() if status == "FAILED"] == [
         "0/0",
         "1/0",
         "2/0",
     ]
-    yard.run(solve, concurrency=1, max_retry=0)
-    assert yard.report().by_status == {"COMPLETED": 9, "FAILED": 3}
+    local.run(solve, concurrency=1, max_retry=0)
+    assert local.report().by_status == {"COMPLETED": 9, "FAILED": 3}
 
 
 def test_calls_that_are_late_together_are_waited_for(monkeypatch):
@@ -158,7 +158,7 @@ def test_calls_that_are_late_together_are_waited_for(monkeypatch):
             asyncio.get_running_loop().call_later(0.3, release.set)
         await t.tool(tool.call(number=int(t.task.id)), tool)
 
-    yard = Yard(*map(str, range(4)), group=GroupPolicy(refill=0))
-    ending = yard.run(solve, max_retry=0)
+    local = LocalRun(*map(str, range(4)), group=GroupPolicy(refill=0))
+    ending = local.run(solve, max_retry=0)
     assert ending.fatal is None
-    assert yard.report().by_status == {"COMPLETED": 1, "FAILED": 3}
+    assert local.report().by_status == {"COMPLETED": 1, "FAILED": 3}

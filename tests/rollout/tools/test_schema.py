@@ -107,9 +107,9 @@ def rest(query: str, limit: int = 5, exact: bool = False) -> list[str]:
 def test_docstrings_of_every_style_are_taken_apart(function, rest_of_description):
     prose = "Searches the archive.\n\nNewest first."
     assert shown(function)["description"] == f"{prose}\n\n{rest_of_description}"
-    found = properties(function)
-    assert found["query"]["description"] == "what to look for, in words: any language"
-    assert found["limit"] == {"type": "integer", "description": "how many at most", "default": 5}
+    schema = properties(function)
+    assert schema["query"]["description"] == "what to look for, in words: any language"
+    assert schema["limit"] == {"type": "integer", "description": "how many at most", "default": 5}
 
 
 def test_prose_that_only_looks_like_a_section_stays_prose():
@@ -155,11 +155,11 @@ def test_words_in_annotations_come_before_those_of_the_docstring():
             c: from the docstring
         """
 
-    found = properties(f)
-    assert found["a"] == {"type": "integer", "description": "from text"}
-    assert found["b"] == {"type": "integer", "description": "from meta", "minimum": 1}
-    assert found["c"] == {"type": "integer", "description": "from the docstring", "maximum": 9}
-    assert found["d"]["description"] == "for none"
+    schema = properties(f)
+    assert schema["a"] == {"type": "integer", "description": "from text"}
+    assert schema["b"] == {"type": "integer", "description": "from meta", "minimum": 1}
+    assert schema["c"] == {"type": "integer", "description": "from the docstring", "maximum": 9}
+    assert schema["d"]["description"] == "for none"
     with pytest.raises(InvalidArguments, match=r"`int` >= 1"):
         Tool(f).bind('{"a": 1, "b": 0, "c": 1}')
 
@@ -249,7 +249,7 @@ A, B, C, D = (node(name) for name in "ABCD")
 def f(a: A, b: B, c: C, d: D) -> None: ...
 print(msgspec.json.encode(Tool(f).schema).decode())
 """
-    said = {
+    messages = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
@@ -258,7 +258,7 @@ print(msgspec.json.encode(Tool(f).schema).decode())
         ).stdout
         for seed in range(3)
     }
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 def test_defaults_are_the_functions_own():
@@ -267,15 +267,15 @@ def test_defaults_are_the_functions_own():
     def f(a: int = marker, b: list[int] = many, c: int = None, d: float = float("inf")):  # noqa: RUF013
         return a, b, c, d
 
-    one = Tool(f)
-    assert one.bind("{}") == {}
-    assert one(**one.bind("{}"))[:2] == (marker, many)
-    assert one.bind('{"c": null}') == {"c": None}
-    found = properties(f)
-    assert "default" not in found["a"]
-    assert found["b"]["default"] == [1, 2]
-    assert found["c"]["default"] is None
-    assert "default" not in found["d"]
+    item = Tool(f)
+    assert item.bind("{}") == {}
+    assert item(**item.bind("{}"))[:2] == (marker, many)
+    assert item.bind('{"c": null}') == {"c": None}
+    schema = properties(f)
+    assert "default" not in schema["a"]
+    assert schema["b"]["default"] == [1, 2]
+    assert schema["c"]["default"] is None
+    assert "default" not in schema["d"]
     assert shown(f)["parameters"]["required"] == []
 
 
@@ -310,9 +310,9 @@ def scaled(value: float, factor: float, offset: float = 0.0) -> float:
     ids=["method", "object", "partial by name", "partial by place", "partial of a method"],
 )
 def test_callables_show_what_is_left_to_give(function, name, description, names):
-    found = shown(function)
-    assert (found["name"], found["description"]) == (name, description)
-    assert list(found["parameters"]["properties"]) == names
+    view = shown(function)
+    assert (view["name"], view["description"]) == (name, description)
+    assert list(view["parameters"]["properties"]) == names
 
 
 def test_what_a_partial_holds_cannot_be_given_by_the_model():
@@ -342,7 +342,7 @@ async def yields_later(a: int):
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "arguments"),
     [
         (untyped, "tool untyped: parameter a has no type"),
         (Archive.search, "tool search: parameter self has no type"),
@@ -357,8 +357,8 @@ async def yields_later(a: int):
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
-def test_what_a_model_cannot_give_is_refused_by_name(function, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_a_model_cannot_give_is_refused_by_name(function, arguments):
+    with pytest.raises(UsageError, match=arguments):
         Tool(function)
 
 

@@ -15,12 +15,14 @@ from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.rollout.tools.tool import Tool, as_tool, tool
 from support.hostile_errors import NoAttributes
 from support.paths import TESTS
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
-def use(play: Play, one, arguments: str = "{}", *, name: str | None = None, **options):
-    wanted = call(name or as_tool(one).name, arguments)
-    return asyncio.run(play.perform(lambda t: t.tool(wanted, one), **options))
+def use(
+    subject: TrajectoryUnderTest, item, arguments: str = "{}", *, name: str | None = None, **options
+):
+    wanted = call(name or as_tool(item).name, arguments)
+    return asyncio.run(subject.perform(lambda t: t.tool(wanted, item), **options))
 
 
 def add(a: int, b: int = 2) -> int:
@@ -37,9 +39,9 @@ class Adder:
         return a + b
 
 
-@pytest.mark.parametrize("one", [add, add_async, Tool(Adder(), name="adder"), tool(add)])
-def test_functions_of_every_kind_are_tools(one):
-    reply = use(Play(), one, '{"a": 40}')
+@pytest.mark.parametrize("item", [add, add_async, Tool(Adder(), name="adder"), tool(add)])
+def test_functions_of_every_kind_are_tools(item):
+    reply = use(TrajectoryUnderTest(), item, '{"a": 40}')
     assert (reply.content, reply.error, reply.ok) == ("42", "", True)
 
 
@@ -50,7 +52,7 @@ def test_the_schema_is_what_the_function_says():
     assert shown["parameters"]["properties"]["b"] == {"type": "integer", "default": 2}
 
 
-def variadic(*words: str) -> str: ...
+def variadic(*arguments: str) -> str: ...
 
 
 def positional(word: str, /) -> str: ...
@@ -72,11 +74,11 @@ def test_a_synchronous_tool_does_not_block_the_loop():
         asyncio.get_running_loop().call_later(0.01, here.set)
         return await t.tool(call("waits"), waits)
 
-    assert asyncio.run(Play().perform(rollout)).content == "released"
+    assert asyncio.run(TrajectoryUnderTest().perform(rollout)).content == "released"
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "error", "told"),
+    ("name", "arguments", "error", "message"),
     [
         ("divide", "{}", "UnknownTool", "the tools are: add"),
         ("add", "{a: 1}", "InvalidArguments", "malformed"),
@@ -87,12 +89,12 @@ def test_a_synchronous_tool_does_not_block_the_loop():
         ("add", "[]", "InvalidArguments", "Expected `object`"),
     ],
 )
-def test_the_model_is_told_what_was_wrong_with_its_call(name, arguments, error, told):
-    play = Play()
-    reply = use(play, add, arguments, name=name)
+def test_the_model_is_told_what_was_wrong_with_its_call(name, arguments, error, message):
+    subject = TrajectoryUnderTest()
+    reply = use(subject, add, arguments, name=name)
     assert (reply.error, reply.ok) == (error, False)
-    assert told in reply.content
-    assert use(play, add, arguments, name=name) == reply
+    assert message in reply.content
+    assert use(subject, add, arguments, name=name) == reply
 
 
 def test_a_tool_that_says_no_tells_the_model_and_the_rollout_goes_on():
@@ -103,7 +105,7 @@ def test_a_tool_that_says_no_tells_the_model_and_the_rollout_goes_on():
         await t.tool(call("refuse"), refuse)
         return t.messages
 
-    (message,) = asyncio.run(Play().perform(rollout))
+    (message,) = asyncio.run(TrajectoryUnderTest().perform(rollout))
     assert message.text == "not today \\ud800"
     assert message.tool_call_id == "call_1"
 
@@ -142,7 +144,7 @@ ACCIDENTS = [
 def test_a_tool_that_breaks_is_an_accident_with_its_own_traceback(error, is_async):
     broken = (EnvironmentBroken, ToolBug)
     with pytest.raises(broken, match=r"tool (on_loop|in_thread) broke") as caught:
-        use(Play(), raising(error, is_async=is_async))
+        use(TrajectoryUnderTest(), raising(error, is_async=is_async))
     shown = "".join(traceback.format_exception(caught.value))
     assert f"in {'on_loop' if is_async else 'in_thread'}" in shown
     assert "did not end within" not in str(caught.value)
@@ -155,7 +157,7 @@ def test_a_swallowed_accident_is_raised_again_by_the_next_step():
         await t.value(lambda: 1)
 
     with pytest.raises(EnvironmentBroken, match="OSError"):
-        asyncio.run(Play().perform(rollout))
+        asyncio.run(TrajectoryUnderTest().perform(rollout))
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "thread"])
@@ -170,7 +172,7 @@ def test_a_tool_that_hangs_is_ended_by_its_deadline(is_async):
 
     try:
         with pytest.raises(EnvironmentBroken, match=r"did not end within 0.02 s"):
-            use(Play(), Tool(sleeps if is_async else blocks, timeout=0.02))
+            use(TrajectoryUnderTest(), Tool(sleeps if is_async else blocks, timeout=0.02))
     finally:
         release.set()
 
@@ -216,7 +218,7 @@ def test_a_thread_that_ends_after_its_loop_disturbs_nobody():
     asyncio.run(given_up(threads.DaemonThreads("late"), release))
     release.set()
     deadline = time.monotonic() + 60
-    while any(one.name == "holdfast-late" for one in threading.enumerate()):
+    while any(thread.name == "holdfast-late" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -241,27 +243,27 @@ class Opaque:
     ids=lambda value: type(value).__name__,
 )
 def test_whatever_a_tool_returns_becomes_text_that_is_the_same_on_replay(returned, shown):
-    play = Play()
+    subject = TrajectoryUnderTest()
 
     gives = Tool(lambda: returned, name="gives", max_result=10_000_000)
-    assert use(play, gives).content == shown
-    assert use(play, gives).content == shown
+    assert use(subject, gives).content == shown
+    assert use(subject, gives).content == shown
 
 
 def test_a_result_that_no_journal_takes_breaks_the_call_and_not_the_run(monkeypatch):
     monkeypatch.setattr("holdfast.rollout.tools.result.MAX_RESULT", 100)
     with pytest.raises(ToolBug, match="101 bytes"):
-        use(Play(), Tool(lambda: "x" * 101, name="big"))
+        use(TrajectoryUnderTest(), Tool(lambda: "x" * 101, name="big"))
 
 
 # --- what is durable when
 
 
 def test_the_intent_is_durable_before_the_effect_and_the_result_before_it_is_seen():
-    play, seen = Play(), []
+    subject, seen = TrajectoryUnderTest(), []
 
     async def records():
-        return [type(one) for one in await play.journal.history((await play.lease()).id)]
+        return [type(item) for item in await subject.journal.history((await subject.lease()).id)]
 
     async def effect() -> str:
         seen.append((await records())[-1])
@@ -271,7 +273,7 @@ def test_the_intent_is_durable_before_the_effect_and_the_result_before_it_is_see
         await t.tool(call("effect"), effect)
         seen.append((await records())[-1])
 
-    asyncio.run(play.perform(rollout))
+    asyncio.run(subject.perform(rollout))
     assert seen == [ToolIntent, ToolResult]
 
 
@@ -288,44 +290,44 @@ def interrupted(contract: Contract, keys: list[str]):
 
 
 def perform_interrupted(contract: Contract):
-    play, keys = Play(), []
-    one = interrupted(contract, keys)
+    subject, keys = TrajectoryUnderTest(), []
+    item = interrupted(contract, keys)
 
     async def rollout(t):
         t.add("go")
         await t.generate()
-        return await t.tool(call("effect"), one)
+        return await t.tool(call("effect"), item)
 
     with pytest.raises(EnvironmentBroken):
-        asyncio.run(play.perform(rollout))
-    return play, keys, asyncio.run(play.perform(rollout))
+        asyncio.run(subject.perform(rollout))
+    return subject, keys, asyncio.run(subject.perform(rollout))
 
 
 def test_an_interrupted_idempotent_call_is_run_again_with_the_same_key():
-    play, keys, reply = perform_interrupted(Contract.IDEMPOTENT)
+    subject, keys, reply = perform_interrupted(Contract.IDEMPOTENT)
     assert reply.content == "effect 2"
     assert keys[0] == keys[1]
-    assert len(play.oracle.requests) == 1
+    assert len(subject.oracle.requests) == 1
 
 
 def test_an_interrupted_at_most_once_call_is_not_run_again_and_the_model_is_told():
-    play, keys, reply = perform_interrupted(Contract.AT_MOST_ONCE)
+    subject, keys, reply = perform_interrupted(Contract.AT_MOST_ONCE)
     assert (reply.content, reply.error) == (INTERRUPTED, "interrupted")
     assert len(keys) == 1
-    assert len(play.oracle.requests) == 1
+    assert len(subject.oracle.requests) == 1
 
 
 def test_an_interrupted_restart_call_starts_the_trajectory_anew():
-    play, keys, reply = perform_interrupted(Contract.RESTART)
+    subject, keys, reply = perform_interrupted(Contract.RESTART)
     assert len(keys) == 2
     assert reply.content == "effect 2"
-    first, second = play.oracle.requests
+    first, second = subject.oracle.requests
     assert (first.id, first.seed, list(first.prompt)) == (
         second.id,
         second.seed,
         list(second.prompt),
     )
-    (fork,) = asyncio.run(play.history()).forks
+    (fork,) = asyncio.run(subject.history()).forks
     assert fork.path == "0"
 
 
@@ -339,20 +341,20 @@ def test_keys_differ_between_calls_and_samples():
         await t.tool(call("effect"), effect)
         await t.tool(call("effect"), effect)
 
-    play = Play(samples=2)
-    asyncio.run(play.perform(rollout))
-    asyncio.run(play.perform(rollout, sample=1))
+    subject = TrajectoryUnderTest(samples=2)
+    asyncio.run(subject.perform(rollout))
+    asyncio.run(subject.perform(rollout, sample=1))
     assert len(set(keys)) == 4
 
 
 def test_a_tool_whose_signature_changed_meanwhile_tells_the_model():
-    play, keys = Play(), []
+    subject, keys = TrajectoryUnderTest(), []
     with pytest.raises(EnvironmentBroken):
-        use(play, interrupted(Contract.IDEMPOTENT, keys))
+        use(subject, interrupted(Contract.IDEMPOTENT, keys))
 
     def effect(must_have: int) -> None: ...
 
-    assert use(play, effect).error == "InvalidArguments"
+    assert use(subject, effect).error == "InvalidArguments"
 
 
 def test_a_call_by_the_rollout_itself_is_not_part_of_the_conversation():
@@ -361,7 +363,7 @@ def test_a_call_by_the_rollout_itself_is_not_part_of_the_conversation():
         reply = await t.tool(adding.call(a=1), adding)
         return reply.content, t.messages
 
-    assert asyncio.run(Play().perform(rollout)) == ("3", [])
+    assert asyncio.run(TrajectoryUnderTest().perform(rollout)) == ("3", [])
 
 
 def test_exiting_is_possible_while_a_tool_hangs():
@@ -370,11 +372,11 @@ def test_exiting_is_possible_while_a_tool_hangs():
     script = """
 import asyncio, sys, threading
 sys.path.insert(0, %r)
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 from holdfast.rollout.tools.tool import Tool
 try:
     hang = Tool(lambda: threading.Event().wait(), name="hang", timeout=0.01)
-    asyncio.run(Play().perform(lambda t: t.tool(call("hang"), hang)))
+    asyncio.run(TrajectoryUnderTest().perform(lambda t: t.tool(call("hang"), hang)))
 except Exception as error:
     print(type(error).__name__)
 """
@@ -386,17 +388,17 @@ except Exception as error:
 
 def test_the_result_of_the_rollouts_own_call_is_durable_and_no_message():
     """No message of the model's asked for it; the rollout says what the model is to know."""
-    one = tool(add)
+    item = tool(add)
 
     async def rollout(t):
         t.add("hello")
-        reply = await t.tool(one.call(a=40), one)
+        reply = await t.tool(item.call(a=40), item)
         return reply.content, [message.content for message in t.messages]
 
-    play = Play()
-    live = asyncio.run(play.perform(rollout))
-    assert live == asyncio.run(play.perform(rollout)) == ("42", ["hello"])
-    assert [one.content for one in asyncio.run(play.history()).results.values()] == ["42"]
+    subject = TrajectoryUnderTest()
+    live = asyncio.run(subject.perform(rollout))
+    assert live == asyncio.run(subject.perform(rollout)) == ("42", ["hello"])
+    assert [result.content for result in asyncio.run(subject.history()).results.values()] == ["42"]
 
 
 @pytest.mark.parametrize(

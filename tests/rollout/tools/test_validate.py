@@ -10,7 +10,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.step import Contract
 from holdfast.rollout.tools.tool import InvalidArguments, Tool
 from holdfast.rollout.tools.validate import problem
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
 def echo(**arguments: object) -> object:
@@ -73,7 +73,7 @@ def test_what_fits_is_passed_on_as_it_was_decoded(more):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({}, "`$` lacks the required `query`"),
         ([], "`$` must be object, not array"),
@@ -104,10 +104,10 @@ def test_what_fits_is_passed_on_as_it_was_decoded(more):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_model_is_told_what_does_not_fit_and_where(given, told):
+def test_the_model_is_told_what_does_not_fit_and_where(given, message):
     with pytest.raises(InvalidArguments) as caught:
         search.bind(json.dumps(given))
-    assert str(caught.value).startswith(f"invalid arguments for search: {told}")
+    assert str(caught.value).startswith(f"invalid arguments for search: {message}")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_the_model_is_told_what_does_not_fit_and_where(given, told):
 )
 def test_rules_that_are_not_understood_pass(schema):
     for value in ("x", {"y": 1}):
-        found = problem(value, schema)
-        assert found in ("", "`$` must be string, not object")
-        assert isinstance(value, dict) or not found
+        text = problem(value, schema)
+        assert text in ("", "`$` must be string, not object")
+        assert isinstance(value, dict) or not text
 
 
 def test_all_of_several_schemas_have_to_fit():
@@ -166,12 +166,14 @@ def test_arguments_that_are_no_json_are_told_to_the_model(arguments):
 
 def test_a_call_reaches_the_function_with_names_that_are_no_identifiers():
     schema = {"properties": {"content-type": {"type": "string"}}, "required": ["content-type"]}
-    one = Tool.from_schema("send", "", schema, echo, contract="idempotent", timeout=5, max_result=9)
-    assert (one.contract, one.timeout, one.max_result) == (Contract.IDEMPOTENT, 5, 9)
-    assert one.schema["function"]["parameters"]["type"] == "object"
+    wrapped = Tool.from_schema(
+        "send", "", schema, echo, contract="idempotent", timeout=5, max_result=9
+    )
+    assert (wrapped.contract, wrapped.timeout, wrapped.max_result) == (Contract.IDEMPOTENT, 5, 9)
+    assert wrapped.schema["function"]["parameters"]["type"] == "object"
     full = Tool.from_schema("send", "", schema, echo)
     reply = asyncio.run(
-        Play().perform(lambda t: t.tool(call("send", '{"content-type": "a"}'), full))
+        TrajectoryUnderTest().perform(lambda t: t.tool(call("send", '{"content-type": "a"}'), full))
     )
     assert reply.content == '{"content-type":"a"}'
 
@@ -180,9 +182,16 @@ def test_the_key_goes_to_a_function_that_asks_for_it_by_name():
     def keyed(idempotency_key: str, **arguments: object) -> str:
         return idempotency_key
 
-    one = Tool.from_schema("keyed", "", {"type": "object"}, keyed)
-    assert one.wants_key
-    assert len(asyncio.run(Play().perform(lambda t: t.tool(call("keyed"), one))).content) == 32
+    wrapped = Tool.from_schema("keyed", "", {"type": "object"}, keyed)
+    assert wrapped.wants_key
+    assert (
+        len(
+            asyncio.run(
+                TrajectoryUnderTest().perform(lambda t: t.tool(call("keyed"), wrapped))
+            ).content
+        )
+        == 32
+    )
     own = {"type": "object", "properties": {"idempotency_key": {"type": "string"}}}
     assert not Tool.from_schema("keyed", "", own, keyed).wants_key
     assert not search.wants_key
@@ -200,6 +209,6 @@ def test_parameters_that_describe_no_object_are_refused(schema):
 
 def test_changing_the_schema_afterwards_does_not_change_the_tool():
     schema: dict = {"type": "object", "properties": {}}
-    one = Tool.from_schema("one", "", schema, echo)
+    wrapped = Tool.from_schema("one", "", schema, echo)
     schema["required"] = ["later"]
-    assert one.bind("{}") == {}
+    assert wrapped.bind("{}") == {}

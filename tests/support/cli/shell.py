@@ -53,12 +53,12 @@ class Done(NamedTuple):
 
 
 def start(
-    *words: object, cwd: Path, env: dict[str, str] | None = None, forked: bool = True
+    *arguments: object, cwd: Path, env: dict[str, str] | None = None, forked: bool = True
 ) -> "subprocess.Popen[str]":
     """`forked`: from the fork server, without its imports. Else it is a process like any other."""
     popen = Popen if forked else subprocess.Popen
     return popen(
-        [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        [sys.executable, "-m", "holdfast", *(str(word) for word in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,7 +72,7 @@ def end(process: "subprocess.Popen[str]") -> Done:
     return Done(process.returncode, out, err)
 
 
-class Lab:
+class CommandLine:
     """A folder with a rollout and tasks, an engine, and the commands of a user in it."""
 
     def __init__(self, place: Path, engine):
@@ -91,7 +91,9 @@ class Lab:
         lines = [json.dumps({"id": name, "prompt": f"do {name}"}) for name in ids]
         return self.write(file, "".join(f"{line}\n" for line in lines))
 
-    def words(self, *extra: object, rollout: str = "agent.py", **options: object) -> list[object]:
+    def arguments(
+        self, *extra: object, rollout: str = "agent.py", **options: object
+    ) -> list[object]:
         given = {
             "tasks": "tasks.jsonl",
             "policy": self.engine.url,
@@ -102,8 +104,8 @@ class Lab:
         pairs = [word for name, value in given.items() for word in (f"--{name}", value)]
         return ["run", rollout, *pairs, *extra]
 
-    def holdfast(self, *words: object, env: dict[str, str] | None = None) -> Done:
-        return end(start(*words, cwd=self.place, env=env))
+    def holdfast(self, *arguments: object, env: dict[str, str] | None = None) -> Done:
+        return end(start(*arguments, cwd=self.place, env=env))
 
     def run(
         self,
@@ -112,7 +114,7 @@ class Lab:
         env: dict[str, str] | None = None,
         **options: object,
     ) -> Done:
-        return self.holdfast(*self.words(*extra, rollout=rollout, **options), env=env)
+        return self.holdfast(*self.arguments(*extra, rollout=rollout, **options), env=env)
 
     def finished_run(self, *extra: object, **options: object) -> Done:
         """One with an end, be it that nothing succeeded."""

@@ -38,19 +38,19 @@ def main() -> None:
     try:
         say(address=cluster.address, pid=raylet(nodes[0]))
         for line in sys.stdin:
-            command, *words = line.split()
+            command, *arguments = line.split()
             if command == "add":
-                cpus, gpus = (int(word) for word in [*words, "0", "0"][:2])
+                cpus, gpus = (int(word) for word in [*arguments, "0", "0"][:2])
                 node = cluster.add_node(
                     num_cpus=cpus,
                     num_gpus=gpus,
                     object_store_memory=80_000_000,
-                    env_vars={"PYTHONPATH": words[2]} if len(words) > 2 else None,
+                    env_vars={"PYTHONPATH": arguments[2]} if len(arguments) > 2 else None,
                 )
                 nodes.append(node)
                 say(index=len(nodes) - 1, node=node.node_id, pid=raylet(node))
             elif command == "kill":
-                node = nodes[int(words[0])]
+                node = nodes[int(arguments[0])]
                 os.kill(raylet(node), signal.SIGKILL)
                 say(killed=node.node_id)
                 cluster.remove_node(node, allow_graceful=False)

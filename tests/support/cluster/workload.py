@@ -18,8 +18,8 @@ async def rollout(t: holdfast.Rollout) -> None:
     t.add(*t.task.messages)
     for turn in range(TURNS):
         reply = await t.generate(max_tokens=8)
-        found = await t.tool(look_up.call(word=reply.text[:4]), look_up)
-        t.add(f"turn {turn}: {found.content}")
+        result = await t.tool(look_up.call(word=reply.text[:4]), look_up)
+        t.add(f"turn {turn}: {result.content}")
     await t.generate(max_tokens=8)
 
 

@@ -211,8 +211,8 @@ def endless() -> Path:
     shutil.copytree(TINY, folder)
     # Left out, it would be the architecture's own default.
     for name, ends in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
-        said = msgspec.json.decode((folder / name).read_bytes()) | {ends: None}
-        (folder / name).write_bytes(msgspec.json.encode(said))
+        text = msgspec.json.decode((folder / name).read_bytes()) | {ends: None}
+        (folder / name).write_bytes(msgspec.json.encode(text))
     unasked = {"do_sample": True, "top_k": 3, "top_p": 0.8, "repetition_penalty": 1.1}
     (folder / "generation_config.json").write_bytes(msgspec.json.encode(unasked))
     return folder
@@ -338,7 +338,7 @@ def skip_unless_exhaustive() -> None:
 
 def engines() -> list[Engine]:
     """One object for each; those of one server share it."""
-    found = [
+    result = [
         Engine(
             "fake-vllm",
             FakeServer("vllm"),
@@ -366,7 +366,7 @@ def engines() -> list[Engine]:
         ),
     ]
     embedded, can = EmbeddedServer(), Abilities(in_a_second=100, keeps_to_json=False)
-    found += [
+    result += [
         Engine("embedded", embedded, dialect=Kind.VLLM_GENERATE, can=can, tokenizer=TINY),
         Engine(
             "embedded-completions",
@@ -377,7 +377,7 @@ def engines() -> list[Engine]:
             tokenizer=TINY,
         ),
     ]
-    return found + _real_vllm()
+    return result + _real_vllm()
 
 
 def raw_vllm() -> RealVllm:

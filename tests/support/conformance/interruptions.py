@@ -49,12 +49,12 @@ class Interruption:
         assert not self._deed.is_alive()
 
 
-def interrupted(engine: Engine, asked: Request, deed: Callable[[], None]) -> Completion:
+def interrupted(engine: Engine, request: Request, deed: Callable[[], None]) -> Completion:
     """The completion, after `deed` was done to its engine in the middle of it."""
 
     def once() -> Completion:
         interruption = Interruption(threading.Thread(target=deed))
-        (completion,) = drawn(engine, streamed(asked, interruption.saw, every=8))
+        (completion,) = drawn(engine, streamed(request, interruption.saw, every=8))
         interruption.done()
         return completion
 

@@ -10,7 +10,6 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.sqlite.journal import MemoryJournal, SqliteJournal
 from support.journal import postgres_server
-from support.journal.faulty_journal import FaultyJournal
 
 Factory = Callable[[Path], Journal]
 Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
@@ -18,8 +17,6 @@ Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
 FACTORIES: dict[str, Factory] = {
     "memory": lambda folder: MemoryJournal(),
     "sqlite": lambda folder: SqliteJournal(folder / "journal.db"),
-    # Without a fault it is its journal.
-    "faulty": lambda folder: FaultyJournal(MemoryJournal()),
     "postgres": lambda folder: PostgresJournal((folder / "url").read_text()),
 }
 

@@ -46,7 +46,7 @@ class Done(NamedTuple):
     err: str
 
 
-class Lab:
+class CommandLine:
     """A folder with a rollout and tasks, and the commands of a user in it."""
 
     def __init__(self, place: Path, engine: Engine):
@@ -59,9 +59,9 @@ class Lab:
         ]
         (place / "tasks.jsonl").write_text("\n".join(lines))
 
-    def holdfast(self, *words: object, crash: str = "") -> Done:
+    def holdfast(self, *arguments: object, crash: str = "") -> Done:
         done = run(
-            [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+            [sys.executable, "-m", "holdfast", *(str(word) for word in arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -72,16 +72,16 @@ class Lab:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def run(self, name: str, *extra: object, crash: str = "") -> Done:
-        words: list[object] = [
+        arguments: list[object] = [
             *("run", "agent.py", "--tasks", "tasks.jsonl", "--samples", SAMPLES, "--run", name),
             *("--journal", f"{name}.db", "--policy", self.engine.server.url, "--quiet"),
             *("--seed", 7, "--max-tokens", TOKENS, "--temperature", 1.0),
         ]
         if self.engine.named is not None:
-            words += ["--dialect", self.engine.named]
+            arguments += ["--dialect", self.engine.named]
         if self.engine.tokenizer is not None:
-            words += ["--tokenizer", self.engine.tokenizer, "--renderer", "template"]
-        return self.holdfast(*words, *extra, crash=crash)
+            arguments += ["--tokenizer", self.engine.tokenizer, "--renderer", "template"]
+        return self.holdfast(*arguments, *extra, crash=crash)
 
     def killed_and_resumed(self, name: str, *extra: object) -> None:
         for plan in KILLS:

@@ -49,7 +49,7 @@ def drawn(engine: Engine, *requests: Request) -> list[Completion]:
 
     async def main() -> list[Completion]:
         async with policy_for(engine) as policy:
-            return [await policy.sample(one) for one in requests]
+            return [await policy.sample(item) for item in requests]
 
     return asyncio.run(main())
 
@@ -57,7 +57,7 @@ def drawn(engine: Engine, *requests: Request) -> list[Completion]:
 def drawn_together(engine: Engine, *requests: Request) -> list[Completion]:
     async def main() -> list[Completion]:
         async with policy_for(engine) as policy:
-            return await asyncio.gather(*(policy.sample(one) for one in requests))
+            return await asyncio.gather(*(policy.sample(item) for item in requests))
 
     return asyncio.run(main())
 
@@ -65,12 +65,12 @@ def drawn_together(engine: Engine, *requests: Request) -> list[Completion]:
 async def _nothing(draft: Draft) -> None: ...
 
 
-def streamed(asked: Request, saw: Saw = _nothing, *, every: int = 4) -> Request:
+def streamed(body: Request, saw: Saw = _nothing, *, every: int = 4) -> Request:
     """The same, streamed and kept in parts."""
-    return msgspec.structs.replace(asked, partial=Partial(saw, every))
+    return msgspec.structs.replace(body, partial=Partial(saw, every))
 
 
-def after(asked: Request, completion: Completion, keep: int, version: str = "before") -> Request:
+def after(body: Request, completion: Completion, keep: int, version: str = "before") -> Request:
     """The same, of which the first tokens of `completion` are durable already."""
     draft = Draft(
         0,
@@ -78,16 +78,16 @@ def after(asked: Request, completion: Completion, keep: int, version: str = "bef
         pack_logprobs(logprobs(completion)[:keep]),
         (VersionSpan(version, 0, keep),),
     )
-    return msgspec.structs.replace(asked, draft=draft)
+    return msgspec.structs.replace(body, draft=draft)
 
 
 @cache
 def long_request(engine: Engine, tokens: int) -> tuple[Request, Completion]:
     """A request that runs up to `tokens`, and what an undisturbed engine answers to it."""
-    asked = request(engine, 1, max_tokens=tokens, temperature=WILD)
-    (undisturbed,) = drawn(engine, asked)
+    body = request(engine, 1, max_tokens=tokens, temperature=WILD)
+    (undisturbed,) = drawn(engine, body)
     assert undisturbed.finish_reason == "length"
-    return asked, undisturbed
+    return body, undisturbed
 
 
 def ids(completion: Completion) -> list[int]:
@@ -115,7 +115,7 @@ def assert_well_formed(completion: Completion, *, max_tokens: int) -> None:
 def plain_text(engine: Engine, tokens: Sequence[int]) -> str:
     """The text that engines look for stop strings in: special tokens are no part of it."""
     decode = engine.renderer.decode
-    return decode([one for one in tokens if not _SPECIAL.fullmatch(decode([one]))])
+    return decode([token for token in tokens if not _SPECIAL.fullmatch(decode([token]))])
 
 
 def tokens_until(engine: Engine, stop: str, tokens: Sequence[int]) -> int:

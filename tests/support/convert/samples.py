@@ -17,7 +17,7 @@ REWARDS = (0.0, 1.0, 0.25, -1.5, 0.1)
 @st.composite
 def groups(draw: st.DrawFn, *, size: int = 4, branches: bool = True) -> list[Sample]:
     """The samples of some tasks; members that failed have none."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for task in range(draw(st.integers(1, 3))):
         for member in range(size):
             outcome = draw(st.sampled_from(["valid", "valid", "valid", "truncated", "failed"]))
@@ -29,8 +29,8 @@ def groups(draw: st.DrawFn, *, size: int = 4, branches: bool = True) -> list[Sam
             reason = "max_turns" if outcome == "truncated" else "returned"
             history = History([started(), *steps, Finished(status, reason, reward, 2.0)])
             name = f"task-{task}"
-            found += samples_of(history, task=name, group=name, sample=member)
-    return found
+            samples += samples_of(history, task=name, group=name, sample=member)
+    return samples
 
 
 @st.composite

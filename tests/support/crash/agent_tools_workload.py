@@ -38,7 +38,7 @@ def acting(name: str) -> holdfast.Tool:
     return holdfast.Tool(act, contract=CONTRACTS[name])
 
 
-class Yard(Workspace):
+class LedgerWorkspace(Workspace):
     """A workspace with a tool of the right name."""
 
     @property
@@ -50,9 +50,9 @@ class Yard(Workspace):
         return [holdfast.Tool(act)]
 
 
-def workspace(task: holdfast.Task) -> Yard:
+def workspace(task: holdfast.Task) -> LedgerWorkspace:
     root = f"{os.environ['HOLDFAST_EFFECTS']}.workspaces"
-    return Yard({"readme": "act"}, sandbox="none", root=root)
+    return LedgerWorkspace({"readme": "act"}, sandbox="none", root=root)
 
 
 async def has_worked(t: holdfast.Rollout, episodes) -> float:

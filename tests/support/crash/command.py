@@ -14,11 +14,11 @@ HERE = Path(__file__).parent
 
 
 def holdfast(
-    *words: object, env: dict[str, str] | None = None, around: tuple[str, ...] = ()
+    *arguments: object, env: dict[str, str] | None = None, around: tuple[str, ...] = ()
 ) -> "subprocess.Popen[str]":
     """`around`: a command that runs it."""
     return Popen(
-        [*around, sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        [*around, sys.executable, "-m", "holdfast", *(str(word) for word in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

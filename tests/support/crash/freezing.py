@@ -36,7 +36,7 @@ def _is_stopped(pid: int) -> bool:
     """A signal takes its time; until then a thread may still begin a commit."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     try:
-        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
+        states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]
     except (FileNotFoundError, ProcessLookupError):
         return False  # A thread has just ended.
     return set(states) == {"T"}

@@ -59,8 +59,8 @@ class Pipeline(Training):
         return self._pid(part)
 
     def _pid(self, part: str) -> int | None:
-        found = [s.pid for s in read_status(self.out / "pipeline") if s.part == part]
-        return found[0] if found and os.path.exists(f"/proc/{found[0]}") else None
+        pids = [s.pid for s in read_status(self.out / "pipeline") if s.part == part]
+        return pids[0] if pids and os.path.exists(f"/proc/{pids[0]}") else None
 
     def agents(self) -> list[int]:
         """Of the rollouter."""
@@ -94,24 +94,24 @@ class Pipeline(Training):
 
     def _started(self) -> list[int]:
         """What the parts have started, whosever children they are by now."""
-        found = []
+        results = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if f"{PLACE}={self.folder}\0".encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
+                    results.append(int(path.parent.name))
+        return results
 
 
 def children_of(pid: int | None, word: str) -> list[int]:
     """Those, and theirs, whose command line has the word."""
-    found = []
+    results = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in map(int, path.read_text().split()):
                 if word in Path(f"/proc/{child}/cmdline").read_text():
-                    found.append(child)
-                found += children_of(child, word)
-    return found
+                    results.append(child)
+                results += children_of(child, word)
+    return results
 
 
 def read_until(process: "subprocess.Popen[str]", beginning: str) -> None:

@@ -114,14 +114,14 @@ class Training:
     async def _turns(self) -> dict[str, list[Generated]]:
         journal = open_journal(str(self.journal))
         try:
-            found = {}
+            result = {}
             for row in await journal.runs():
                 run = await journal.find_run(row.name)
                 assert run is not None
                 async for trajectory, records in journal.histories(run):
                     turns = [record for record in records if isinstance(record, Generated)]
-                    found[str(trajectory.key)] = turns
-            return found
+                    result[str(trajectory.key)] = turns
+            return result
         finally:
             await journal.close()
 
@@ -158,8 +158,8 @@ class Training:
 
     def report(self) -> str:
         """What `holdfast report` prints."""
-        words = (sys.executable, "-m", "holdfast", "report", RUN, "--journal", str(self.journal))
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        command = (sys.executable, "-m", "holdfast", "report", RUN, "--journal", str(self.journal))
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def hold_last_step(self, *more: str) -> "subprocess.Popen[str]":
         """Returns when one group of its last step is in the middle of its rollouts, which wait
@@ -199,13 +199,13 @@ class Witness:
     def look(self) -> None:
         """When the trainer is dead: what an engine gets now is of no turn that is durable."""
         known = {f"{key}/{turn.path}" for key, turns in self._turns.items() for turn in turns}
-        asked = self._training.requests()
-        assert not known.intersection(asked[self._asked :])
+        texts = self._training.requests()
+        assert not known.intersection(texts[self._asked :])
         before, self._turns = self._turns, self._training.turns()
         for key, turns in before.items():
             # With the seconds that each took: another sampling would have taken others.
             assert self._turns[key][: len(turns)] == turns
-        self._asked = len(asked)
+        self._asked = len(texts)
 
     def lose_folder(self) -> None:
         """The training's folder is gone, and the engine's log with it."""
@@ -215,13 +215,13 @@ class Witness:
 
 def engines_of(pid: int) -> list[int]:
     """The embedded engines that a training started: forks of it or of its server."""
-    found = [
+    results = [
         int(child)
         for path in Path(f"/proc/{pid}/task").glob("*/children")
         for child in path.read_text().split()
     ]
-    engines = [child for child in found if _name(child) == "serve"]
-    return engines + [engine for child in found for engine in engines_of(child)]
+    engines = [child for child in results if _name(child) == "serve"]
+    return engines + [engine for child in results for engine in engines_of(child)]
 
 
 def _name(pid: int) -> str:

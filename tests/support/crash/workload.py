@@ -64,7 +64,7 @@ async def _turns(t: holdfast.Rollout) -> None:
     t.add(*t.task.messages)
     for turn in range(3):
         reply = await t.generate(max_tokens=24)
-        size = await t.value(lambda said=reply.text: len(said), name="size")
+        size = await t.value(lambda messages=reply.text: len(messages), name="size")
         result = await t.tool(*_call(t.task.id, reply.text, size))
         t.add(f"turn {turn}: {result.content}")
         if t.task.id.startswith("bug") and turn == 1 and _sample(t) == 1:

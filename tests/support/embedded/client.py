@@ -39,7 +39,7 @@ class Asked(Generation):
     @property
     def result(self) -> list[tuple[int, float]]:
         """Tokens with their logprobs: what has to be the same to the last bit."""
-        return [(one.token, one.logprob) for one in self.wait().drawn]
+        return [(item.token, item.logprob) for item in self.wait().drawn]
 
 
 def sampling(**changes: Any) -> TokenSampling:
@@ -49,9 +49,9 @@ def sampling(**changes: Any) -> TokenSampling:
 
 
 def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> Asked:
-    asked = Asked(prompt, sampling(**changes))
-    engine.submit(asked)
-    return asked
+    request = Asked(prompt, sampling(**changes))
+    engine.submit(request)
+    return request
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ class Client:
             assert response.content_type == "text/event-stream"
             text = (await response.read()).decode()
         events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-        return [one if one == "[DONE]" else msgspec.json.decode(one) for one in events]
+        return [event if event == "[DONE]" else msgspec.json.decode(event) for event in events]
 
 
 def completion(**body: Any) -> dict[str, Any]:

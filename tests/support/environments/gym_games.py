@@ -8,7 +8,7 @@ from gymnasium import spaces
 from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.rollout.context import Rollout
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}
 WAY = {0: "down", 4: "down", 8: "right", 9: "right", 10: "down", 14: "right"}
@@ -47,9 +47,9 @@ def walker() -> Oracle:
     return Oracle(steer)
 
 
-async def attempt(play: Play, rollout, **options) -> object:
+async def attempt(subject: TrajectoryUnderTest, rollout, **options) -> object:
     """One performance, its environments closed at the end as the engine would."""
-    session = await play.session(**options)
+    session = await subject.session(**options)
     try:
         return await rollout(Rollout(session))
     finally:

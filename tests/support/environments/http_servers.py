@@ -31,9 +31,9 @@ def serving(scenario, make=Ledger, **options):
 
     async def run():
         async with EnvironmentServer(make, **options) as server:
-            found = await scenario(server)
+            result = await scenario(server)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        return found
+        return result
 
     return asyncio.run(run())
 
@@ -61,8 +61,8 @@ class ServerProcess:
         command += ["--port", str(self._port), "--until-stdin-closes", *self._options]
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._env)
-        said = self._child.stdout.readline()
-        self.url = said.split()[-1]
+        message = self._child.stdout.readline()
+        self.url = message.split()[-1]
         self._port = int(self.url.rpartition(":")[2])
 
     def kill(self) -> None:
@@ -117,7 +117,7 @@ class Line:
                 self.requests += 1
                 back.write(request)
                 answer = await there.read(1 << 16)
-                lost = next((one for one in self.lose if one in request), None)
+                lost = next((item for item in self.lose if item in request), None)
                 if lost is not None:
                     self.lose.remove(lost)
                     writer.transport.abort()

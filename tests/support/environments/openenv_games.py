@@ -62,8 +62,8 @@ def guesser(before_guess=lambda tries: None) -> Oracle:
 
     def answer(request) -> str:
         low, high, tries = 0, 99, 0
-        told = bytes(token for token in request.prompt if token < 256).decode()
-        for number, hint in re.findall(r'"number": (\d+)}[^{]*{"hint":"(higher|lower)"', told):
+        text = bytes(token for token in request.prompt if token < 256).decode()
+        for number, hint in re.findall(r'"number": (\d+)}[^{]*{"hint":"(higher|lower)"', text):
             low, high = (int(number) + 1, high) if hint == "higher" else (low, int(number) - 1)
             tries += 1
         before_guess(tries)

@@ -11,7 +11,7 @@ from pathlib import Path
 import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.journal.sqlite.journal import SqliteJournal
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle
 
 MAKING = (
@@ -55,13 +55,13 @@ async def main(path: str, sandbox: str, kill_at: int) -> None:
 
     agent = holdfast.AgentRolloutProcessor(environments=[workspace], finish=finish)
     journal = SqliteJournal(Path(path))
-    yard = Yard("a", policy=Oracle(answer_of(flag, kill_at)), journal=journal)
-    await yard.work(agent)
-    (history,) = (await yard._histories()).values()
-    said = [result.content for result in history.results.values()]
+    local = LocalRun("a", policy=Oracle(answer_of(flag, kill_at)), journal=journal)
+    await local.work(agent)
+    (history,) = (await local._histories()).values()
+    contents = [result.content for result in history.results.values()]
     await journal.close()
-    asked = len(yard.policy.requests)
-    print(json.dumps({"said": said, "reward": history.reward, "asked": asked}))
+    count = len(local.policy.requests)
+    print(json.dumps({"said": contents, "reward": history.reward, "asked": count}))
 
 
 if __name__ == "__main__":

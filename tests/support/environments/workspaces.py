@@ -83,38 +83,42 @@ def shell(*commands: str, files=None, timeout=None, **options) -> str:
     async def run():
         async with opened(files, **options) as workspace:
             for command in commands:
-                said = await workspace.shell(command, timeout)
-            return said
+                output = await workspace.shell(command, timeout)
+            return output
 
     return asyncio.run(run())
 
 
 def contents(folder: str | Path) -> dict[bytes, tuple[object, ...]]:
     """All of a folder: kinds, modes, contents, targets."""
-    found: dict[bytes, tuple[object, ...]] = {}
+    fields: dict[bytes, tuple[object, ...]] = {}
     base = os.fsencode(folder)
     for where, folders, files in os.walk(base):
         for name in (*folders, *files):
             path = os.path.join(where, name)
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
-                said: tuple[object, ...] = ("link", os.readlink(path))
+                message: tuple[object, ...] = ("link", os.readlink(path))
             elif stat.S_ISDIR(status.st_mode):
-                said = ("folder", stat.S_IMODE(status.st_mode))
+                message = ("folder", stat.S_IMODE(status.st_mode))
             else:
-                said = ("file", stat.S_IMODE(status.st_mode), Path(os.fsdecode(path)).read_bytes())
-            found[os.path.relpath(path, base)] = said
-    return found
+                message = (
+                    "file",
+                    stat.S_IMODE(status.st_mode),
+                    Path(os.fsdecode(path)).read_bytes(),
+                )
+            fields[os.path.relpath(path, base)] = message
+    return fields
 
 
 def running(mark: str) -> list[str]:
     """Living processes whose command line has `mark` in it."""
-    found = []
+    names = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 if mark.encode() in file.read():
-                    found.append(name)
+                    names.append(name)
         except OSError:
             continue
-    return found
+    return names

@@ -18,19 +18,19 @@ TOOLS = [
 ]
 
 
-def answered(said: dict) -> dict:
-    match said["method"]:
+def answered(message: dict) -> dict:
+    match message["method"]:
         case "initialize":
             return {
-                "protocolVersion": said["params"]["protocolVersion"],
+                "protocolVersion": message["params"]["protocolVersion"],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "adder", "version": "1"},
             }
         case "tools/list":
             return {"tools": TOOLS}
         case "tools/call":
-            a, b = (said["params"]["arguments"][name] for name in "ab")
-            number = a + b if said["params"]["name"] == "add" else a * b
+            a, b = (message["params"]["arguments"][name] for name in "ab")
+            number = a + b if message["params"]["name"] == "add" else a * b
             text = str(number + int(os.environ.get("ADDER_MORE", "0")))
             return {"content": [{"type": "text", "text": text}]}
     return {}

@@ -20,23 +20,23 @@ class Remote:
         self.ended: dict[str, int] = {}
         self.url = ""
 
-    def begin(self, asked: dict[str, Any]) -> None:
+    def begin(self, request: dict[str, Any]) -> None:
         code = self.endings[len(self.started)] if len(self.started) < len(self.endings) else 100
-        self.started.append(asked)
-        params = asked["completion_params"]
-        body = {"model": params["model"], "messages": asked["messages"]}
-        post(f"{asked['model_base_url']}/chat/completions", body, key=asked["api_key"])
-        name = asked["metadata"]["rollout_id"]
+        self.started.append(request)
+        params = request["completion_params"]
+        body = {"model": params["model"], "messages": request["messages"]}
+        post(f"{request['model_base_url']}/chat/completions", body, key=request["api_key"])
+        name = request["metadata"]["rollout_id"]
         self.ended[name] = code
         if self.tells_status:
             return
-        gateway = asked["model_base_url"].partition("/t/")[0]
-        for told in (
+        gateway = request["model_base_url"].partition("/t/")[0]
+        for message in (
             None,
             {"code": 101, "message": "on its way"},
             {"code": code, "message": "over"},
         ):
-            record = {"tags": [f"rollout_id:{name}"], "status": told, "message": "a line"}
+            record = {"tags": [f"rollout_id:{name}"], "status": message, "message": "a line"}
             try:
                 post(f"{gateway}/logs", record, key="its-own")
             except urllib.error.URLError:
@@ -67,9 +67,9 @@ def serving(remote: Remote) -> Iterator[Remote]:
         def do_GET(self) -> None:
             self._tell(remote.status(self.path.rpartition("rollout_id=")[2]))
 
-        def _tell(self, told: object) -> None:
-            body = json.dumps(told).encode()
-            self.send_response(404 if told is None else 200)
+        def _tell(self, message: object) -> None:
+            body = json.dumps(message).encode()
+            self.send_response(404 if message is None else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

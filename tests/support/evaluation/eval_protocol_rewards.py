@@ -53,25 +53,25 @@ ELSEWHERE = ("e2b", "cpp", "llm_judge", "bfcl", "match_function", "code_", "loca
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for found in pkgutil.iter_modules(rewards.__path__):
+    for result in pkgutil.iter_modules(rewards.__path__):
         try:
-            module = importlib.import_module(f"eval_protocol.rewards.{found.name}")
+            module = importlib.import_module(f"eval_protocol.rewards.{result.name}")
         except ImportError:  # An extra of its own is not installed.
             continue
-        for name, one in vars(module).items():
-            if inspect.isfunction(one) and one.__module__ == module.__name__:
-                judges = "messages" in inspect.signature(one).parameters
+        for name, variable in vars(module).items():
+            if inspect.isfunction(variable) and variable.__module__ == module.__name__:
+                judges = "messages" in inspect.signature(variable).parameters
                 if judges and not any(word in name for word in ELSEWHERE):
-                    yield name, one
+                    yield name, variable
 
 
-def said(function: Callable[..., Any], kind: Any, answer: dict[str, Any], truth: Any) -> object:
+def score_of(function: Callable[..., Any], kind: Any, answer: dict[str, Any], truth: Any) -> object:
     talk = [{"role": "user", "content": "What is 6 times 7?"}, {"role": "assistant"} | answer]
     given = dict(GIVEN.get(function.__name__, {}))
     if "ground_truth" in inspect.signature(function).parameters:
         given["ground_truth"] = truth
     try:
-        return function(messages=[kind.model_validate(one) for one in talk], **given).model_dump()
+        return function(messages=[kind.model_validate(item) for item in talk], **given).model_dump()
     except Exception as error:  # It says no to both, or the two differ.
         return f"{type(error).__name__}: {error}"
 
@@ -82,7 +82,7 @@ def main() -> int:
     for name, function in functions():
         for answer in ANSWERS:
             for truth in TRUTHS:
-                theirs, ours = (said(function, one, answer, truth) for one in (Theirs, Ours))
+                theirs, ours = (score_of(function, item, answer, truth) for item in (Theirs, Ours))
                 compared += 1
                 if theirs != ours:
                     different += 1

@@ -93,8 +93,8 @@ def made() -> list[EvaluationRow]:
 
 def same() -> None:
     for line in sys.stdin:
-        one, two = (EvaluationRow.model_validate_json(text) for text in json.loads(line))
-        print(json.dumps(one == two))
+        first, two = (EvaluationRow.model_validate_json(text) for text in json.loads(line))
+        print(json.dumps(first == two))
 
 
 def names() -> None:
@@ -112,8 +112,8 @@ if __name__ == "__main__":
         case "open":
             opened()
         case "make":
-            for one in made():
-                print(one.model_dump_json())
+            for item in made():
+                print(item.model_dump_json())
         case "same":
             same()
         case "names":

@@ -152,10 +152,12 @@ async def write(journal: Journal, run: RunSpec, tasks: dict[str, list[Told]]) ->
     created = await journal.create_run(run, made)
     worker = await joined(journal, created)
     claims = await journal.claim(worker, groups=len(made))
-    for claim, told in zip(claims, tasks.values(), strict=True):
-        for lease, one in zip(claim.open, told, strict=True):
-            if one.records:
-                await journal.append(lease, one.records, status=one.status, settled=one.settled)
+    for claim, messages in zip(claims, tasks.values(), strict=True):
+        for lease, message in zip(claim.open, messages, strict=True):
+            if message.records:
+                await journal.append(
+                    lease, message.records, status=message.status, settled=message.settled
+                )
     await journal.leave(worker)
     return created
 
@@ -163,13 +165,13 @@ async def write(journal: Journal, run: RunSpec, tasks: dict[str, list[Told]]) ->
 def results(tasks: dict[str, list[Told]], *, name: str = "run", num_runs: int = 1) -> Results:
     """The results of a run that is only in memory."""
 
-    async def found() -> Results:
+    async def written_results() -> Results:
         journal = MemoryJournal()
         samples = max(map(len, tasks.values()))
         run = await write(journal, spec(name, samples=samples), tasks)
         return await results_of(journal, run, num_runs=num_runs)
 
-    return asyncio.run(found())
+    return asyncio.run(written_results())
 
 
 def journal_at(path: Path, *runs: tuple[RunSpec, dict[str, list[Told]]]) -> Path:

@@ -4,7 +4,7 @@ from holdfast.evaluation.rows.convert import row_of
 from holdfast.records.message import system
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.paths import SUPPORT
 from support.rollout.stage import Oracle, text_of
 
@@ -17,26 +17,26 @@ def say(number: int) -> str:
 
 def counting(request) -> str:
     """Says the next number, as long as it is asked."""
-    said = text_of(request.prompt).count("heard")
-    return say(said + 1)
+    occurrences = text_of(request.prompt).count("heard")
+    return say(occurrences + 1)
 
 
-def yard_of(answer=counting, **dataset_info: object) -> Yard:
-    yard = Yard(policy=Oracle(answer))
-    told = {"environment_context": {"seed": 7}, **dataset_info}
-    metadata = {"input_metadata": {"dataset_info": told}}
-    yard.tasks = [Task(id="a", messages=(system("Count."),), metadata=metadata)]
-    return yard
+def yard_of(answer=counting, **dataset_info: object) -> LocalRun:
+    local = LocalRun(policy=Oracle(answer))
+    message = {"environment_context": {"seed": 7}, **dataset_info}
+    metadata = {"input_metadata": {"dataset_info": message}}
+    local.tasks = [Task(id="a", messages=(system("Count."),), metadata=metadata)]
+    return local
 
 
-def rows_of(yard: Yard):
+def rows_of(local: LocalRun):
     return [
-        row_of(TrajectoryView(yard_key(yard), yard.tasks[0], history), yard.spec)
-        for history in yard.histories().values()
+        row_of(TrajectoryView(yard_key(local), local.tasks[0], history), local.spec)
+        for history in local.histories().values()
     ]
 
 
-def yard_key(yard: Yard):
+def yard_key(local: LocalRun):
     from holdfast.records.trajectory import TrajectoryKey
 
     return TrajectoryKey("run", "a", 0)

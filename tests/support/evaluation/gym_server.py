@@ -25,22 +25,22 @@ class Gym:
             return web.Response(status=200)
         if request.method == "GET":
             return web.Response(status=405)
-        said = await request.json()
+        body = await request.json()
         session = request.headers.get("mcp-session-id", "")
-        if "id" not in said:
+        if "id" not in body:
             return web.Response(status=202)
-        answer = await self.answered(said, session)
+        answer = await self.answered(body, session)
         headers = {}
-        if said["method"] == "initialize":
+        if body["method"] == "initialize":
             session = f"mcp-{len(self.clients)}"
-            self.clients[session] = said["params"]["clientInfo"]["_extra"]["session_id"] if (
-                "_extra" in said["params"]["clientInfo"]
+            self.clients[session] = body["params"]["clientInfo"]["_extra"]["session_id"] if (
+                "_extra" in body["params"]["clientInfo"]
             ) else session  # fmt: skip
             headers["mcp-session-id"] = session
-        return web.json_response({"jsonrpc": "2.0", "id": said["id"], **answer}, headers=headers)
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], **answer}, headers=headers)
 
-    async def answered(self, said: dict, session: str) -> dict:
-        match said["method"]:
+    async def answered(self, message: dict, session: str) -> dict:
+        match message["method"]:
             case "initialize":
                 return {
                     "result": {
@@ -54,7 +54,7 @@ class Gym:
                 tool = {"name": "say", "description": "Says a number.", "inputSchema": schema}
                 return {"result": {"tools": [tool]}}
             case "tools/call":
-                text = self.step(self.clients[session], said["params"]["arguments"])
+                text = self.step(self.clients[session], message["params"]["arguments"])
                 return {"result": {"content": [{"type": "text", "text": text}]}}
         return {"error": {"code": -32601, "message": "Method not found"}}
 

@@ -7,7 +7,7 @@ from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.task import tasks_digest
 from holdfast.rollout.tools.tool import tool
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.rollout.stage import Oracle, text_of
 
 
@@ -37,13 +37,13 @@ def answer(request) -> str:
     return "It is 4." if CALL in text_of(request.prompt) else CALL
 
 
-def performed(rollout, *records: object, policy=None, scorer=None, **options) -> Yard:
-    yard = Yard(policy=policy or Oracle(answer))
+def performed(rollout, *records: object, policy=None, scorer=None, **options) -> LocalRun:
+    local = LocalRun(policy=policy or Oracle(answer))
     rows = identified(*(records or ({"prompt": "2+2?", "id": "a", "level": 3},)))
-    yard.tasks = [task_of(row) for row in rows]
-    yard.spec = type(yard.spec)(
-        **{name: getattr(yard.spec, name) for name in yard.spec.__struct_fields__}
-        | {"tasks": tasks_digest(yard.tasks)}
+    local.tasks = [task_of(row) for row in rows]
+    local.spec = type(local.spec)(
+        **{name: getattr(local.spec, name) for name in local.spec.__struct_fields__}
+        | {"tasks": tasks_digest(local.tasks)}
     )
-    yard.run(rollout, scorer, **options)
-    return yard
+    local.run(rollout, scorer, **options)
+    return local

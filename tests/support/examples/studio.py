@@ -59,10 +59,10 @@ class Browsers:
         return processes(lambda parent, group: group in self.pids)
 
     def kill_renderers(self) -> int:
-        found = [pid for pid, command in self.processes().items() if "--type=renderer" in command]
-        for pid in found:
+        pids = [pid for pid, command in self.processes().items() if "--type=renderer" in command]
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        return len(found)
+        return len(pids)
 
     def assert_gone(self) -> None:
         """Nor is the driver of any left, a child of this process."""
@@ -72,15 +72,15 @@ class Browsers:
 
 
 def processes(wanted: Callable[[int, int], bool]) -> dict[int, str]:
-    found = {}
+    result = {}
     for entry in Path("/proc").iterdir():
         try:
             state, parent, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
             if entry.name.isdigit() and state != "Z" and wanted(int(parent), int(group)):
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+                result[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # It has just ended.
-    return found
+    return result
 
 
 def drivers() -> list[int]:
@@ -136,14 +136,14 @@ class Studio:
         )
 
     def histories(self) -> dict[str, History]:
-        async def found():
+        async def histories():
             run = await self.journal.find_run("run")
             return {
                 f"{row.key.task}/{row.key.sample}": History(records)
                 async for row, records in self.journal.histories(run)
             }
 
-        return asyncio.run(found())
+        return asyncio.run(histories())
 
     def rewards(self) -> list[float | None]:
         return [history.reward for history in self.histories().values()]

@@ -36,11 +36,11 @@ class AgentService:
         await self._runner.cleanup()
 
     async def _start(self, request: web.Request) -> web.Response:
-        asked = await request.json()
+        body = await request.json()
         number = len(self.started)
-        self.started.append((asked["trajectory"], asked["attempt"]))
-        name = f"{asked['trajectory'].replace('/', '-')}-{asked['attempt']}"
-        who = {"trajectory": asked["trajectory"], "attempt": asked["attempt"]}
+        self.started.append((body["trajectory"], body["attempt"]))
+        name = f"{body['trajectory'].replace('/', '-')}-{body['attempt']}"
+        who = {"trajectory": body["trajectory"], "attempt": body["attempt"]}
         self.reports[name] = {"status": "running", **who}
         if self.trouble.get(number) == "other attempt":
             self.reports[name]["attempt"] += 1
@@ -49,19 +49,19 @@ class AgentService:
         if self.trouble.get(number) == "mute":
             self.reports[name]["status"] = "completed"
             return web.json_response({"id": name}, status=202)
-        job = asyncio.create_task(self._work(name, asked, self.trouble.get(number)))
+        job = asyncio.create_task(self._work(name, body, self.trouble.get(number)))
         self._jobs.add(job)
         return web.json_response({"id": name}, status=202)
 
-    async def _work(self, name: str, asked: dict, trouble: str | None) -> None:
-        messages = list(asked["task"]["messages"])
+    async def _work(self, name: str, request: dict, trouble: str | None) -> None:
+        messages = list(request["task"]["messages"])
         async with aiohttp.ClientSession() as http:
             for _ in range(2):
-                body = {"model": asked["model"], "messages": messages}
-                async with http.post(f"{asked['url']}/v1/chat/completions", json=body) as answer:
-                    said = (await answer.json())["choices"][0]["message"]["content"]
+                body = {"model": request["model"], "messages": messages}
+                async with http.post(f"{request['url']}/v1/chat/completions", json=body) as answer:
+                    content = (await answer.json())["choices"][0]["message"]["content"]
                 messages += [
-                    {"role": "assistant", "content": said},
+                    {"role": "assistant", "content": content},
                     {"role": "user", "content": "?"},
                 ]
                 if trouble == "fails":

@@ -2,7 +2,7 @@
 
 import json
 
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 
 CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
 TURNS = 4
@@ -14,13 +14,13 @@ def adding(request) -> str:
     return "that is all" if turn >= TURNS else f"I add {turn} " + CALL.format(turn)
 
 
-def exported(yard: Yard) -> list[str]:
+def exported(local: LocalRun) -> list[str]:
     """The samples, however branches that ran side by side were numbered."""
-    rows = [{name: row[name] for name in row if name != "branch"} for row in yard.rows()]
+    rows = [{name: row[name] for name in row if name != "branch"} for row in local.rows()]
     return sorted(json.dumps(row, default=str) for row in rows)
 
 
-def assert_each_token_is_trained_once(yard: Yard, samples: int) -> None:
-    rows = yard.rows()
+def assert_each_token_is_trained_once(local: LocalRun, samples: int) -> None:
+    rows = local.rows()
     assert len(rows) == samples
-    assert sum(sum(row["loss_mask"]) for row in rows) == yard.history().sampled_tokens
+    assert sum(sum(row["loss_mask"]) for row in rows) == local.history().sampled_tokens

@@ -27,8 +27,8 @@ SHOWN = {
 def turned(value: object) -> object:
     """The same with the members of all objects in another order."""
     if isinstance(value, dict):
-        return {name: turned(one) for name, one in reversed(value.items())}
-    return [turned(one) for one in value] if isinstance(value, list) else value
+        return {name: turned(item) for name, item in reversed(value.items())}
+    return [turned(item) for item in value] if isinstance(value, list) else value
 
 
 class AsSent(ByteRenderer):

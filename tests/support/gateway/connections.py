@@ -27,9 +27,9 @@ class Connection:
     async def kept_alive(self, times: int = 1) -> None:
         await self._until(lambda: self.body.count(b": keep-alive") >= times)
 
-    async def said(self, words: str = "Once upon") -> None:
+    async def wait_for(self, text: str = "Once upon") -> None:
         """However it is cut."""
-        await self._until(lambda: words in self.text)
+        await self._until(lambda: text in self.text)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -41,23 +41,23 @@ class Connection:
     async def rest(self) -> bytes:
         async with asyncio.timeout(60):
             self.body += await self._reader.read()
-        return self.told
+        return self.events
 
     @property
-    def told(self) -> bytes:
+    def events(self) -> bytes:
         """The events so far."""
         return unchunked(Reply(self.body).body)
 
     @property
     def text(self) -> str:
-        return text_of(self.told)
+        return text_of(self.events)
 
 
 def text_of(body: bytes) -> str:
     """What a chat stream said, as far as its lines are whole."""
-    found = ""
+    text = ""
     for line in body.split(b"\n"):
         if line.startswith(b"data: {") and line.endswith(b"}"):
             for choice in json.loads(line[6:])["choices"]:
-                found += choice["delta"].get("content") or ""
-    return found
+                text += choice["delta"].get("content") or ""
+    return text

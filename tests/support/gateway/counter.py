@@ -13,7 +13,7 @@ from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.hold import HoldablePolicy
 from holdfast.records.message import user
 from holdfast.records.task import Task
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -31,13 +31,13 @@ BODIES = {
 class Counter:
     """One gateway and one trajectory that is bound to it."""
 
-    def __init__(self, gateway: Gateway, play: Play, sample: int = 0):
-        self.gateway, self.play, self.sample = gateway, play, sample
+    def __init__(self, gateway: Gateway, subject: TrajectoryUnderTest, sample: int = 0):
+        self.gateway, self.subject, self.sample = gateway, subject, sample
 
     @asynccontextmanager
     async def attempt(self):
         """Bound, as each attempt is."""
-        session = await self.play.session(sample=self.sample)
+        session = await self.subject.session(sample=self.sample)
         policy = HoldablePolicy(session.speaker.policy, self.gateway.holds)
         session.speaker = structs.replace(session.speaker, policy=policy)
         trajectory = AgentTrajectory(session)
@@ -65,14 +65,14 @@ async def opened(
     **options,
 ):
     """A gateway with one trajectory: (counter, trajectory, binding)."""
-    play = Play(
+    subject = TrajectoryUnderTest(
         Oracle(answer) if answer else Oracle(),
         task=Task(id=task, messages=(user("do it"),)),
         samples=samples,
         seed=seed,
     )
     async with Gateway(WIRES, **options) as gateway:
-        counter = Counter(gateway, play, sample)
+        counter = Counter(gateway, subject, sample)
         async with counter.attempt() as (trajectory, binding):
             yield counter, trajectory, binding
 

@@ -6,7 +6,7 @@ import aiohttp
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.server_tokens import known_token
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 
 
 async def post(http, url: str, body=None, **headers):
@@ -25,27 +25,27 @@ async def ask(http, taken: dict, *messages: dict):
 
 
 async def converse(http, taken: dict, turns: int = 2) -> list[str]:
-    said, messages = [], list(taken["task"]["messages"])
+    texts, messages = [], list(taken["task"]["messages"])
     for turn in range(turns):
         status, answer = await ask(http, taken, *messages)
         assert status == 200, answer
         text = answer["choices"][0]["message"]["content"]
-        said.append(text)
+        texts.append(text)
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"{turn}"}]
-    return said
+    return texts
 
 
-def with_agents(yard: Yard, agents, *, max_retry: int = 3, **options):
-    """Runs the yard while `agents(http, url)` does what agents do."""
+def with_agents(local: LocalRun, agents, *, max_retry: int = 3, **options):
+    """Runs it while `agents(http, url)` does what agents do."""
     processor = ExternalRolloutProcessor(**options)
 
     async def body():
-        work = asyncio.create_task(yard.work(processor, max_retry=max_retry))
+        work = asyncio.create_task(local.work(processor, max_retry=max_retry))
         while not processor.url:
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as http:
-            found = await agents(http, processor.url)
+            numbers = await agents(http, processor.url)
         await asyncio.wait_for(work, 120)
-        return found
+        return numbers
 
     return asyncio.run(body())

@@ -79,18 +79,27 @@ class Fuzz:
         some = self._random
         if path == "/complete":
             return msgspec.json.encode({"reward": OWNERS[owner]})
-        asked = dict(BODIES.get(path, BODIES[CHAT]))
-        said = f"{owner} canary-in-a-body-{some.randrange(300):03}"
-        if "messages" in asked:
-            asked["messages"] = [{"role": "user", "content": said}]
+        requests = dict(BODIES.get(path, BODIES[CHAT]))
+        text = f"{owner} canary-in-a-body-{some.randrange(300):03}"
+        if "messages" in requests:
+            requests["messages"] = [{"role": "user", "content": text}]
         else:
             name = "prompt" if path == COMPLETIONS else "input"
-            asked[name] = list(said.encode()) if path == COMPLETIONS else said
-        asked["stream"] = some.random() < 0.4
+            requests[name] = list(text.encode()) if path == COMPLETIONS else text
+        requests["stream"] = some.random() < 0.4
         if some.random() < 0.4:
-            names = [*asked, "n", "tools", "temperature", "stop", "max_tokens", "logprobs", "new"]
-            asked[some.choice(names)] = some.choice(ODD)
-        encoded = msgspec.json.encode(asked)
+            names = [
+                *requests,
+                "n",
+                "tools",
+                "temperature",
+                "stop",
+                "max_tokens",
+                "logprobs",
+                "new",
+            ]
+            requests[some.choice(names)] = some.choice(ODD)
+        encoded = msgspec.json.encode(requests)
         return self._bent(encoded) if some.random() < 0.2 else encoded
 
     def large(self) -> bytes:
@@ -148,18 +157,18 @@ async def rude(port: int, raw: bytes, manner: str) -> Reply | None:
 
 
 async def sent(port: int, fuzz: Fuzz, how_many: int) -> list:
-    found = []
+    results = []
     for _ in range(how_many):
         manner = fuzz.manner()
         raw = fuzz.large() if manner == "large" else fuzz.request()
         try:
             if manner in ("half", "slow", "leaves", "reads little"):
                 if (reply := await rude(port, raw, manner)) is not None and reply.status:
-                    found.append((raw, reply))
+                    results.append((raw, reply))
                 continue
             reply = await exchange(port, raw)
-            found.append((raw, Reply(reply.body) if reply.status == 100 else reply))
+            results.append((raw, Reply(reply.body) if reply.status == 100 else reply))
         except ConnectionResetError:
             # It closed while we still sent.
             continue
-    return found
+    return results

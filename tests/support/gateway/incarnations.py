@@ -5,24 +5,24 @@ import asyncio
 import aiohttp
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import ask, post
 
 SECRET = b"s" * 32
 
 
 class Life:
-    """One process after another that works on the yard's run, each at an address of its own."""
+    """One process after another that works on a local run, each at an address of its own."""
 
-    def __init__(self, yard: Yard, http, **options):
-        self.yard, self.http, self.options = yard, http, options
+    def __init__(self, local: LocalRun, http, **options):
+        self.local, self.http, self.options = local, http, options
         self.url = ""
 
     async def __aenter__(self):
         self.processor = ExternalRolloutProcessor(**self.options)
-        engine = await self.yard.engine(self.processor)
-        run = await self.yard.journal.find_run("run")
-        self.processor.attach(self.yard.journal, run, secret=SECRET)
+        engine = await self.local.engine(self.processor)
+        run = await self.local.journal.find_run("run")
+        self.processor.attach(self.local.journal, run, secret=SECRET)
         self.work = asyncio.create_task(engine.work())
         while not self.processor.url:
             await asyncio.sleep(0.01)
@@ -31,7 +31,7 @@ class Life:
 
     async def __aexit__(self, *error):
         if not self.work.done() and error[0] is None:
-            self.yard.stop.request("the process ends")
+            self.local.stop.request("the process ends")
         await asyncio.wait_for(self.work, 120)
 
     async def take(self, **wanted):
@@ -44,8 +44,8 @@ class Life:
         bound = f"{self.url}/t/{taken['key']}"
         return taken | {"openai_base_url": f"{self.url}/v1", "bound_url": bound}
 
-    async def status(self, taken: dict, said: str = "do a") -> int:
-        return (await ask(self.http, self.moved(taken), {"role": "user", "content": said}))[0]
+    async def status(self, taken: dict, message: str = "do a") -> int:
+        return (await ask(self.http, self.moved(taken), {"role": "user", "content": message}))[0]
 
     async def complete(self, taken: dict, reward: float = 1.0):
         url = self.moved(taken)["bound_url"]

@@ -13,7 +13,7 @@ from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.testing import FakeEngine
 from support.gateway.counter import Counter
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -24,11 +24,11 @@ async def engine_behind(dialect="vllm", **options):
     with FakeEngine(dialect=dialect, **options) as engine:
         policy = EnginePolicy(engine.url, engine.model)
         await policy.check()
-        play = Play()
-        play.oracle = policy
+        subject = TrajectoryUnderTest()
+        subject.oracle = policy
         try:
             async with Gateway(WIRES) as gateway:
-                counter = Counter(gateway, play)
+                counter = Counter(gateway, subject)
                 async with counter.attempt() as (trajectory, binding):
                     if not policy.has_tokens:
                         trajectory.session.speaker = Speaker(policy, MessagesOnly())

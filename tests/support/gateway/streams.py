@@ -14,7 +14,7 @@ from holdfast.records.message import Message, Role, user
 from holdfast.records.task import Task
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.gateway.counter import Counter
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 TEXT = "Once upon a time there was a very long answer, naïve and 雪-white, of {n} words and more."
 ADDING = '<tool_call>{"name": "add", "arguments": {"a": {n}, "b": 2}}</tool_call>'
@@ -31,7 +31,7 @@ class ThinkingBytes(ByteRenderer):
         return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning)
 
 
-class StreamPlay(Play):
+class StreamedTrajectory(TrajectoryUnderTest):
     """A trajectory on an engine."""
 
     renderer = ThinkingBytes()
@@ -51,9 +51,11 @@ async def streaming(engine: FakeEngine, *faults: Fault, journal=None, **limits):
     policy = EnginePolicy(engine.url, engine.model, retry=RETRY)
     try:
         await policy.check()
-        play = StreamPlay(policy, task=Task(id="t", messages=(user("do it"),)), journal=journal)
+        subject = StreamedTrajectory(
+            policy, task=Task(id="t", messages=(user("do it"),)), journal=journal
+        )
         async with Gateway(WIRES, limits=GatewayLimits(**limits)) as gateway:
-            counter = Counter(gateway, play)
+            counter = Counter(gateway, subject)
             async with counter.attempt() as (trajectory, binding):
                 yield counter, trajectory, binding
     finally:
@@ -84,11 +86,11 @@ async def completions(engine: FakeEngine) -> int:
 
 def unchunked(raw: bytes) -> bytes:
     """The body of an answer that came in chunks, as far as they are whole."""
-    found = b""
+    data = b""
     while raw:
         size, _, rest = raw.partition(b"\r\n")
         length = int(size or b"0", 16)
         if not length or len(rest) < length:
             break
-        found, raw = found + rest[:length], rest[length + 2 :]
-    return found
+        data, raw = data + rest[:length], rest[length + 2 :]
+    return data

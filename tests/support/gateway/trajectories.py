@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.message import Message, system, user
-from support.rollout.stage import Play
+from support.rollout.stage import TrajectoryUnderTest
 
 HELLO = (system("be brief"), user("hello"))
 
@@ -15,9 +15,9 @@ def ask(*messages: Message, **options) -> GenerationRequest:
 
 
 @asynccontextmanager
-async def attempt(play: Play):
+async def attempt(subject: TrajectoryUnderTest):
     """One attempt of the agent, as a resumed process would have it."""
-    session = await play.session()
+    session = await subject.session()
     trajectory = AgentTrajectory(session)
     try:
         yield trajectory
@@ -26,8 +26,8 @@ async def attempt(play: Play):
         await trajectory.aclose()
 
 
-async def told(trajectory: AgentTrajectory, asked: GenerationRequest, **options):
-    subscription = await trajectory.subscribe(asked, wire="test", **options)
+async def answer_to(trajectory: AgentTrajectory, request: GenerationRequest, **options):
+    subscription = await trajectory.subscribe(request, wire="test", **options)
     try:
         return await subscription.result()
     finally:

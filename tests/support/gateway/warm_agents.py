@@ -67,8 +67,8 @@ def start() -> None:
 # --- the process that stands for the agent
 
 
-def stand_in(address: str, words: list[str]) -> None:
-    order = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ)}
+def stand_in(address: str, arguments: list[str]) -> None:
+    order = {"words": arguments, "cwd": os.getcwd(), "env": dict(os.environ)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)
         socket.send_fds(connection, [json.dumps(order).encode()], [0, 1, 2])

@@ -7,15 +7,15 @@ import aiohttp
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.workers.peers import WorkerPlace
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.gateway.external_agents import post
 
 SECRET = b"s" * 32
 
 
 class Pair:
-    def __init__(self, yard: Yard, folder, http):
-        self.yard, self.http = yard, http
+    def __init__(self, local: LocalRun, folder, http):
+        self.local, self.http = local, http
         self.workers = [
             ExternalRolloutProcessor(place=WorkerPlace(str(folder), index, 2)) for index in range(2)
         ]
@@ -30,7 +30,7 @@ class Pair:
         return taken
 
     def owner(self, taken: dict) -> int:
-        owns = [one._queue.of(taken["trajectory"]) is not None for one in self.workers]
+        owns = [worker._queue.of(taken["trajectory"]) is not None for worker in self.workers]
         assert sum(owns) == 1
         return owns.index(True)
 
@@ -47,22 +47,22 @@ class Pair:
 @asynccontextmanager
 async def pair(folder, policy=None):
     """Two trajectories, one at each worker."""
-    yard = Yard("a", "b", policy=policy)
+    local = LocalRun("a", "b", policy=policy)
     async with aiohttp.ClientSession() as http:
-        found, works = Pair(yard, folder, http), []
-        for worker in found.workers:
-            engine = await yard.engine(worker, join=True, concurrency=1, lease_seconds=3.0)
-            run = await yard.journal.find_run("run")
-            worker.attach(yard.journal, run, secret=SECRET)
+        result, works = Pair(local, folder, http), []
+        for worker in result.workers:
+            engine = await local.engine(worker, join=True, concurrency=1, lease_seconds=3.0)
+            run = await local.journal.find_run("run")
+            worker.attach(local.journal, run, secret=SECRET)
             works.append(asyncio.create_task(engine.work()))
-        while not all(found.urls):
+        while not all(result.urls):
             await asyncio.sleep(0.01)
         try:
-            yield found
+            yield result
         finally:
             await asyncio.wait_for(asyncio.gather(*works), 120)
 
 
-async def complete(found: Pair, taken: dict, index: int) -> None:
-    url = found.through(taken, index)["bound_url"]
-    assert (await post(found.http, f"{url}/complete", {"reward": 1}))[0] == 200
+async def complete(result: Pair, taken: dict, index: int) -> None:
+    url = result.through(taken, index)["bound_url"]
+    assert (await post(result.http, f"{url}/complete", {"reward": 1}))[0] == 200

@@ -27,10 +27,10 @@ class CutNetwork:
 
     def __exit__(self, *error: object) -> None:
         self._whole.set()
-        for one in (self._listener, *self._sockets):
+        for item in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
     def url_of(self, url: str) -> str:
         """The same, through here."""

@@ -67,8 +67,8 @@ def taken(path: Path) -> Files:
 
 def killed_writer(path: Path, *, appends: int = 12) -> Files:
     """What a writer leaves that was killed after so many appends."""
-    words = [sys.executable, __file__, str(path), str(appends)]
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    command = [sys.executable, __file__, str(path), str(appends)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     return taken(path)
 
 

@@ -17,12 +17,12 @@ class OwnServer:
     """Started, with role `trainer` and database `runs` for it."""
 
     def __init__(self, folder: Path, **settings: str):
-        found = binaries()
-        assert found is not None
+        result = binaries()
+        assert result is not None
         self.folder = folder
-        self._binaries = found
+        self._binaries = result
         self._settings = settings
-        self.data = postgres_guard.initialize(folder, found)
+        self.data = postgres_guard.initialize(folder, result)
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
         self.psql("postgres", f"CREATE ROLE {ROLE} LOGIN", "CREATE DATABASE runs")
@@ -57,10 +57,10 @@ class OwnServer:
         subprocess.run(["cp", "-a", str(source), str(self.data)], check=True)
 
     def psql(self, database: str, *statements: str) -> str:
-        words = [str(self._binaries / "psql"), "-h", str(self.folder), "-U", "postgres", "-qAt"]
+        arguments = [str(self._binaries / "psql"), "-h", str(self.folder), "-U", "postgres", "-qAt"]
         for statement in statements:
-            words += ["-c", statement]
-        done = subprocess.run([*words, database], check=True, capture_output=True, text=True)
+            arguments += ["-c", statement]
+        done = subprocess.run([*arguments, database], check=True, capture_output=True, text=True)
         return done.stdout
 
     def stop(self) -> None:

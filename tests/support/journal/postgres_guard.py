@@ -51,12 +51,12 @@ def start(data: Path, binaries: Path, *, port: int = 0, **settings: str) -> subp
     chosen = SETTINGS | {"unix_socket_directories": str(data.parent)} | settings
     if port:
         chosen |= {"listen_addresses": "127.0.0.1", "port": str(port)}
-    words = [str(binaries / "postgres"), "-D", str(data)]
+    arguments = [str(binaries / "postgres"), "-D", str(data)]
     for name, value in chosen.items():
-        words += ["-c", f"{name}={value}"]
+        arguments += ["-c", f"{name}={value}"]
     with (data.parent / "log").open("ab") as log:
         return subprocess.Popen(
-            words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             cwd=data, env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
             **user(),  # type: ignore[call-overload]
         )  # fmt: skip

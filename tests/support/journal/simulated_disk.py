@@ -151,8 +151,8 @@ def after_power_loss(events: Iterable[Event], rng: random.Random) -> dict[str, b
                 safe.setdefault(event.file, bytearray())
                 pending.setdefault(event.file, []).append(event)
             case Sync():
-                for one in pending.pop(event.file, []):
-                    _apply(safe[event.file], one)
+                for item in pending.pop(event.file, []):
+                    _apply(safe[event.file], item)
             case Delete():
                 safe.pop(event.file, None)
                 pending.pop(event.file, None)
@@ -166,9 +166,9 @@ def after_power_loss(events: Iterable[Event], rng: random.Random) -> dict[str, b
 
 
 def _lose(writes: list[Write | Truncate], safe: dict[str, bytearray], rng: random.Random) -> None:
-    for one in writes:
-        for survivor in _survivors(one, rng):
-            _apply(safe[one.file], survivor)
+    for write in writes:
+        for survivor in _survivors(write, rng):
+            _apply(safe[write.file], survivor)
 
 
 def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | Truncate]:
@@ -273,8 +273,8 @@ class DiskConnection:
         return _Rows(rows, self._connection.changes())
 
     def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
-        for one in parameters:
-            self.execute(sql, one)
+        for parameter in parameters:
+            self.execute(sql, parameter)
         return _Rows([], -1)
 
     def close(self) -> None:

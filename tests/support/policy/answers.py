@@ -30,10 +30,10 @@ def logprob_of(token: int) -> float:
 
 
 def logprobs_of(ids: Sequence[int]) -> list[float]:
-    return [logprob_of(one) for one in ids]
+    return [logprob_of(token) for token in ids]
 
 
-def said(kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", **more: Any) -> Any:
+def answer_body(kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", **more: Any) -> Any:
     """A whole answer, or what an event of a stream says of its own tokens.
 
     `more`: `logprobs`, `model`, `prompt`, `versions` as (version, start, end), `total`,
@@ -46,8 +46,8 @@ def said(kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", **more:
 def _completions(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
     choice = {
         "index": 0,
-        "text": "".join(map(chr, ids)) if all(0 <= one < 0x110000 for one in ids) else "?",
-        "logprobs": {"token_logprobs": more["logprobs"], "tokens": [str(one) for one in ids]},
+        "text": "".join(map(chr, ids)) if all(0 <= token < 0x110000 for token in ids) else "?",
+        "logprobs": {"token_logprobs": more["logprobs"], "tokens": [str(token) for token in ids]},
         "finish_reason": finish,
         "stop_reason": None,
         "token_ids": ids,
@@ -61,8 +61,8 @@ def _completions(ids: list[int], finish: str | None, more: dict[str, Any]) -> An
 
 def _generate(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
     content = [
-        {"token_id": one, "logprob": logprob, "rank": 1, "top_logprobs": []}
-        for one, logprob in zip(ids, more["logprobs"], strict=False)
+        {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
+        for token, logprob in zip(ids, more["logprobs"], strict=False)
     ]
     choice = {
         "index": 0,
@@ -87,7 +87,7 @@ def _sglang(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
         "id": "r",
         "finish_reason": None if finish is None else {"type": finish},
         "completion_tokens": more.get("total", len(ids)),
-        "output_token_logprobs": [[logprob, one, None] for logprob, one in logprobs],
+        "output_token_logprobs": [[logprob, item, None] for logprob, item in logprobs],
     }
     if "prompt_tokens" in more:
         meta["prompt_tokens"] = more["prompt_tokens"]
@@ -98,8 +98,8 @@ def _sglang(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
 
 def _fireworks(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
     content = [
-        {"token_id": one, "logprob": -99.0, "sampling_logprob": logprob}
-        for one, logprob in zip(ids, more["logprobs"], strict=False)
+        {"token_id": token, "logprob": -99.0, "sampling_logprob": logprob}
+        for token, logprob in zip(ids, more["logprobs"], strict=False)
     ]
     choice = {
         "index": 0,
@@ -128,7 +128,7 @@ def _versions(versions: Any) -> Any:
 
 def _usage(more: dict[str, Any]) -> dict[str, Any]:
     names = {"total": "completion_tokens", "prompt_tokens": "prompt_tokens"}
-    usage = {names[one]: more[one] for one in names if one in more}
+    usage = {names[name]: more[name] for name in names if name in more}
     return {"usage": usage} if usage else {}
 
 
@@ -136,13 +136,13 @@ def events(
     kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", repeat: bool = False
 ) -> list[Any]:
     """One event for each token; SGLang's repeat what came before, if `repeat`."""
-    found = []
-    for at, one in enumerate(ids):
+    messages = []
+    for at, token in enumerate(ids):
         last = finish if at == len(ids) - 1 else None
-        shown = ids[: at + 1] if repeat else [one]
+        shown = ids[: at + 1] if repeat else [token]
         more = {"total": at + 1} if kind is Kind.SGLANG else {}
-        found.append(said(kind, shown, finish=last, **more))
-    return found
+        messages.append(answer_body(kind, shown, finish=last, **more))
+    return messages
 
 
 def streamed(
@@ -154,14 +154,14 @@ def streamed(
 
 
 def plain(kind: Kind, ids: Sequence[int], **more: Any) -> Answer:
-    return Answer(body=said(kind, ids, **more))
+    return Answer(body=answer_body(kind, ids, **more))
 
 
 def prompt_of_body(kind: Kind, body: Any) -> list[int]:
     """The tokens that a request asks to go on from."""
     names = {Kind.VLLM_GENERATE: "token_ids", Kind.SGLANG: "input_ids"}
-    found: list[int] = body[names.get(kind, "prompt")]
-    return found
+    numbers: list[int] = body[names.get(kind, "prompt")]
+    return numbers
 
 
 def max_tokens_of(kind: Kind, body: Any) -> int:

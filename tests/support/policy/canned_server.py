@@ -48,7 +48,7 @@ class Canned:
     """An `async with` of it runs it. `stop` and `start` are an outage: the address stays."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[Asked] = []
         self._queues: dict[str, deque[Reply]] = {}
         self._always: dict[str, Reply] = {}
         self._runner: web.AppRunner | None = None
@@ -70,7 +70,7 @@ class Canned:
 
     def bodies(self, path: str) -> list[Any]:
         """What was sent to `path`, in order."""
-        return [one.body for one in self.asked if one.path == path]
+        return [item.body for item in self.requests if item.path == path]
 
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 30)
@@ -101,12 +101,12 @@ class Canned:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        asked = Asked(
+        body = Asked(
             request.method, request.path, json.loads(raw) if raw else None, dict(request.headers)
         )
-        self.asked.append(asked)
+        self.requests.append(body)
         reply = self._next(request.path)
-        answer = reply if isinstance(reply, Answer) else reply(asked)
+        answer = reply if isinstance(reply, Answer) else reply(body)
         if answer.before is not None:
             await answer.before()
         if answer.chunks is None:
@@ -162,8 +162,8 @@ async def forever() -> None:
 def sse(*events: object, end: bytes = b"\n\n") -> list[bytes]:
     """Each as one event of a stream: bytes as they are, anything else as JSON."""
     return [
-        b"data: " + (one if isinstance(one, bytes) else json.dumps(one).encode()) + end
-        for one in events
+        b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + end
+        for event in events
     ]
 
 

@@ -19,19 +19,19 @@ SPECIAL = [
     *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     *("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>"),
     *("]~!b[", "]~b]", "[e~[", "〈|EOS|〉"),
-    *(f"<｜{one}▁of▁sentence｜>" for one in ("begin", "end")),
-    *(f"<｜{one}｜>" for one in ("User", "Assistant", "latest_reminder", "tool▁sep")),
-    *(f"<｜tool▁{one}▁{end}｜>" for one in ("calls", "call") for end in ("begin", "end")),
-    *(f"<｜tool▁{one}▁{end}｜>" for one in ("outputs", "output") for end in ("begin", "end")),
-    *(f"<｜{one}:opensource｜>" for one in ("hy_begin_of_sentence", "hy_eos", "hy_User")),
-    *(f"<｜{one}:opensource｜>" for one in ("hy_Assistant", "reasoning_mode")),
+    *(f"<｜{item}▁of▁sentence｜>" for item in ("begin", "end")),
+    *(f"<｜{item}｜>" for item in ("User", "Assistant", "latest_reminder", "tool▁sep")),
+    *(f"<｜tool▁{item}▁{end}｜>" for item in ("calls", "call") for end in ("begin", "end")),
+    *(f"<｜tool▁{item}▁{end}｜>" for item in ("outputs", "output") for end in ("begin", "end")),
+    *(f"<｜{item}:opensource｜>" for item in ("hy_begin_of_sentence", "hy_eos", "hy_User")),
+    *(f"<｜{item}:opensource｜>" for item in ("hy_Assistant", "reasoning_mode")),
     *("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|think|>", "<|tool>"),
     *("<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
     *("<|image>", "<|image|>", "<image|>"),
-    *(f"<｜{one}｜>" for one in ("action", "query", "authority", "domain", "title", "read_url")),
-    *(f"<|message_{one}|>" for one in ("user", "model", "system", "tool")),
-    *(f"<|content_{one}|>" for one in ("text", "thinking", "image", "audio_input", "xml")),
-    *(f"<|content_{one}|>" for one in ("invoke_tool_json", "invoke_tool_text")),
+    *(f"<｜{item}｜>" for item in ("action", "query", "authority", "domain", "title", "read_url")),
+    *(f"<|message_{item}|>" for item in ("user", "model", "system", "tool")),
+    *(f"<|content_{item}|>" for item in ("text", "thinking", "image", "audio_input", "xml")),
+    *(f"<|content_{item}|>" for item in ("invoke_tool_json", "invoke_tool_text")),
     *("<|content_model_end_sampling|>", "<|end_message|>", "<|audio_end|>"),
     *("<|unused_200053|>", "<|unused_200054|>"),
 ]
@@ -39,7 +39,7 @@ MARKUP = [
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<assistant>", "</assistant>"),
     *("<minimax:tool_call>", "</minimax:tool_call>", "｜DSML｜", "<tool_sep:opensource>"),
-    *(f"<{slash}{one}:opensource>" for one in HY for slash in ("", "/")),
+    *(f"<{slash}{item}:opensource>" for item in HY for slash in ("", "/")),
 ]
 
 FAMILIES = (
@@ -221,8 +221,8 @@ def vocabulary() -> str:
     )
     page = Path(__file__).read_text(encoding="utf-8")
     tokenizer.train_from_iterator([page, "user\nassistant\nsystem\n\n the look what "], trainer)
-    tokenizer.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
-    tokenizer.add_tokens([AddedToken(one, normalized=False) for one in MARKUP])
+    tokenizer.add_special_tokens([AddedToken(item, normalized=False) for item in SPECIAL])
+    tokenizer.add_tokens([AddedToken(item, normalized=False) for item in MARKUP])
     return str(tokenizer.to_str())
 
 

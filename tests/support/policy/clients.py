@@ -42,7 +42,7 @@ def run(test: Coroutine[object, object, Result]) -> Result:
 
 def sample(
     *replies: Reply,
-    asked: Request | None = None,
+    body: Request | None = None,
     kind: Kind = Kind.VLLM,
     retry: RetryPolicy = QUICK,
     model: str = MODEL,
@@ -54,7 +54,7 @@ def sample(
             server.always("/v1/models", models(model)).says(PATHS[kind], *replies)
             policy = EnginePolicy(server.url, model, dialect=kind, retry=retry)
             try:
-                completion = await policy.sample(asked or request())
+                completion = await policy.sample(body or request())
             finally:
                 await policy.aclose()
             return completion, server.bodies(PATHS[kind])

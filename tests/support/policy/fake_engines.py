@@ -20,16 +20,16 @@ def request(name: str = "r", *, prompt: "array[int]" = PROMPT, max_tokens: int =
     return Request(prompt, Sampling(max_tokens), seed=7, id=name, stop_token_ids=(257,))
 
 
-async def sample(policy: EnginePolicy, asked: Request | None = None) -> Completion:
+async def sample(policy: EnginePolicy, body: Request | None = None) -> Completion:
     try:
-        return await policy.sample(asked or request())
+        return await policy.sample(body or request())
     finally:
         await policy.aclose()
 
 
 def sample_now(
     engine: FakeEngine,
-    asked: Request | None = None,
+    body: Request | None = None,
     *,
     kind: Kind = Kind.VLLM,
     retry: RetryPolicy = QUICK,
@@ -37,7 +37,7 @@ def sample_now(
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, dialect=kind, retry=retry)
         await policy.check()
-        return await sample(policy, asked)
+        return await sample(policy, body)
 
     return asyncio.run(main())
 

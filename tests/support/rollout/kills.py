@@ -4,38 +4,38 @@ from holdfast.records.history import History, turns
 from holdfast.records.message import Message
 from holdfast.records.step import Generated, Record
 from holdfast.rollout.context import Rollout
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 class Ended:
     """What came of a rollout, and what it cost."""
 
-    def __init__(self, play: Play, found: object, records: list[Record]):
-        self.found = found
+    def __init__(self, subject: TrajectoryUnderTest, result: object, records: list[Record]):
+        self.result = result
         self.records = records
         self.history = History(records)
-        self.requests = play.oracle.requests
+        self.requests = subject.oracle.requests
         self.generated = len(self.requests)
-        self.said: list[tuple[Message, ...]] = [
-            one.prompt for one in turns(self.history, play.task)
+        self.prompts: list[tuple[Message, ...]] = [
+            turn.prompt for turn in turns(self.history, subject.task)
         ]
 
 
 async def ended(rollout, records: list[Record] | None = None, **options) -> Ended:
     """Goes on from these records, to the end."""
-    play = Play(options.pop("oracle", None) or Oracle())
-    lease = await play.lease()
+    subject = TrajectoryUnderTest(options.pop("oracle", None) or Oracle())
+    lease = await subject.lease()
     if records:
-        await play.journal.append(lease, records)
-    session = await play.session(**options)
+        await subject.journal.append(lease, records)
+    session = await subject.session(**options)
     await session.log.begin_anew_if_needed()
     try:
-        found = await rollout(Rollout(session))
+        result = await rollout(Rollout(session))
         await session.log.cut_untaken()
         await session.log.append()
     finally:
         await session.episodes.close()
-    return Ended(play, found, list(await play.journal.history(lease.id)))
+    return Ended(subject, result, list(await subject.journal.history(lease.id)))
 
 
 async def check_every_kill(rollout, *, oracle: type[Oracle] = Oracle) -> Ended:
@@ -45,10 +45,10 @@ async def check_every_kill(rollout, *, oracle: type[Oracle] = Oracle) -> Ended:
         before = whole.records[:kept]
         after = await ended(rollout, before, oracle=oracle())
         where = f"killed after record {kept}, {type(before[-1]).__name__}"
-        durable = sum(isinstance(one, Generated) for one in before)
+        durable = sum(isinstance(item, Generated) for item in before)
         assert not after.history.forks, f"{where}: {after.history.forks}"
         assert after.generated == whole.generated - durable, where
-        assert after.found == whole.found, where
-        assert after.said == whole.said, where
+        assert after.result == whole.result, where
+        assert after.prompts == whole.prompts, where
         assert after.history.steps.keys() == whole.history.steps.keys(), where
     return whole

@@ -53,10 +53,10 @@ class Project:
         old = self.parts(**before)
         return sorted(name for name in {*old, *after} if old.get(name) != after.get(name))
 
-    def python(self, *words: str, **env: str) -> str:
+    def python(self, *arguments: str, **env: str) -> str:
         path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
-            [sys.executable, *words],
+            [sys.executable, *arguments],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | _NOT_COMPILED | env,
             check=True,
             capture_output=True,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast.records.step import Record, Snapshotted
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 def killed_after(steps: int) -> Callable[[], bool]:
@@ -13,27 +13,29 @@ def killed_after(steps: int) -> Callable[[], bool]:
     return lambda: next(count, None) is None
 
 
-def perform(play: Play, rollout, **options):
-    return asyncio.run(play.perform(rollout, **options))
+def perform(subject: TrajectoryUnderTest, rollout, **options):
+    return asyncio.run(subject.perform(rollout, **options))
 
 
-def history(play: Play):
-    return asyncio.run(play.history())
+def history(subject: TrajectoryUnderTest):
+    return asyncio.run(subject.history())
 
 
-def records_of(play: Play) -> list[Record]:
-    return list(asyncio.run(play.journal.history(play.leases[0].id)))
+def records_of(subject: TrajectoryUnderTest) -> list[Record]:
+    return list(asyncio.run(subject.journal.history(subject.leases[0].id)))
 
 
-def resumed(play: Play, records: Sequence[Record]) -> Play:
+def resumed(subject: TrajectoryUnderTest, records: Sequence[Record]) -> TrajectoryUnderTest:
     """The same trajectory in a new process, of whose log only `records` became durable."""
 
-    async def copied() -> Play:
-        other = Play(Oracle(play.oracle.answer), task=play.task, seed=play.seed)
+    async def copied() -> TrajectoryUnderTest:
+        other = TrajectoryUnderTest(
+            Oracle(subject.oracle.answer), task=subject.task, seed=subject.seed
+        )
         lease = await other.lease()
         for record in records:
             if isinstance(record, Snapshotted):
-                await other.journal.put_blob(await play.journal.get_blob(record.snapshot))
+                await other.journal.put_blob(await subject.journal.get_blob(record.snapshot))
         if records:
             await other.journal.append(lease, tuple(records))
         return other

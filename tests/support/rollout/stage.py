@@ -46,15 +46,15 @@ class Oracle:
 
     async def sample(self, request: Request) -> Completion:
         self.requests.append(request)
-        found = self.answer(request)
-        if inspect.isawaitable(found):
-            found = await found
-        if isinstance(found, BaseException):
-            raise found
-        return completion(str(found), request.sampling.max_tokens)
+        result = self.answer(request)
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, BaseException):
+            raise result
+        return completion(str(result), request.sampling.max_tokens)
 
     @property
-    def asked(self) -> list[str]:
+    def request_ids(self) -> list[str]:
         return [request.id for request in self.requests]
 
 
@@ -82,7 +82,7 @@ class StopWhen(asyncio.Event):
         return self._condition()
 
 
-class Play:
+class TrajectoryUnderTest:
     """One trajectory, performed as often as a test likes: each time as a resumed process would."""
 
     def __init__(

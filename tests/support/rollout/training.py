@@ -7,7 +7,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import start_rollout
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
-from support.rollout.stage import Oracle, Play
+from support.rollout.stage import Oracle, TrajectoryUnderTest
 
 
 def answered(
@@ -18,10 +18,10 @@ def answered(
     model: str = "oracle",
 ) -> Oracle:
     """One row through the processor, as the engine drives it."""
-    play = Play(task=task, model=model)
+    subject = TrajectoryUnderTest(task=task, model=model)
 
     async def main() -> None:
-        session = await play.session(sampling=sampling)
+        session = await subject.session(sampling=sampling)
         made = processor or TrainingRolloutProcessor()
         await made.setup()
         try:
@@ -30,7 +30,7 @@ def answered(
             await made.acleanup()
 
     asyncio.run(main())
-    return play.oracle
+    return subject.oracle
 
 
 def with_params(**params: object) -> Task:

@@ -358,7 +358,7 @@ class ModelJournal(ModelRuns, ClosedByBlock):
     def _unseen(self, run: Run, ledger: ConsumerLedger) -> list[ReadyGroup]:
         """Groups that became ready and that the consumer has not looked at, in their order."""
         policy = self._runs[run.id].spec.group
-        found: list[ReadyGroup] = []
+        ready_groups: list[ReadyGroup] = []
         for ordinal, task in enumerate(self._tasks[run.id]):
             place = self._place(run.id, ordinal)
             is_new = place is not None and place > ledger.seen and ordinal not in ledger.entries
@@ -366,8 +366,8 @@ class ModelJournal(ModelRuns, ClosedByBlock):
                 members = self._by_task[run.id, ordinal]
                 valid = valid_members([member.status for member in members])
                 kept = valid > 0 and policy.keeps(valid, of=len(members))
-                found.append(ReadyGroup(ordinal, place, kept))
-        return sorted(found, key=lambda group: group.settled)
+                ready_groups.append(ReadyGroup(ordinal, place, kept))
+        return sorted(ready_groups, key=lambda group: group.settled)
 
     def _place(self, run: int, ordinal: int) -> int | None:
         """Of a group in the order of settling; None while a member is open."""
@@ -403,14 +403,14 @@ class ModelJournal(ModelRuns, ClosedByBlock):
 
     async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
         known = self._ledgers.get((run.id, consumer), ConsumerLedger())
-        found: list[LedgerEntry] = []
+        ledger_entries: list[LedgerEntry] = []
         for ordinal, task in enumerate(self._tasks[run.id][since:], since):
             is_had = ordinal in known.entries and known.entries[ordinal].is_had
             if task.id in self._current[run.id] or is_had:
                 settled = self._place(run.id, ordinal) is not None
                 end = known.end_of(ordinal, settled=settled)
-                found.append(LedgerEntry(task.id, ordinal, *end))
-        return found
+                ledger_entries.append(LedgerEntry(task.id, ordinal, *end))
+        return ledger_entries
 
     async def close(self) -> None:
         """Nothing to do: there is no file."""

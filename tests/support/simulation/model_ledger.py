@@ -112,12 +112,12 @@ class ConsumerLedger(Struct):
         return reserved
 
     def in_step(self, step: int) -> list[int]:
-        found = [
+        results = [
             (entry.place or 0, ordinal)
             for ordinal, entry in self.entries.items()
             if entry.state is EntryState.TAKEN and entry.step == step
         ]
-        return [ordinal for _, ordinal in sorted(found)]
+        return [ordinal for _, ordinal in sorted(results)]
 
     def take(
         self,
@@ -150,9 +150,9 @@ class ConsumerLedger(Struct):
         if before is not None:
             self._look(unseen())
             return sorted(ordinal for ordinal in self._ready() if ordinal < before)[:limit]
-        while len(found := self._ready()) < limit and (new := unseen()):
-            self._look(new[: limit - len(found)])
-        return found[:limit]
+        while len(numbers := self._ready()) < limit and (new := unseen()):
+            self._look(new[: limit - len(numbers)])
+        return numbers[:limit]
 
     def _look(self, new: Sequence[ReadyGroup]) -> None:
         for group in new:
@@ -162,12 +162,12 @@ class ConsumerLedger(Struct):
             self.seen = group.settled
 
     def _ready(self) -> list[int]:
-        found = [
+        results = [
             (entry.settled, ordinal)
             for ordinal, entry in self.entries.items()
             if entry.state is EntryState.READY
         ]
-        return [ordinal for _, ordinal in sorted(found)]
+        return [ordinal for _, ordinal in sorted(results)]
 
     # --- what becomes of the groups
 
@@ -225,10 +225,12 @@ class ConsumerLedger(Struct):
 
     def _hold(self, consumer: Consumer, step: int, trained: Sequence[tuple[str, int, int]]) -> None:
         """Groups (name, ordinal, step) that the checkpoint of `step` holds are in it."""
-        found = [(name, self.entries.get(ordinal), at) for name, ordinal, at in trained]
-        if wrong := [name for name, e, _ in found if e is None or e.state is not EntryState.TAKEN]:
+        results = [(name, self.entries.get(ordinal), at) for name, ordinal, at in trained]
+        if wrong := [
+            name for name, e, _ in results if e is None or e.state is not EntryState.TAKEN
+        ]:
             raise not_taken(consumer.name, wrong)
-        for _, entry, at in found:
+        for _, entry, at in results:
             if entry is not None and entry.is_after(step):
                 self._put_in_step(at, [entry])
 

@@ -321,13 +321,13 @@ class ModelRuns:
         )
 
     async def held_groups(self, run: Run) -> dict[str, list[str]]:
-        found = {
+        results = {
             name: sorted(number for number, entry in ledger.entries.items() if entry.is_had)
             for (owner, name), ledger in sorted(self._ledgers.items())
             if owner == run.id
         }
         tasks = self._tasks[run.id]
-        return {name: [tasks[number].id for number in had] for name, had in found.items() if had}
+        return {name: [tasks[number].id for number in had] for name, had in results.items() if had}
 
     def _is_delivered(self, run: int, ordinal: int) -> bool:
         return any(

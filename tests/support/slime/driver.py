@@ -22,12 +22,12 @@ def flattened(data: list) -> list:
     return data
 
 
-def main(words: argparse.Namespace) -> None:
+def main(command: argparse.Namespace) -> None:
     import holdfast.slime
     from support.slime.arguments import arguments
 
-    args = arguments(words.folder, words.url, samples=2, groups=2)
-    checkpoint = words.folder / "checkpoint.json"
+    args = arguments(command.folder, command.url, samples=2, groups=2)
+    checkpoint = command.folder / "checkpoint.json"
     state = {"rollout": -1, "history": []}
     if checkpoint.exists():
         state = json.loads(checkpoint.read_text())
@@ -45,7 +45,7 @@ def main(words: argparse.Namespace) -> None:
         samples = flattened(coming.result())
         if rollout + 1 < ROLLOUTS:
             coming = generate(rollout + 1)
-            if not words.prefetch:
+            if not command.prefetch:
                 coming.result()
         state["history"] += [[rollout, sample.index, sample.tokens] for sample in samples]
         state["rollout"] = rollout

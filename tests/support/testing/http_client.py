@@ -47,7 +47,7 @@ class Answer(Struct):
 
     @property
     def events(self) -> list[Any]:
-        return [json.loads(one) for one in self.data if one != "[DONE]"]
+        return [json.loads(item) for item in self.data if item != "[DONE]"]
 
 
 def body(engine: FakeEngine, wire: str, **given: Any) -> dict[str, Any]:
@@ -59,17 +59,17 @@ def body(engine: FakeEngine, wire: str, **given: Any) -> dict[str, Any]:
     sampling: dict[str, Any] = {"temperature": 1.0, **stops}
     if wire == "sglang":
         sampling |= {"max_new_tokens": limit, "sampling_seed": seed}
-        asked = {"return_logprob": True, "return_prompt_token_ids": True}
-        return {"input_ids": prompt, "sampling_params": sampling, **asked, **given}
+        request = {"return_logprob": True, "return_prompt_token_ids": True}
+        return {"input_ids": prompt, "sampling_params": sampling, **request, **given}
     model = {"model": engine.model}
     if wire == "generate":
         sampling |= {"max_tokens": limit, "seed": seed, "logprobs": 0}
-        asked = {"return_token_ids": True}
+        request = {"return_token_ids": True}
         return {
             **model,
             "token_ids": prompt,
             "sampling_params": sampling,
-            **asked,
+            **request,
             **usage,
             **given,
         }
@@ -91,7 +91,7 @@ async def send(
     seconds: float = 60,
 ) -> Answer:
     """`until` ends the reading early, and leaves."""
-    found = Answer()
+    answer = Answer()
     timeout = aiohttp.ClientTimeout(total=seconds)
     try:
         async with (
@@ -100,15 +100,15 @@ async def send(
                 f"{engine.url}{path}", json=request, headers={"X-Request-Id": request_id}
             ) as response,
         ):
-            found.status = response.status
+            answer.status = response.status
             async for read in response.content.iter_any():
-                found.body += read
-                if until is not None and until(found.body):
+                answer.body += read
+                if until is not None and until(answer.body):
                     response.close()
                     break
     except BROKEN as error:
-        found.broke = error
-    return found
+        answer.broke = error
+    return answer
 
 
 def ask(engine: FakeEngine, wire: str, *, request_id: str = "r", **given: Any) -> Answer:
@@ -128,33 +128,33 @@ class Sampled(Struct):
 
 def sampled(wire: str, answers: list[Any]) -> Sampled:
     """Of the events of a stream, or of one plain answer. SGLang's repeat what came before."""
-    found = Sampled([], [])
+    result = Sampled([], [])
     for answer in answers:
         if wire == "sglang":
-            _take_sglang(found, answer)
+            _take_sglang(result, answer)
         elif answer["choices"]:
-            _take_choice(found, answer)
-    return found
+            _take_choice(result, answer)
+    return result
 
 
-def _take_sglang(found: Sampled, answer: Any) -> None:
+def _take_sglang(result: Sampled, answer: Any) -> None:
     meta = answer["meta_info"]
-    found.ids, found.text = answer["output_ids"], answer["text"]
-    found.logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
-    found.finish = meta["finish_reason"] and meta["finish_reason"]["type"]
-    found.prompt = answer["prompt_token_ids"]
+    result.ids, result.text = answer["output_ids"], answer["text"]
+    result.logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    result.finish = meta["finish_reason"] and meta["finish_reason"]["type"]
+    result.prompt = answer["prompt_token_ids"]
 
 
-def _take_choice(found: Sampled, answer: Any) -> None:
+def _take_choice(result: Sampled, answer: Any) -> None:
     choice = answer["choices"][0]
-    found.ids += choice.get("token_ids") or []
-    found.finish = choice["finish_reason"]
+    result.ids += choice.get("token_ids") or []
+    result.finish = choice["finish_reason"]
     message = choice.get("delta") or choice.get("message") or {}
-    found.text += choice.get("text") or message.get("content") or ""
+    result.text += choice.get("text") or message.get("content") or ""
     prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
-    found.prompt = found.prompt or prompt
+    result.prompt = result.prompt or prompt
     logprobs = choice["logprobs"] or {"content": []}
     if "content" in logprobs:
-        found.logprobs += [one["logprob"] for one in logprobs["content"]]
+        result.logprobs += [item["logprob"] for item in logprobs["content"]]
     else:
-        found.logprobs += logprobs["token_logprobs"]
+        result.logprobs += logprobs["token_logprobs"]

@@ -35,13 +35,13 @@ def write_tensors(path: Path, seed: int, *, dtype: str = "F32") -> None:
 
 def best_logprobs(content: str) -> list[float]:
     """What a fake engine with this content answers to a probe: greedily, its seed is 0."""
-    found = []
+    logprobs = []
     for length in PREFIXES:
         prompt = list(IDS[:length])
         generation = FakeGeneration(Sampler(0), prompt, seed=0, limits=TokenLimits(1))
         generation.advance(1, content=content)
-        found.append(generation.logprobs[0])
-    return found
+        logprobs.append(generation.logprobs[0])
+    return logprobs
 
 
 def version_at(parent: Path, step: int, *, seed: int | None = None, rank: int = 0) -> WeightFolder:

@@ -42,10 +42,10 @@ def wire(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(engines: dict[str, FakeEngine], wire: str) -> FakeEngine:
-    found = engines[WIRES[wire]]
-    found.set_faults()
-    found.reset()
-    return found
+    result = engines[WIRES[wire]]
+    result.set_faults()
+    result.reset()
+    return result
 
 
 def struck(engine: FakeEngine, wire: str, fault: Fault, *, stream: bool) -> Answer:
@@ -65,9 +65,13 @@ def right(engine: FakeEngine, wire: str) -> Sampled:
 
 
 def test_a_cut_stream_breaks_after_its_first_tokens(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.STREAM_CUT, after=7), stream=True)
-    assert (found.status, type(found.broke), found.done) == (200, aiohttp.ClientPayloadError, False)
-    assert sampled(wire, found.events).ids == right(engine, wire).ids[:7]
+    answer = struck(engine, wire, Fault(FaultKind.STREAM_CUT, after=7), stream=True)
+    assert (answer.status, type(answer.broke), answer.done) == (
+        200,
+        aiohttp.ClientPayloadError,
+        False,
+    )
+    assert sampled(wire, answer.events).ids == right(engine, wire).ids[:7]
 
 
 def test_only_what_was_sampled_before_the_cut_is_counted(engine: FakeEngine, wire: str) -> None:
@@ -78,46 +82,46 @@ def test_only_what_was_sampled_before_the_cut_is_counted(engine: FakeEngine, wir
 
 
 def test_an_error_event_comes_inside_a_good_stream(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.STREAM_ERROR, after=7), stream=True)
-    assert (found.status, found.broke, found.done) == (200, None, True)
-    *before, error = found.events
+    answer = struck(engine, wire, Fault(FaultKind.STREAM_ERROR, after=7), stream=True)
+    assert (answer.status, answer.broke, answer.done) == (200, None, True)
+    *before, error = answer.events
     assert "EngineCore" in error["error"]["message"]
     assert sampled(wire, before).ids == right(engine, wire).ids[:7]
     assert struck(engine, wire, Fault(FaultKind.STREAM_ERROR), stream=False).status == 500
 
 
 def test_a_stream_ends_politely_but_too_early(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.STREAM_END, after=7), stream=True)
-    assert (found.status, found.broke, found.done) == (200, None, False)
-    seen = sampled(wire, found.events)
+    answer = struck(engine, wire, Fault(FaultKind.STREAM_END, after=7), stream=True)
+    assert (answer.status, answer.broke, answer.done) == (200, None, False)
+    seen = sampled(wire, answer.events)
     assert (seen.ids, seen.finish) == (right(engine, wire).ids[:7], None)
 
 
 def test_a_stream_stalls(engine: FakeEngine, wire: str) -> None:
     engine.set_faults(Fault(FaultKind.STREAM_STALL, after=7))
     request = body(engine, wire, stream=True, max_tokens=TOKENS)
-    found = asyncio.run(send(engine, PATHS[wire], request, seconds=2.0))
-    assert isinstance(found.broke, TimeoutError)
-    assert sampled(wire, found.events).ids == right(engine, wire).ids[:7]
+    answer = asyncio.run(send(engine, PATHS[wire], request, seconds=2.0))
+    assert isinstance(answer.broke, TimeoutError)
+    assert sampled(wire, answer.events).ids == right(engine, wire).ids[:7]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_abort_keeps_the_first_tokens(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.ABORT, after=7), stream=stream)
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.ABORT, after=7), stream=stream)
+    seen = sampled(wire, answer.events if stream else [answer.json])
     expected = right(engine, wire)
     assert seen.finish == ("error" if wire == "fireworks" else "abort")
     assert (seen.ids, seen.logprobs) == (expected.ids[:7], expected.logprobs[:7])
     assert engine.stats().completions == 1, "of the right one"
-    assert found.broke is None
-    assert found.done is stream
+    assert answer.broke is None
+    assert answer.done is stream
 
 
 def test_a_torn_event_ends_a_stream(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.TRUNCATED_BODY, after=7), stream=True)
-    assert isinstance(found.broke, aiohttp.ClientPayloadError)
-    *whole, torn = found.data
-    assert sampled(wire, [json.loads(one) for one in whole]).ids == right(engine, wire).ids[:7]
+    answer = struck(engine, wire, Fault(FaultKind.TRUNCATED_BODY, after=7), stream=True)
+    assert isinstance(answer.broke, aiohttp.ClientPayloadError)
+    *whole, torn = answer.data
+    assert sampled(wire, [json.loads(item) for item in whole]).ids == right(engine, wire).ids[:7]
     with pytest.raises(json.JSONDecodeError):
         json.loads(torn)
 
@@ -126,24 +130,24 @@ def test_a_torn_event_ends_a_stream(engine: FakeEngine, wire: str) -> None:
 
 
 def test_a_chunk_is_not_json_and_the_stream_goes_on(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.MALFORMED_JSON, after=7), stream=True)
-    assert found.done
+    answer = struck(engine, wire, Fault(FaultKind.MALFORMED_JSON, after=7), stream=True)
+    assert answer.done
     with pytest.raises(json.JSONDecodeError):
-        _ = found.events
+        _ = answer.events
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_are_short(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.LENGTH_MISMATCH, after=7), stream=stream)
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.LENGTH_MISMATCH, after=7), stream=stream)
+    seen = sampled(wire, answer.events if stream else [answer.json])
     assert (len(seen.ids), len(seen.logprobs)) == (TOKENS, TOKENS - 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_logprob_is_not_finite(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.NAN_LOGPROB, after=7), stream=stream)
-    assert b"NaN" in found.body
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.NAN_LOGPROB, after=7), stream=stream)
+    assert b"NaN" in answer.body
+    seen = sampled(wire, answer.events if stream else [answer.json])
     assert sum(math.isnan(logprob) for logprob in seen.logprobs) == 1
 
 
@@ -151,24 +155,24 @@ def test_a_logprob_is_not_finite(engine: FakeEngine, wire: str, stream: bool) ->
 def test_there_are_more_tokens_than_were_asked_for(
     engine: FakeEngine, wire: str, stream: bool
 ) -> None:
-    found = struck(engine, wire, Fault(FaultKind.OVERLONG, after=7), stream=stream)
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.OVERLONG, after=7), stream=stream)
+    seen = sampled(wire, answer.events if stream else [answer.json])
     assert len(seen.ids) == len(seen.logprobs) > TOKENS
 
 
 def test_a_chunk_comes_twice(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.DUPLICATE_CHUNK, after=7), stream=True)
-    seen, expected = sampled(wire, found.events), right(engine, wire)
+    answer = struck(engine, wire, Fault(FaultKind.DUPLICATE_CHUNK, after=7), stream=True)
+    seen, expected = sampled(wire, answer.events), right(engine, wire)
     assert seen.ids == expected.ids[:8] + expected.ids[7:]
-    usage = found.events[-1].get("usage") or {}
+    usage = answer.events[-1].get("usage") or {}
     if wire == "sglang":
-        usage = found.events[-1]["meta_info"]
+        usage = answer.events[-1]["meta_info"]
     assert usage["completion_tokens"] == TOKENS, "the count is honest"
 
 
 def test_a_chunk_without_text_carries_its_token_all_the_same(engine: FakeEngine, wire: str) -> None:
-    found = struck(engine, wire, Fault(FaultKind.EMPTY_DELTA, after=7), stream=True)
-    seen, expected = sampled(wire, found.events), right(engine, wire)
+    answer = struck(engine, wire, Fault(FaultKind.EMPTY_DELTA, after=7), stream=True)
+    seen, expected = sampled(wire, answer.events), right(engine, wire)
     assert (seen.ids, seen.logprobs) == (expected.ids, expected.logprobs)
     if wire != "generate":  # It knows no text.
         assert seen.text == expected.text[:7] + expected.text[8:]
@@ -176,8 +180,8 @@ def test_a_chunk_without_text_carries_its_token_all_the_same(engine: FakeEngine,
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_ids_are_missing(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.MISSING_IDS, after=7), stream=stream)
-    answers = found.events if stream else [found.json]
+    reply = struck(engine, wire, Fault(FaultKind.MISSING_IDS, after=7), stream=stream)
+    answers = reply.events if stream else [reply.json]
     if wire == "sglang":
         assert sum("output_ids" not in answer for answer in answers) == 1
         return
@@ -188,21 +192,21 @@ def test_ids_are_missing(engine: FakeEngine, wire: str, stream: bool) -> None:
 def test_ids_contradict_their_logprobs_where_both_are_told(
     engine: FakeEngine, wire: str, stream: bool
 ) -> None:
-    found = struck(engine, wire, Fault(FaultKind.WRONG_IDS, after=7), stream=stream)
-    answer = found.events[7] if stream else found.json
+    reply = struck(engine, wire, Fault(FaultKind.WRONG_IDS, after=7), stream=stream)
+    answer = reply.events[7] if stream else reply.json
     if wire == "generate":
         choice = answer["choices"][0]
-        scored = [one["token_id"] for one in choice["logprobs"]["content"]]
+        scored = [item["token_id"] for item in choice["logprobs"]["content"]]
         assert choice["token_ids"] != scored
     if wire == "sglang":
         scored = [token for _, token, _ in answer["meta_info"]["output_token_logprobs"]]
         assert answer["output_ids"] != scored
     if wire == "fireworks":
         choice = answer["choices"][0]
-        scored = [one["token_id"] for one in choice["logprobs"]["content"]]
+        scored = [item["token_id"] for item in choice["logprobs"]["content"]]
         assert choice["token_ids"] != scored
     if wire == "completions":
-        assert sampled(wire, found.events if stream else [answer]).ids == right(engine, wire).ids
+        assert sampled(wire, reply.events if stream else [answer]).ids == right(engine, wire).ids
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -210,8 +214,8 @@ def test_ids_contradict_their_logprobs_where_both_are_told(
 def test_after_what_is_harmless_ids_and_logprobs_are_right(
     engine: FakeEngine, wire: str, kind: FaultKind, stream: bool
 ) -> None:
-    found = struck(engine, wire, Fault(kind, seconds=0.01), stream=stream)
-    seen, expected = sampled(wire, found.events if stream else [found.json]), right(engine, wire)
+    answer = struck(engine, wire, Fault(kind, seconds=0.01), stream=stream)
+    seen, expected = sampled(wire, answer.events if stream else [answer.json]), right(engine, wire)
     assert (seen.ids, seen.logprobs) == (expected.ids, expected.logprobs)
     assert seen.finish == expected.finish
 
@@ -223,8 +227,8 @@ def test_after_what_is_harmless_ids_and_logprobs_are_right(
 def test_the_prompt_that_is_told_is_not_the_one_that_was_sent(
     engine: FakeEngine, wire: str, stream: bool
 ) -> None:
-    found = struck(engine, wire, Fault(FaultKind.WRONG_PROMPT), stream=stream)
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.WRONG_PROMPT), stream=stream)
+    seen = sampled(wire, answer.events if stream else [answer.json])
     assert seen.prompt is not None
     assert (len(seen.prompt), seen.prompt[1:]) == (len(PROMPT), PROMPT[1:])
     assert seen.prompt != PROMPT
@@ -233,11 +237,11 @@ def test_the_prompt_that_is_told_is_not_the_one_that_was_sent(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_another_prompt_is_answered(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.ANOTHER_PROMPT), stream=stream)
-    seen = sampled(wire, found.events if stream else [found.json])
+    answer = struck(engine, wire, Fault(FaultKind.ANOTHER_PROMPT), stream=stream)
+    seen = sampled(wire, answer.events if stream else [answer.json])
     assert seen.prompt == [*PROMPT, 32]
     assert seen.ids != right(engine, wire).ids
-    last = found.events[-1] if stream else found.json
+    last = answer.events[-1] if stream else answer.json
     usage = last["meta_info"] if wire == "sglang" else last["usage"]
     assert usage["prompt_tokens"] == len(PROMPT) + 1
 
@@ -247,8 +251,8 @@ def test_another_prompt_is_answered(engine: FakeEngine, wire: str, stream: bool)
 def test_another_model_is_named_where_the_wire_names_one(
     engine: FakeEngine, wire: str, kind: FaultKind, stream: bool
 ) -> None:
-    found = struck(engine, wire, Fault(kind, after=7), stream=stream)
-    answers = found.events if stream else [found.json]
+    reply = struck(engine, wire, Fault(kind, after=7), stream=stream)
+    answers = reply.events if stream else [reply.json]
     wrong = [answer.get("model", "").startswith("not-") for answer in answers]
     if wire == "sglang" or (wire == "generate" and stream):
         assert not any(wrong)
@@ -261,8 +265,8 @@ def test_another_model_is_named_where_the_wire_names_one(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_error_comes_with_status_200(engine: FakeEngine, wire: str, stream: bool) -> None:
-    found = struck(engine, wire, Fault(FaultKind.ERROR_200), stream=stream)
-    assert (found.status, "message" in found.json["error"]) == (200, True)
+    answer = struck(engine, wire, Fault(FaultKind.ERROR_200), stream=stream)
+    assert (answer.status, "message" in answer.json["error"]) == (200, True)
     assert engine.stats().tokens == 0
 
 
@@ -272,11 +276,11 @@ def test_an_error_comes_with_status_200(engine: FakeEngine, wire: str, stream: b
 def test_a_fault_in_the_middle_happens_also_in_a_short_answer(
     engine: FakeEngine, wire: str
 ) -> None:
-    found = struck(engine, wire, Fault(FaultKind.STREAM_CUT, after=10_000), stream=True)
-    assert found.broke is not None
-    assert len(sampled(wire, found.events).ids) == TOKENS - 1
-    found = struck(engine, wire, Fault(FaultKind.STREAM_CUT), stream=True)
-    assert len(sampled(wire, found.events).ids) == TOKENS // 2
+    answer = struck(engine, wire, Fault(FaultKind.STREAM_CUT, after=10_000), stream=True)
+    assert answer.broke is not None
+    assert len(sampled(wire, answer.events).ids) == TOKENS - 1
+    reply = struck(engine, wire, Fault(FaultKind.STREAM_CUT), stream=True)
+    assert len(sampled(wire, reply.events).ids) == TOKENS // 2
 
 
 def test_a_fault_can_spare_the_first_tries_and_other_endpoints() -> None:

@@ -42,9 +42,9 @@ def put_together(pieces: list[FakePiece]) -> tuple[list[int], list[float], str]:
 
 def test_the_first_weights_sample_what_they_always_sampled() -> None:
     """Journals, examples and expectations of others rest on these very tokens."""
-    found = whole(Sampler(), PROMPT, seed=1, limits=LIMITS, version="default")
-    assert found.text == "  yk agp oepldfu jnf ror onibqax r hvuof ryorcj zdtdvdnqo k h  r"
-    assert found.logprobs[:4] == [-3.7578125, -1.74609375, -1.35546875, -2.87109375]
+    reply = whole(Sampler(), PROMPT, seed=1, limits=LIMITS, version="default")
+    assert reply.text == "  yk agp oepldfu jnf ror onibqax r hvuof ryorcj zdtdvdnqo k h  r"
+    assert reply.logprobs[:4] == [-3.7578125, -1.74609375, -1.35546875, -2.87109375]
 
 
 @pytest.mark.parametrize("sampler", [LETTERS, REPLIES])
@@ -127,5 +127,5 @@ def test_an_aborted_generation_keeps_what_it_has() -> None:
     generation = FakeGeneration(LETTERS, PROMPT, seed=1, limits=LIMITS)
     generation.advance(5)
     generation.abort()
-    found = generation.take()
-    assert (len(found.ids), found.finish_reason) == (5, "abort")
+    result = generation.take()
+    assert (len(result.ids), result.finish_reason) == (5, "abort")

@@ -44,13 +44,13 @@ def ask(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[str
         f"{engine.url}/v1/completions", json.dumps(body).encode(), headers
     )
     with urllib.request.urlopen(request, timeout=60) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
+        fields: dict[str, Any] = json.load(response)
+        return fields
 
 
 def choice(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[str, Any]:
-    found: dict[str, Any] = ask(engine, request_id=request_id, **body)["choices"][0]
-    return found
+    fields: dict[str, Any] = ask(engine, request_id=request_id, **body)["choices"][0]
+    return fields
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -92,22 +92,22 @@ def test_a_resumed_generation_goes_on_identically(replies: tuple[str, ...]) -> N
         for cut in range(1, len(whole["token_ids"])):
             rest = choice(engine, prompt=PROMPT + whole["token_ids"][:cut], max_tokens=64 - cut)
             assert rest["token_ids"] == whole["token_ids"][cut:]
-            for one in (rest, whole):
-                assert len(one["logprobs"]["token_logprobs"]) == len(one["token_ids"])
+            for item in (rest, whole):
+                assert len(item["logprobs"]["token_logprobs"]) == len(item["token_ids"])
             assert rest["logprobs"]["token_logprobs"] == whole["logprobs"]["token_logprobs"][cut:]
 
 
 def test_a_completion_that_ends_by_itself_includes_its_end(engine: FakeEngine) -> None:
-    found = choice(engine, max_tokens=10_000)
-    assert (found["finish_reason"], found["stop_reason"]) == ("stop", None)
-    assert found["token_ids"].index(END) == len(found["token_ids"]) - 1
-    assert found["text"].encode() == bytes(found["token_ids"][:-1])
-    assert set(found["text"]) <= set("abcdefghijklmnopqrstuvwxyz ")
+    given_answer = choice(engine, max_tokens=10_000)
+    assert (given_answer["finish_reason"], given_answer["stop_reason"]) == ("stop", None)
+    assert given_answer["token_ids"].index(END) == len(given_answer["token_ids"]) - 1
+    assert given_answer["text"].encode() == bytes(given_answer["token_ids"][:-1])
+    assert set(given_answer["text"]) <= set("abcdefghijklmnopqrstuvwxyz ")
 
 
 def test_a_completion_that_is_cut_says_so(engine: FakeEngine) -> None:
-    found = choice(engine, max_tokens=1, seed=3)
-    assert (len(found["token_ids"]), found["finish_reason"]) == (1, "length")
+    given_answer = choice(engine, max_tokens=1, seed=3)
+    assert (len(given_answer["token_ids"]), given_answer["finish_reason"]) == (1, "length")
 
 
 def test_lengths_have_the_mean_that_was_asked_for(engine: FakeEngine) -> None:
@@ -140,9 +140,9 @@ def test_logprobs_are_finite_negative_and_exact_in_float32(engine: FakeEngine) -
 
 def reply(engine: FakeEngine, messages: list[Message], seed: int) -> str:
     prompt = list(ByteRenderer().render(messages, []))
-    found = choice(engine, prompt=prompt, seed=seed, max_tokens=200)
-    assert found["token_ids"][-1] == END
-    return ByteRenderer().parse(found["token_ids"]).text
+    given_answer = choice(engine, prompt=prompt, seed=seed, max_tokens=200)
+    assert given_answer["token_ids"][-1] == END
+    return ByteRenderer().parse(given_answer["token_ids"]).text
 
 
 def test_replies_are_chosen_by_turn_and_filled_with_numbers() -> None:
@@ -154,9 +154,9 @@ def test_replies_are_chosen_by_turn_and_filled_with_numbers() -> None:
     assert {text.split()[0] for text in answers} == {"later", "any"}
     assert len(openings) > 5
     for text in answers - {"any"}:
-        one, between, other = text.removeprefix("later ").split()
+        single, between, other = text.removeprefix("later ").split()
         assert between == "über"
-        assert 0 <= int(one) <= 99
+        assert 0 <= int(single) <= 99
         assert 0 <= int(other) <= 99
 
 
@@ -164,8 +164,8 @@ def test_a_reply_is_cut_at_max_tokens_and_letters_answer_where_no_reply_fits() -
     with FakeEngine(replies=("@5 never here",)) as engine:
         assert choice(engine)["text"] != "never here"
     with FakeEngine(replies=("abcdef",)) as engine:
-        found = choice(engine, max_tokens=3)
-        assert (found["text"], found["finish_reason"]) == ("abc", "length")
+        given_answer = choice(engine, max_tokens=3)
+        assert (given_answer["text"], given_answer["finish_reason"]) == ("abc", "length")
 
 
 # --- counters and faults
@@ -329,5 +329,5 @@ def test_it_can_be_started_by_hand() -> None:
 
 def test_importing_the_handle_does_not_import_aiohttp() -> None:
     script = "import sys, holdfast.testing as t; t.FakeEngine; print('aiohttp' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert found.stdout.strip() == b"False"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert process.stdout.strip() == b"False"

@@ -141,17 +141,17 @@ def test_an_engine_without_lora_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "options", "words"),
+    ("rank", "options", "text"),
     [
         (None, {}, "no LoRA adapter is trained"),
         (4, {"runtime_lora": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
     ],
 )
 def test_why_an_engine_cannot_take_adapters_is_said(
-    rank: int | None, options: dict[str, Any], words: str
+    rank: int | None, options: dict[str, Any], text: str
 ) -> None:
     async def body(engines: Any) -> None:
-        with pytest.raises(UsageError, match=f"--weight-sync adapter: .*{words}"):
+        with pytest.raises(UsageError, match=f"--weight-sync adapter: .*{text}"):
             async with synced(engines, AdapterStrategy(rank=rank), wanted="adapter"):
                 pass
 

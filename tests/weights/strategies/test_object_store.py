@@ -23,8 +23,8 @@ def test_without_a_cluster_it_is_refused() -> None:
             async with synced(engines, ObjectStoreStrategy(run="r"), wanted="object-store"):
                 pass
 
-    with engine() as one:
-        asyncio.run(body([one]))
+    with engine() as first:
+        asyncio.run(body([first]))
 
 
 @pytest.mark.skipif(points(0, 1) == 0, reason="exhaustive: set HOLDFAST_EXHAUSTIVE=1")
@@ -73,8 +73,8 @@ def test_a_receiver_makes_whole_folders_of_buckets_wherever_they_are_cut(tmp_pat
     for bucket in (b"aaa", b"aabb", b"bb"):
         receiver.append(bucket)
     receiver.finish("step-1")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "step-1").iterdir()}
-    assert found == {"a": b"aaaaa", "empty": b"", "b": b"bbbb", "none": b""}
+    result = {path.name: path.read_bytes() for path in (tmp_path / "step-1").iterdir()}
+    assert result == {"a": b"aaaaa", "empty": b"", "b": b"bbbb", "none": b""}
     receiver.begin("step-1", files)
     receiver.append(b"what is there already is left alone")
     receiver.finish("step-1")

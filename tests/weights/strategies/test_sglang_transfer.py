@@ -77,17 +77,17 @@ def test_a_replica_that_is_half_updated_gets_no_calls_until_it_was_sent_all_of_i
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("carrier", "options", "words"),
+    ("carrier", "options", "text"),
     [
         (Carrier.GLOO, {"device": "cuda"}, "it is on no CPU"),
         (Carrier.NCCL, {"device": "cuda"}, "--device cuda"),
     ],
 )
 def test_what_would_let_it_work_is_said(
-    carrier: Carrier, options: dict[str, Any], words: str
+    carrier: Carrier, options: dict[str, Any], text: str
 ) -> None:
     async def body(engines: Any) -> None:
-        with pytest.raises(UsageError, match=rf"--weight-sync {carrier}: .*{words}"):
+        with pytest.raises(UsageError, match=rf"--weight-sync {carrier}: .*{text}"):
             async with synced(engines, SglangTransfer(carrier), wanted=carrier):
                 pass
 

@@ -131,7 +131,7 @@ def test_machines_that_do_not_reach_each_other_are_found_at_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "text"),
     [
         ({"transfer": ""}, r"--weight-transfer-config '\{\"backend\": \"holdfast\"\}'"),
         ({"transfer": "nccl"}, "another backend"),
@@ -140,10 +140,10 @@ def test_machines_that_do_not_reach_each_other_are_found_at_the_start() -> None:
     ],
 )
 def test_what_would_let_an_engine_take_a_broadcast_is_said(
-    options: dict[str, Any], words: str
+    options: dict[str, Any], text: str
 ) -> None:
     async def body(engines: Any) -> None:
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=text):
             async with synced(engines, VllmTransfer(Carrier.GLOO), wanted="gloo"):
                 pass
 

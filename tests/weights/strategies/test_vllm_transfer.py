@@ -187,7 +187,7 @@ def test_memory_that_cannot_be_shared_is_found_at_the_start() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("way", "options", "words"),
+    ("way", "options", "text"),
     [
         (VllmTransfer(Carrier.NCCL), {**OURS, "device": "cuda"}, "--device cuda"),
         (VllmTransfer(Carrier.NCCL, trainer=GPU), OURS, "it is on no GPU"),
@@ -203,9 +203,9 @@ def test_memory_that_cannot_be_shared_is_found_at_the_start() -> None:
         (VllmSharedMemory(), {"transfer": "nccl"}, "another backend"),
     ],
 )
-def test_what_would_let_it_work_is_said(way: Any, options: dict[str, Any], words: str) -> None:
+def test_what_would_let_it_work_is_said(way: Any, options: dict[str, Any], text: str) -> None:
     async def body(engines: Any) -> None:
-        with pytest.raises(UsageError, match=rf"--weight-sync {way.name}: .*{words}"):
+        with pytest.raises(UsageError, match=rf"--weight-sync {way.name}: .*{text}"):
             async with synced(engines, way, DiskStrategy(), wanted=way.name):
                 pass
 

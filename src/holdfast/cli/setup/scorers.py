@@ -36,7 +36,7 @@ def scorer_home(
 ) -> "ScorerHome":
     """`place`: how the file is called where the scorer runs, if not as it is here."""
     from holdfast.engine.scoring.wire import ScorerHome
-    from holdfast.rollout.tools.isolated.wire import FunctionHome
+    from holdfast.rollout.processes.frames import FunctionHome
 
     home = FunctionHome(load_module(file).__name__, place or str(file.resolve()))
     return ScorerHome(home=home, name=name, fingerprint=fingerprint)

@@ -10,9 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
-import signal
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +19,6 @@ from msgspec import Struct
 
 from holdfast import log_files
 from holdfast.engine.options import PATIENCE
-from holdfast.engine.scoring.process import LIMIT, boot_arguments
 from holdfast.engine.scoring.scorer import (
     GroupScorer,
     PointScorer,
@@ -33,7 +29,7 @@ from holdfast.engine.scoring.scorer import (
     checked,
 )
 from holdfast.engine.scoring.wire import (
-    BadScorerFrame,
+    MAX_FRAME,
     EncodedView,
     ScoreExtended,
     ScoreFailed,
@@ -44,12 +40,12 @@ from holdfast.engine.scoring.wire import (
     ScorerNotice,
     ScorerReady,
     ScorerRefused,
-    packed,
-    receive,
 )
 from holdfast.records.encoding import codec
 from holdfast.records.errors import EndpointDown, ScorerDied, ScorerTimeout, ScorerUnloadable
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.processes.frames import LENGTH, BadFrame, frame, receive
+from holdfast.rollout.processes.user_process import STREAM_LIMIT, UserProcess
 from holdfast.rollout.threads.contain import finishes_in_time
 
 MAX_DEATHS = 5
@@ -58,6 +54,8 @@ START_SECONDS = 300.0
 """That the import of a scorer may take, and that scores wait for a process to be there."""
 RETRY_SECONDS = 1.0
 """After which a process that could not be reached is tried again."""
+EXIT_SECONDS = 0.2
+"""For a process that closed its connection to end by itself."""
 SLACK_SECONDS = 5.0
 """Beyond a score's deadline, for its process to say so itself."""
 _log = logging.getLogger("holdfast")
@@ -85,29 +83,16 @@ class LocalSeat:
 
     def __init__(self, logs: Path | None):
         self._logs = logs
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: UserProcess | None = None
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, self._output() as output:
-                self._process = await asyncio.create_subprocess_exec(
-                    *boot_arguments(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(theirs.fileno(),),
-                    # A terminal's signals are the run's own; what it starts is ended with it.
-                    start_new_session=True,
-                )
-            return await asyncio.open_connection(sock=ours, limit=LIMIT)
-        except BaseException:
-            ours.close()
-            raise
+        with self._output() as output:
+            self._child = UserProcess("holdfast.engine.scoring.process", output=output)
+        return await self._child.connect()
 
     @contextlib.contextmanager
     def _output(self) -> Iterator[int | None]:
@@ -119,33 +104,10 @@ class LocalSeat:
             yield file.fileno()
 
     async def end(self) -> str:
-        process, self._process = self._process, None
-        if process is None:
+        child, self._child = self._child, None
+        if child is None:
             return "it was not started"
-        by_itself = process.returncode is not None or await _ends(process, 0.2)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        code = await process.wait()
-        if not by_itself:
-            return "its process closed its connection, or hung; it was killed"
-        return _how(code)
-
-
-async def _ends(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(process.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"its process ended itself with exit code {code}"
-    try:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its process was ended by signal {-code}"
+        return await asyncio.to_thread(child.end, grace=EXIT_SECONDS)
 
 
 class ScorerAt(Struct, frozen=True):
@@ -159,9 +121,9 @@ class ScorerAt(Struct, frozen=True):
         return f"ScorerAt({self.host!r}, {self.port})"
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(self.host, self.port, limit=LIMIT)
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=STREAM_LIMIT)
         body = self.token.encode()
-        writer.write(len(body).to_bytes(8, "big") + body)
+        writer.write(LENGTH.pack(len(body)) + body)
         return reader, writer
 
     async def end(self) -> str:
@@ -211,7 +173,7 @@ class _Slot:
             future: asyncio.Future[ScorerAnswer] = asyncio.get_running_loop().create_future()
             self._waiting[request.number] = future
         try:
-            writer.write(packed(request))
+            writer.write(frame(request, most=MAX_FRAME))
             with contextlib.suppress(ConnectionError):  # Its reader says so, too.
                 await writer.drain()
             if request.seconds is not None:
@@ -247,8 +209,8 @@ class _Slot:
         async with asyncio.timeout(START_SECONDS):
             reader, writer = await self.seat.open()
             try:
-                writer.write(packed(self._home))
-                first = _answers.decode(await receive(reader))
+                writer.write(frame(self._home, most=MAX_FRAME))
+                first = _answers.decode(await receive(reader, most=MAX_FRAME))
             except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError) as error:
                 writer.close()
                 raise OSError(await self.seat.end()) from error
@@ -266,7 +228,7 @@ class _Slot:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                answer = _answers.decode(await receive(reader))
+                answer = _answers.decode(await receive(reader, most=MAX_FRAME))
                 if isinstance(answer, ScorerNotice):
                     self._notices.say(self, answer.line)
                     continue
@@ -278,7 +240,7 @@ class _Slot:
                 future = None if number is None else self._waiting.get(number)
                 if future is not None and not future.done():
                     future.set_result(answer)
-        except (asyncio.IncompleteReadError, OSError, BadScorerFrame, msgspec.MsgspecError):
+        except (asyncio.IncompleteReadError, OSError, BadFrame, msgspec.MsgspecError):
             await self._lose()
 
     async def _lose(self) -> None:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import faulthandler
 import hmac
-import json
 import logging
 import os
 import socket
@@ -22,6 +21,7 @@ import msgspec
 from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.wire import (
+    MAX_FRAME,
     ScoreExtended,
     ScoreFailed,
     ScorerAnswer,
@@ -31,35 +31,20 @@ from holdfast.engine.scoring.wire import (
     ScorerNotice,
     ScorerReady,
     ScorerRefused,
-    packed,
-    receive,
 )
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EndpointDown, PolicyRefused, ScorerTimeout, ThreadsHang
 from holdfast.records.failure import as_exception, failure_of
 from holdfast.records.foreign import headline_of, text_of
+from holdfast.rollout.processes.frames import LENGTH, frame, receive
+from holdfast.rollout.processes.user_module import die_with, import_module
+from holdfast.rollout.processes.user_process import STREAM_LIMIT
 from holdfast.rollout.processors.processor import fingerprinted
-from holdfast.rollout.tools.isolated.worker import die_with, import_module
 
-BOOT = (
-    "import json, sys\n"
-    "connection, driver, path = sys.argv[1:]\n"
-    "sys.path[:] = json.loads(path)\n"
-    "from holdfast.engine.scoring.process import main\n"
-    "main(int(connection), int(driver))\n"
-)
-"""What the interpreter of such a process runs."""
-LIMIT = 1024 * 1024
 TOKEN_SECONDS = 10.0
 """For whoever has connected over the network to send the token."""
 _log = logging.getLogger("holdfast")
 """For people: an engine is down, or back."""
-
-
-def boot_arguments(connection: int) -> list[str]:
-    """The command line of a process that inherits `connection`."""
-    path = json.dumps([str(entry) for entry in sys.path])
-    return [sys.executable, "-u", "-c", BOOT, str(connection), str(os.getpid()), path]
 
 
 def main(connection: int, driver: int) -> None:
@@ -73,7 +58,7 @@ def main(connection: int, driver: int) -> None:
 
 
 async def _serve_socket(sock: socket.socket) -> None:
-    reader, writer = await asyncio.open_connection(sock=sock, limit=LIMIT)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=STREAM_LIMIT)
     await Serving(reader, writer).serve()
 
 
@@ -91,14 +76,14 @@ async def listen(host: str, port: int, *, token: str) -> asyncio.Server:
             await Serving(reader, writer).serve()
         writer.close()
 
-    return await asyncio.start_server(serve, host, port, limit=LIMIT)
+    return await asyncio.start_server(serve, host, port, limit=STREAM_LIMIT)
 
 
 async def _has_token(reader: asyncio.StreamReader, token: str) -> bool:
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
         async with asyncio.timeout(TOKEN_SECONDS):
             # Bounded: who has no token sends nothing long.
-            size = int.from_bytes(await reader.readexactly(8), "big")
+            (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
             first = await reader.readexactly(size) if size <= len(token) else b""
             return hmac.compare_digest(first, token.encode())
     return False
@@ -124,7 +109,7 @@ class _NoticeHandler(logging.Handler):
         line = redact(record.getMessage())
         sys.stderr.write(f"{line}\n")
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody is there any more.
-            self._loop.call_soon_threadsafe(self._send, packed(ScorerNotice(line)))
+            self._loop.call_soon_threadsafe(self._send, frame(ScorerNotice(line), most=MAX_FRAME))
 
 
 class Serving:
@@ -138,7 +123,9 @@ class Serving:
     async def serve(self) -> None:
         """Returns when the connection is closed; what still runs then is cancelled."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            home = msgspec.msgpack.decode(await receive(self._reader), type=ScorerHome)
+            home = msgspec.msgpack.decode(
+                await receive(self._reader, most=MAX_FRAME), type=ScorerHome
+            )
             try:
                 scorer = load_scorer(home)
             except BaseException as error:
@@ -158,7 +145,7 @@ class Serving:
     async def _answer_all(self, scorer: Scorer) -> None:
         decoder = msgspec.msgpack.Decoder(ScoreRequest)
         while True:
-            request = decoder.decode(await receive(self._reader))
+            request = decoder.decode(await receive(self._reader, most=MAX_FRAME))
             task = asyncio.create_task(self._answer(scorer, request), name="score")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -187,10 +174,10 @@ class Serving:
 
     def _extend(self, number: int, seconds: float) -> None:
         with contextlib.suppress(ConnectionError):
-            self._writer.write(packed(ScoreExtended(number, seconds)))
+            self._writer.write(frame(ScoreExtended(number, seconds), most=MAX_FRAME))
 
     async def _send(self, answer: ScorerAnswer) -> None:
-        self._writer.write(packed(answer))
+        self._writer.write(frame(answer, most=MAX_FRAME))
         await self._writer.drain()
 
 

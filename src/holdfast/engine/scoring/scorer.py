@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from holdfast.engine.options import PATIENCE
 from holdfast.engine.scoring.engine_use import EngineUse, track_engine_use
-from holdfast.records.encoding.declared import NamedFields
+from holdfast.records.encoding.declared import NamedFields, function_name
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
@@ -103,7 +103,7 @@ class Scorer:
         """`called`: how errors name it, where "scorer" and the function's name are not enough."""
         self.is_group = is_group_scorer(function)
         check_scorer(function, is_group=self.is_group)
-        self.name = name_of(function)
+        self.name = function_name(function)
         self._called = called or f"scorer {self.name}"
         self._function: Callable[[Any], Any] = function
         self._is_async = inspect.iscoroutinefunction(function)
@@ -452,7 +452,7 @@ def check_scorer(function: object, *, is_group: bool) -> None:
         raise UsageError(f"scorer is a function of one argument, not {function!r:.100}")
     if isinstance(function, type):
         raise UsageError(f"{function.__name__} is a class, and no scorer; give an instance")
-    name = name_of(function)
+    name = function_name(function)
     if _yields(function):
         raise UsageError(f"scorer {name} yields; a scorer returns its score")
     try:
@@ -465,10 +465,6 @@ def check_scorer(function: object, *, is_group: bool) -> None:
         raise UsageError(
             f"scorer {name}({', '.join(signature.parameters)}): {error}; a scorer takes {wants}"
         ) from None
-
-
-def name_of(function: object) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _yields(function: object) -> bool:

@@ -1,11 +1,7 @@
-"""What a run and the processes of its scorers send each other: length, then msgpack.
+"""What a run and the processes of its scorers send each other.
 
-A trajectory travels as the bytes of its records, as the journal's codec writes them. Nothing is
-pickled: neither side can make the other run code.
+A trajectory travels as the bytes of its records, as the journal's codec writes them.
 """
-
-import asyncio
-import struct
 
 import msgspec
 from msgspec import Struct
@@ -18,10 +14,9 @@ from holdfast.records.history import History
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.tools.isolated.wire import FunctionHome
+from holdfast.rollout.processes.frames import FunctionHome
 
 MAX_FRAME = 1024 * 1024 * 1024
-_HEAD = struct.Struct(">Q")
 _tasks: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 
 
@@ -97,22 +92,3 @@ class ScorerNotice(Struct, frozen=True, tag=True):
 ScorerAnswer = (
     ScorerReady | ScorerRefused | ScoreResult | ScoreFailed | ScoreExtended | ScorerNotice
 )
-
-
-class BadScorerFrame(Exception):
-    """The other side sent what is no message."""
-
-
-def packed(message: Struct) -> bytes:
-    body = msgspec.msgpack.encode(message)
-    if len(body) > MAX_FRAME:
-        raise ValueError(f"{len(body):,} bytes are more than {MAX_FRAME:,}")
-    return _HEAD.pack(len(body)) + body
-
-
-async def receive(reader: asyncio.StreamReader) -> bytes:
-    """The body of the next frame; `asyncio.IncompleteReadError` when there is none any more."""
-    (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-    if size > MAX_FRAME:
-        raise BadScorerFrame(f"a frame of {size:,} bytes")
-    return await reader.readexactly(size)

@@ -7,12 +7,10 @@
 """
 
 import asyncio
-import functools
 import json
 import os
 import shutil
 import signal
-import subprocess
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +24,7 @@ from msgspec import Struct
 from holdfast.environments.mcp import sdk_v1
 from holdfast.environments.mcp.connection import ServerLog
 from holdfast.records.errors import UsageError
+from holdfast.rollout.processes.user_process import tie
 
 if TYPE_CHECKING:
     import mcp_types
@@ -71,7 +70,7 @@ class ServerProcess:
         try:
             transport, pipes = await loop.subprocess_exec(
                 lambda: SubprocessStreamProtocol(limit=MAX_MESSAGE_BYTES, loop=loop),
-                *_die_with_parent(),
+                *tie(),
                 *_resolve(command),
                 env=get_default_environment() | command.env,
                 cwd=command.cwd,
@@ -216,18 +215,6 @@ def _resolve(command: Command) -> tuple[str, ...]:
     if command.cwd is not None and not os.path.isdir(command.cwd):
         raise UsageError(f"there is no folder {command.cwd} to start it in")
     return (path or name, *args)
-
-
-@functools.cache
-def _die_with_parent() -> tuple[str, ...]:
-    """The prefix of a command that the kernel kills together with the driver."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        return ()
-    prefix = (setpriv, "--pdeathsig", "KILL", "--")
-    # Not every setpriv has the option.
-    probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
-    return prefix if probe.returncode == 0 else ()
 
 
 @asynccontextmanager

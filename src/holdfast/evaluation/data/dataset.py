@@ -32,6 +32,7 @@ from holdfast.evaluation.data.checks import (
 )
 from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task, content_digest, is_conversation
 from holdfast.tasks.files import FileRecord
@@ -285,8 +286,8 @@ def check_callable(argument: str, function: object, *given: str) -> None:
         signature.bind(*given)
     except TypeError as error:
         raise UsageError(
-            f"{argument} {name_of(function)!r} is called with {' and '.join(given) or 'nothing'}, "
-            f"and takes {signature}: {error}"
+            f"{argument} {function_name(function)!r} is called with "
+            f"{' and '.join(given) or 'nothing'}, and takes {signature}: {error}"
         ) from None
 
 
@@ -295,13 +296,9 @@ def returned_rows(found: object, argument: str, function: object) -> Iterable[ob
     is_one = isinstance(found, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
     if is_one or not isinstance(found, Iterable):
         raise UsageError(
-            f"{argument} {name_of(function)!r} returned {found!r:.100}; return a list of rows"
+            f"{argument} {function_name(function)!r} returned {found!r:.100}; return a list of rows"
         )
     return found
-
-
-def name_of(function: object) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 # --- rows

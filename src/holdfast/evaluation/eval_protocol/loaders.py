@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.evaluation.data.dataset import as_row, check_callable, name_of, returned_rows
+from holdfast.evaluation.data.dataset import as_row, check_callable, returned_rows
 from holdfast.evaluation.rows.row import EvaluationRow, Message
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
 
 Rows = list[EvaluationRow]
@@ -99,7 +100,7 @@ class DynamicDataLoader(EvaluationDataLoader):
         return lambda: DataLoaderResult(
             rows=_rows(generator(), "generator", generator),
             type=type(self).__name__,
-            variant_id=name_of(generator),
+            variant_id=function_name(generator),
             variant_description=generator.__doc__,
         )
 

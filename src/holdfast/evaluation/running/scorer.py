@@ -40,6 +40,7 @@ from holdfast.evaluation.rows.convert import row_of
 from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
 from holdfast.evaluation.stats.verdict import Threshold
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.records.view import TrajectoryView
@@ -88,7 +89,7 @@ def scorer_of(
 
     is_async = inspect.iscoroutinefunction(function)
     scorer = _judged(given_to, judge, read, is_async=is_async)
-    scorer.__name__ = getattr(function, "__name__", type(function).__name__)
+    scorer.__name__ = function_name(function)
     return Scorer(group_scorer(scorer) if several else scorer, called=called)
 
 

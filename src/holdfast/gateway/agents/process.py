@@ -26,6 +26,7 @@ from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
+from holdfast.rollout.processes.user_process import tie
 
 GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
@@ -93,14 +94,14 @@ class AgentProcess(Struct):
     def _full_command(self) -> list[str]:
         """The command, tied to this process where the system can: an agent whose driver was killed
         would go on, and nobody would know of it."""
-        name, tie = self.command[0], shutil.which("setpriv")
+        name = self.command[0]
         found = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
         if not found:
             # A missing command must look different from one that fails.
             return list(self.command)
         prefix = confinement().words if self.confined else ()
         # The tie comes last: who changes its credentials may lose it.
-        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self.command]
+        return [*prefix, *tie(), *self.command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"

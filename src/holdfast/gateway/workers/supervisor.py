@@ -9,7 +9,6 @@ them, too.
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from holdfast.records.errors import HoldfastError
+from holdfast.rollout.processes.user_process import tie
 
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
 """How often one worker is started again within so many seconds."""
@@ -121,7 +121,8 @@ class WorkerSupervisor:
 
     async def _run(self, index: int) -> int:
         process = await asyncio.create_subprocess_exec(
-            *_tied(self._command),
+            *tie(),
+            *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             pass_fds=self._inherited,
@@ -141,12 +142,6 @@ class WorkerSupervisor:
         finally:
             del self._processes[index]
             process.stdin.close()
-
-
-def _tied(command: Sequence[str]) -> list[str]:
-    """The command, killed by the kernel when its parent ends, where the system can."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else list(command)
 
 
 def end_with_supervisor() -> None:

@@ -9,7 +9,6 @@ at a time, whatever the size of the journal.
 makes broken links and indexes anew.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +35,7 @@ from holdfast.journal.lease_clock import BootClock
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
-from holdfast.journal.sqlite.schema import SALVAGE, explain, log_size, prepare, refuse_second_name
+from holdfast.journal.sqlite.schema import SALVAGE, explained, log_size, prepare, refuse_second_name
 from holdfast.journal.sqlite.store import SqliteStore
 from holdfast.records.errors import JournalDamaged, JournalError, RunHeld
 
@@ -79,11 +78,9 @@ def repair(path: Path) -> list[Cut]:
     """
     accept_loss(path)
     connect_to_read(path).close()  # An empty file is no journal, and is not made one.
-    try:
+    with explained(path):
         connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    try:
+    with closing(connection), explained(path):
         prepare(connection, path)
         store = SqliteStore(connection, BootClock().read)
         if is_beyond_repair(connection):
@@ -100,10 +97,6 @@ def repair(path: Path) -> list[Cut]:
         crashpoint.reach(STEP)
         connection.execute("COMMIT")
         crashpoint.reach(STEP)
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    finally:
-        connection.close()
     return cuts
 
 
@@ -136,11 +129,8 @@ def accept_loss(path: Path) -> str | None:
 
 
 def _refuse_if_held(path: Path, *, without_log: bool) -> None:
-    with closing(connect_to_read(path, without_log=without_log)) as connection:
-        try:
-            refuse_if_held(SqliteStore(connection, BootClock().read))
-        except sqlite3.Error as error:
-            raise explain(error, path) from error
+    with closing(connect_to_read(path, without_log=without_log)) as connection, explained(path):
+        refuse_if_held(SqliteStore(connection, BootClock().read))
 
 
 def _choose_whole(path: Path, loss: Loss) -> Loss:

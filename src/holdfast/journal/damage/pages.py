@@ -5,21 +5,15 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from holdfast.journal.damage.report import Finding, Report
-from holdfast.journal.damage.tables import FILE, ROWS
+from holdfast.journal.damage.tables import COUNTS, FILE, ROWS
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sqlite.schema import SALVAGE, VERSION, prepare
 from holdfast.journal.sqlite.store import SqliteStore
 
 _SCHEMA = "SELECT name, CAST(sql AS BLOB) FROM sqlite_schema"
-_HEADS = "repair the journal: it is taken away, nothing is cut"
-STRAY_HEADS = """SELECT h.trajectory FROM heads h
-    LEFT JOIN trajectories t ON t.id = h.trajectory LEFT JOIN records r ON r.position = h.position
-    WHERE t.id IS NULL AND r.trajectory IS NOT h.trajectory"""
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
 delivery, the index may know better than the row."""
-DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
-"""Tables that say nothing that records and trajectories do not say."""
 _TYPED = ("consumers", "deliveries", "task_groups", "tasks", "totals", "trajectories", "versions")
 
 
@@ -64,10 +58,10 @@ def indexes(connection: sqlite3.Connection, anew: str = "", salvage: str = "") -
     """
     tables = connection.execute(
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
-        "OR tbl_name IN ('heads', 'links', 'task_groups', 'totals') ORDER BY 1"
+        "OR tbl_name IN ('task_groups', 'totals') ORDER BY 1"
     ).fetchall()
     for (table,) in tables:
-        remedy = anew if table in INDEXED | DERIVED else salvage
+        remedy = anew if table in INDEXED | COUNTS.keys() else salvage
         try:
             for (line,) in connection.execute(f"PRAGMA integrity_check('{table}')"):
                 if line != "ok":
@@ -89,15 +83,8 @@ def _types(store: Store, report: Report) -> None:
             ).fetchone()
             if wrong:
                 what = f"its column {column} has {wrong} values that are no numbers"
-                report.add(f"{FILE}{table}", what, report.anew if table in DERIVED else ROWS)
+                report.add(f"{FILE}{table}", what, report.anew if table in COUNTS else ROWS)
 
 
-def _heads(store: Store, report: Report) -> None:
-    """A trajectory that is planned one day would be given a stray head for its own."""
-    for (trajectory,) in _connection(store).execute(STRAY_HEADS):
-        what = f"is the head of trajectory {trajectory}, which is not there"
-        report.add(f"{FILE}heads", what, _HEADS)
-
-
-PARTS = (_schema, _indexes, _pages, _types, _heads)
+PARTS = (_schema, _indexes, _pages, _types)
 """What is looked at before the tables."""

@@ -1,4 +1,4 @@
-"""Makes anew what a journal holds twice: indexes, names of tasks, heads and links.
+"""Makes anew what a journal holds twice: indexes, names of tasks, counts.
 
 Each follows from rows that are still there, so nothing is lost. What cannot be made anew stays
 as it is, and the check goes on naming it.
@@ -8,7 +8,6 @@ broken page, a transaction makes no more indexes.
 """
 
 import sqlite3
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -24,10 +23,6 @@ _ALL = 1_000_000
 class Damage(Struct, frozen=True):
     """What has to be made anew."""
 
-    links: bool
-    heads: list[tuple[int, int, int]] | None
-    """Those that can be read, if the table is broken: they count, and where records are lost, that
-    is how it shows."""
     indexes: list[str]
     """The tables that they are of."""
     names: list[tuple[str, int]]
@@ -60,17 +55,15 @@ def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
 
 
 def damage_of(store: SqliteStore) -> Damage:
-    """Outside of a transaction: heads that count too few, as others write, are made anew."""
+    """Outside of a transaction."""
     connection = store.connection
     if _wrong_pages(connection) is None:
-        return Damage(False, None, [], [])
+        return Damage([], [])
     broken = {finding.where.removeprefix(tables.FILE) for finding in pages.indexes(connection)}
-    heads = _readable_heads(connection) if "heads" in broken else None
-    links = "links" in broken
     counts = bool(broken & tables.COUNTS.keys()) or any(tables.wrong_counts(store))
     if not _has_whole_rows(store):  # Then an index may be all that knows better.
-        return Damage(links, heads, [], [], counts)
-    return Damage(links, heads, sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
+        return Damage([], [], counts)
+    return Damage(sorted(broken & pages.INDEXED), _misnamed(connection), counts, True)
 
 
 def _has_whole_rows(store: SqliteStore) -> bool:
@@ -80,14 +73,6 @@ def _has_whole_rows(store: SqliteStore) -> bool:
         return not any(tables.number_faults(store))
     except (sqlite3.DatabaseError, JournalCorrupt):
         return False
-
-
-def _readable_heads(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
-    heads: list[tuple[int, int, int]] = []
-    with suppress(sqlite3.DatabaseError):  # What comes after it is made from the records.
-        rows = connection.execute("SELECT trajectory, position, length FROM heads")
-        heads.extend(row for row in rows if all(isinstance(value, int) for value in row))
-    return heads
 
 
 def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
@@ -105,16 +90,8 @@ def _misnamed(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def mend_tables(store: SqliteStore, damage: Damage) -> None:
-    """Within a transaction; logs are mended after it, by what it leaves of heads and links."""
+    """Within a transaction; logs are mended after it."""
     connection = store.connection
-    # Without a condition: SQLite gives the pages back, and looks for no row by its damaged key.
-    if damage.links:
-        connection.execute("DELETE FROM links")
-    if damage.heads is not None:
-        connection.execute("DELETE FROM heads")
-        connection.executemany("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", damage.heads)
-    stray = connection.execute(pages.STRAY_HEADS).fetchall()
-    connection.executemany("DELETE FROM heads WHERE trajectory = ?", stray)
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.journal.damage.logs import LogCheck, TrajectoryState
 from holdfast.journal.damage.report import Report
-from holdfast.journal.journal import WorkerIdentity, digest_of
-from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, with_lease_end
-from holdfast.journal.process import is_gone
+from holdfast.journal.journal import digest_of
+from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.rows import MisnamedTask, places_of_moved, shown, task_of
+from holdfast.journal.sql.deletion import holders
 from holdfast.journal.sql.groups import COUNTED, recount, recount_totals
 from holdfast.journal.sql.runs import run_of
 from holdfast.journal.sql.store import LogRow, Row, Store
@@ -276,16 +276,12 @@ _PARTS: tuple[Part, ...] = (
 
 # --- what can be mended in any journal
 
-_HOLDERS = f"""SELECT r.name, {SECONDS_LEFT}, w.host, w.pid, w.born, w.namespace
-    FROM workers w JOIN runs r ON r.id = w.run WHERE {IS_LEASED}"""  # noqa: S608 - ours
-
 
 def refuse_if_held(store: Store) -> None:
-    for run, seconds, *identity in store.rows(_HOLDERS, **store.now().parameters):
-        worker = WorkerIdentity(*identity)
-        if not is_gone(worker):
-            held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
-            raise RunHeld(f"{held}; stop it, then repair")
+    """`RunHeld` while a live worker holds a run."""
+    for run, worker, seconds, _ in holders(store, "workers"):
+        held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
+        raise RunHeld(f"{held}; stop it, then repair")
 
 
 def put_tasks_back(store: Store) -> None:

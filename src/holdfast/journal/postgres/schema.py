@@ -19,12 +19,10 @@ from holdfast import crashpoint
 from holdfast.journal.files.witness import Witness, notes
 from holdfast.journal.postgres.address import ServerAddress
 from holdfast.journal.postgres.connection import WEAK_COMMITS, ServerConnection, quoted, role_of
-from holdfast.journal.sql.tables import TABLES
+from holdfast.journal.sql.tables import TABLES, refuse_newer, require_version
 from holdfast.private_files import private_folder
 from holdfast.records.errors import (
-    JournalEmpty,
     JournalError,
-    JournalNewer,
     LostCommits,
     NotAJournal,
     UsageError,
@@ -42,8 +40,7 @@ _TYPES = {
     # A part of each page stays free, so that what is updated often moves no index.
     "half": " WITH (fillfactor = 50)",
     "most": " WITH (fillfactor = 70)",
-    # The log's head: an append is refused unless it begins there.
-    "length": ", length integer NOT NULL DEFAULT 0",
+    "last": "",
     "in": "",
 }
 _OWN = (
@@ -52,7 +49,6 @@ _OWN = (
         trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,
         crc bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY(trajectory, seq))
         WITH (toast_tuple_target = 8160)""",
-    """CREATE VIEW heads AS SELECT id AS trajectory, length FROM trajectories""",
     # A record that fits into a page stays in its row: out of line it cost a third more. Token ids
     # and logprobs hardly compress, so larger ones are stored as they are.
     """ALTER TABLE records ALTER COLUMN body SET STORAGE EXTERNAL""",
@@ -139,17 +135,7 @@ def prepare(
 
 def require(connection: ServerConnection, address: ServerAddress) -> None:
     """For reading: makes sure that a journal of this version is there; changes nothing."""
-    version = _version(connection, address)
-    if version == 0:
-        raise JournalEmpty(
-            f"journal {address.name} is empty: nothing has been recorded in it yet; a run that "
-            "names it begins it"
-        )
-    if version < VERSION:
-        raise JournalError(
-            f"journal {address.name} has version {version}, and this Holdfast reads {VERSION}; a "
-            "command that writes, such as holdfast run, brings it forward"
-        )
+    require_version(_version(connection, address), VERSION, address.name)
 
 
 def refuse_losses(connection: ServerConnection, address: ServerAddress) -> None:
@@ -292,11 +278,7 @@ def _version(connection: ServerConnection, address: ServerAddress) -> int:
             f"journal {address.name}: its schema holdfast holds something else; it was not "
             "touched. Name another database"
         )
-    if int(value) > VERSION:
-        raise JournalNewer(
-            f"journal {address.name} has version {value}, written by a newer Holdfast; this one "
-            f"reads up to {VERSION}. Upgrade Holdfast, or name another journal"
-        )
+    refuse_newer(int(value), VERSION, address.name)
     return int(value)
 
 

@@ -5,19 +5,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from holdfast.journal.entries import AppendEntry, BadRecord
+from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.postgres.connection import ServerConnection
-from holdfast.journal.sql.appends import Head, place
-from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.journal.sql.store import LogRow, Row
 from holdfast.records.errors import JournalError, UsageError
 
 CHANNEL = "holdfast"
 INSERT_VALUES = 10_000
 """Values that one statement inserts: their number has a limit."""
 _TABLES = (
-    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|consumers|"
-    "deliveries|counters|records|heads"
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|"
+    "consumers|deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
 # The server finds its way itself.
@@ -200,9 +199,6 @@ class PostgresStore:
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
         row = self.row("SELECT length FROM trajectories WHERE id = :id", id=trajectory)
         return (row[0] if row else 0), True
-
-    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        return {}  # A head is part of the trajectory's row: it is not lost alone.
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         count = self.connection.send(_CUT, (trajectory, seq, reason)).rowcount

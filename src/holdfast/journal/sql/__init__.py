@@ -1,8 +1,7 @@
 """The journal's logic, written once over a store.
 
 - `store`: What the journal asks of a database.
-- `tables`: The tables that every journal has.
-- `appends`: Which appends of a batch are written.
+- `tables`: The tables that every journal has, and their version.
 - `groups`: What follows from a group's trajectories.
 - `replicas`: Which weights each replica has.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.

@@ -45,7 +45,7 @@ def refuse_if_held(store: Store, run: Run) -> None:
     """`RunHeld` or `ConsumerHeld`, with who holds it."""
     if workers := release_dead(store, run):
         raise run_in_use(run, workers)
-    for name, holder, seconds, consumer in _holders(store, "consumers"):
+    for name, holder, seconds, consumer in holders(store, "consumers"):
         if name == run.spec.name:
             raise consumed_run(run, consumer, holder=str(holder), seconds=seconds)
 
@@ -77,10 +77,10 @@ def refuse_if_any_is_live(store: Store) -> None:
 def _live_runs(store: Store) -> list[str]:
     """Those that somebody works on, or trains on."""
     tables = ("workers", "consumers")
-    return list(dict.fromkeys(name for table in tables for name, *_ in _holders(store, table)))
+    return list(dict.fromkeys(name for table in tables for name, *_ in holders(store, table)))
 
 
-def _holders(store: Store, table: str) -> list[tuple[str, WorkerIdentity, float, str]]:
+def holders(store: Store, table: str) -> list[tuple[str, WorkerIdentity, float, str]]:
     """Of all runs: the run, who holds it, for how long, and as what."""
     name = {"workers": "id", "consumers": "consumer"}[table]
     rows = store.rows(_HOLDERS.format(table=table, name=name), **store.now().parameters)

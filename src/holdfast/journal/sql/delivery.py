@@ -25,7 +25,16 @@ from holdfast.journal.ledger import (
     later_than,
 )
 from holdfast.journal.process import is_gone
-from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
+from holdfast.journal.rules import (
+    check_reason,
+    check_step,
+    check_version,
+    consumer_held,
+    known_version,
+    lease_lost,
+    not_taken,
+    step_passed,
+)
 from holdfast.journal.sql.runs import (
     OUTCOMES,
     lock,
@@ -79,7 +88,11 @@ def subscribe(
     return Consumer(run, name, epoch, identity, lease_seconds, committed)
 
 
-def renew(store: Store, consumer: Consumer) -> int | None:
+def renew(store: Store, consumer: Consumer) -> None:
+    _renew(store, consumer)
+
+
+def _renew(store: Store, consumer: Consumer) -> int | None:
     """Who acts is alive; `LeaseLost` when the lease is another's. The last committed step."""
     row = store.row(
         _RENEW, lease=float(consumer.lease_seconds), **_named(consumer), **store.now().parameters
@@ -91,12 +104,12 @@ def renew(store: Store, consumer: Consumer) -> int | None:
 
 
 def begin(store: Store, consumer: Consumer, how: str = "SHARE") -> int | None:
-    """Holds the run and the consumer, in the order in which everyone does; `renew`."""
+    """Holds the run and the consumer, in the order in which everyone does; `_renew`."""
     try:
         lock(store, consumer.run, how)
     except UsageError as error:
         raise lease_lost(consumer) from error
-    return renew(store, consumer)
+    return _renew(store, consumer)
 
 
 def unsubscribe(store: Store, consumer: Consumer) -> None:
@@ -313,6 +326,7 @@ def _members(store: Store, run: Run, tasks: list[int]) -> tuple[tuple[Trajectory
 
 
 def dismiss(store: Store, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+    check_reason(reason)
     committed = begin(store, consumer)
     known = _known(store, consumer, groups)
     tasks: list[int] = []
@@ -348,7 +362,10 @@ def _known(store: Store, consumer: Consumer, names: Sequence[str]) -> dict[str, 
     return {name: known.get(name, UNKNOWN) for name in names}
 
 
-def commit(store: Store, consumer: Consumer, step: int, groups: Sequence[str]) -> None:
+def commit(
+    store: Store, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
+) -> None:
+    check_step(step)
     committed = begin(store, consumer)
     if groups:
         known = _known(store, consumer, groups)
@@ -369,9 +386,12 @@ def commit(store: Store, consumer: Consumer, step: int, groups: Sequence[str]) -
     )
 
 
-def rewind(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int]) -> int:
+def rewind(
+    store: Store, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
+) -> int:
+    check_step(step)
     committed = begin(store, consumer)
-    _hold(store, consumer, step, trained)
+    _hold(store, consumer, step, trained or {})
     # They are looked at again, as if nobody had, and with them what waits behind them: so the order
     # stays, and a group that was opened again meanwhile is not given.
     returned = store.rows(
@@ -419,6 +439,31 @@ def _hold(store: Store, consumer: Consumer, step: int, trained: Mapping[str, int
         _put_in_step(store, consumer, at, tasks)
 
 
+# --- weight versions
+
+
+def publish_version(
+    store: Store, run: Run, name: str, *, step: int, digest: str, consumer: Consumer | None = None
+) -> int:
+    check_version(name, step, digest)
+    if consumer is not None:
+        begin(store, consumer, "UPDATE")
+    lock(store, run)
+    row = store.row(
+        "SELECT ordinal, digest FROM versions WHERE run = :run AND name = :name",
+        run=run.id,
+        name=name,
+    )
+    if row is not None:
+        return known_version(run, name, digest, known=(row[0], row[1]))
+    query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
+    [(last,)] = store.rows(query, run=run.id)
+    ordinal: int = last + 1
+    columns = "run, ordinal, name, step, digest"
+    store.insert("versions", columns, [(run.id, ordinal, name, step, digest)])
+    return ordinal
+
+
 # --- the ledger
 
 _LEDGER = """SELECT k.id, k.ordinal, d.state, d.step, d.reason, g.settled
@@ -428,7 +473,7 @@ _LEDGER = """SELECT k.id, k.ordinal, d.state, d.step, d.reason, g.settled
     ORDER BY k.ordinal"""
 
 
-def ledger(store: Store, run: Run, consumer: str, since: int = 0) -> list[LedgerEntry]:
+def ledger(store: Store, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
     row = store.row(
         "SELECT committed FROM consumers WHERE run = :run AND consumer = :name",
         run=run.id,

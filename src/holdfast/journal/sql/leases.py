@@ -98,6 +98,10 @@ def _free_orphans(store: Store, run: Run) -> None:
     recount(store, run.id, values_of(freed))
 
 
+def leave(store: Store, worker: Worker) -> None:
+    release(store, worker.id)
+
+
 def release(store: Store, worker: int) -> None:
     """Fences a worker: what it holds is free, and nothing that it sends is written."""
     store.run("DELETE FROM workers WHERE id = :worker", worker=worker)

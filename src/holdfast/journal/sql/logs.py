@@ -84,9 +84,8 @@ def _summary_of_log(store: Store, row: TrajectoryRow) -> Summary | JournalCorrup
         return error
 
 
-_REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, coalesce(h.length, 0), t.summary
+_REWARDED = """SELECT k.id, t.id, t.task, t.sample, t.status, t.length, t.summary
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current
-    LEFT JOIN heads h ON h.trajectory = t.id
     WHERE t.run = :run AND t.settled IS NOT NULL ORDER BY t.task, t.sample"""
 
 
@@ -176,13 +175,12 @@ def _cut_at(store: Store, trajectory: int, bad: BadRecord, *, name: str, status:
     return Cut(name, trajectory, bad.seq, bad.position, count, bad.reason, status)
 
 
-def reopen_failed(store: Store, run: Run, reason: str) -> int:
+def reopen_failed(store: Store, run: Run, *, reason: str) -> int:
     """Groups that a consumer has are left alone: its batches stay what they were."""
     runs.lock(store, run)
     failed = store.rows(
-        "SELECT t.id, t.task, t.epoch + 1, coalesce(h.length, 0), k.id, t.sample "
+        "SELECT t.id, t.task, t.epoch + 1, t.length, k.id, t.sample "
         "FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task "
-        "LEFT JOIN heads h ON h.trajectory = t.id "
         "WHERE t.run = :run AND t.status = 4 AND t.settled IS NOT NULL AND NOT EXISTS "
         "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task "
         "AND d.state IN (1, 2)) ORDER BY t.id",
@@ -190,7 +188,11 @@ def reopen_failed(store: Store, run: Run, reason: str) -> int:
     )
     if not failed:
         return 0
-    _refuse_headless(store, [row[0] for row in failed if not row[3]])
+    # What is written to a log that only looks empty would take the places of what is there.
+    for trajectory, length in runs.uncounted(
+        store, [row[0] for row in failed if not row[3]]
+    ).items():
+        raise BadRecord(trajectory, length, 0, "is where the log ends, but its head is lost")
     store.run(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 WHERE id = ANY(:ids)",
         ids=[row[0] for row in failed],
@@ -208,9 +210,3 @@ def _reopening(run: Run, failed: Row, body: bytes) -> AppendEntry:
     lease = Lease(key, trajectory, ordinal, epoch, Status.FAILED, False, length)
     row = (trajectory, length, epoch, checksum(body, trajectory, length, epoch), body)
     return AppendEntry(lease, length, [row], len(body), Status.RUNNING, None)
-
-
-def _refuse_headless(store: Store, trajectories: Sequence[int]) -> None:
-    """What is written behind a head that is lost would take the places of what is there."""
-    for trajectory, length in store.lengths_without_heads(trajectories).items():
-        raise BadRecord(trajectory, length, 0, "is where the log ends, but its head is lost")

@@ -2,6 +2,9 @@
 
 import msgspec
 
+from holdfast.journal.journal import Consumer
+from holdfast.journal.sql.delivery import begin
+from holdfast.journal.sql.runs import lock
 from holdfast.journal.sql.store import Store
 from holdfast.records.run import Run
 from holdfast.records.samples.replica_weights import ReplicaWeights, WeightState
@@ -10,9 +13,15 @@ KEPT = 64
 """Records of each replica: more than there are updates during one reply."""
 
 
-def note_weights(store: Store, run: Run, record: ReplicaWeights) -> bool:
+def note_weights(
+    store: Store, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
+) -> bool:
     """Whether it was written: as the next record of its replica, or in place of the last one. What
     somebody else has noted meanwhile is not overwritten."""
+    if consumer is None:
+        lock(store, run)
+    else:
+        begin(store, consumer, "UPDATE")
     row = store.row(
         "SELECT coalesce(max(number), 0) FROM replicas WHERE run = :run AND replica = :replica",
         run=run.id,

@@ -18,7 +18,6 @@ from holdfast.journal.rules import (
     check_size,
     check_tags,
     distinct,
-    known_version,
     name_taken,
     other_task,
     run_sealed,
@@ -39,7 +38,7 @@ _RUN = "SELECT name, id, spec, changes, created FROM runs"
 _encode = msgspec.msgpack.encode
 
 
-def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool) -> Run:
+def create(store: Store, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
     if find(store, spec.name) is not None:
         raise name_taken(spec.name)
     store.run(
@@ -106,13 +105,13 @@ def policy_of(store: Store, run: Run) -> GroupPolicy:
 
 
 def amend(
-    store: Store, run: Run, spec: RunSpec, now: Sequence[Task], differences: Sequence[str]
+    store: Store, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
 ) -> Run:
     """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
     recorded = lock(store, run).spec
-    before = {task.id: task for task in tasks(store, run)}
+    before = {task.id: task for task in tasks_of(store, run)}
     known = {name: ordinal for ordinal, name in enumerate(before)}
-    anew = tasks_scored_anew(recorded, spec, before, now, held=held_groups(store, run))
+    anew = tasks_scored_anew(recorded, spec, before, tasks, held=held_groups(store, run))
     spec = amended_spec(recorded, spec)
     changes = (*run.changes, RunChange(tuple(differences), store.now().wall))
     store.run(
@@ -123,8 +122,8 @@ def amend(
     )
     for table in ("tasks", "task_groups"):
         store.run(f"UPDATE {table} SET current = false WHERE run = :run", run=run.id)  # noqa: S608 - ours
-    fresh = [task for task in now if task.id not in known]
-    planned = [(known[task.id], task) for task in now if task.id in known]
+    fresh = [task for task in tasks if task.id not in known]
+    planned = [(known[task.id], task) for task in tasks if task.id in known]
     planned += list(enumerate(fresh, max(known.values(), default=-1) + 1))
     _plan(store, run.id, spec.samples, planned)
     _unsettle_outcomes(store, run.id, [known[name] for name in anew])
@@ -139,9 +138,10 @@ def amend(
 def annotate(
     store: Store,
     run: Run,
-    tags: Sequence[str] | None,
-    command: RecordedCommand | None,
-    training: str | None,
+    *,
+    tags: Sequence[str] | None = None,
+    command: RecordedCommand | None = None,
+    training: str | None = None,
 ) -> Run:
     recorded = lock(store, run)
     spec = structs.replace(
@@ -311,24 +311,7 @@ def progress(store: Store, run: Run) -> RunProgress:
 # --- weight versions
 
 
-def publish_version(store: Store, run: Run, name: str, *, step: int, digest: str) -> int:
-    lock(store, run)
-    row = store.row(
-        "SELECT ordinal, digest FROM versions WHERE run = :run AND name = :name",
-        run=run.id,
-        name=name,
-    )
-    if row is not None:
-        return known_version(run, name, digest, known=(row[0], row[1]))
-    query = "SELECT coalesce(max(ordinal), 0) FROM versions WHERE run = :run"
-    [(last,)] = store.rows(query, run=run.id)
-    ordinal: int = last + 1
-    columns = "run, ordinal, name, step, digest"
-    store.insert("versions", columns, [(run.id, ordinal, name, step, digest)])
-    return ordinal
-
-
-def versions(store: Store, run: Run, name: str | None) -> list[WeightVersion]:
+def versions(store: Store, run: Run, *, name: str | None = None) -> list[WeightVersion]:
     where = "" if name is None else " AND name = :name"
     rows = store.rows(
         f"SELECT ordinal, name, step, digest FROM versions WHERE run = :run{where} "  # noqa: S608 - ours
@@ -353,24 +336,20 @@ def text_of(value: object, *, of: str) -> str:
     return value
 
 
+_ALL_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run ORDER BY ordinal"
 SOME_TASKS = "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run AND ordinal = ANY(:tasks)"
 
 
-def some_tasks(store: Store, run: Run, ordinals: Sequence[int]) -> list[Task]:
-    """In the order of `ordinals`, without reading any other."""
+def tasks_of(store: Store, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
+    """In their order; or these, in the order of `ordinals`, without reading any other."""
+    if ordinals is None:
+        return [task_of(*row) for row in store.rows(_ALL_TASKS, run=run.id)]
     rows = store.rows(SOME_TASKS, run=run.id, tasks=_possible(ordinals))
     by_ordinal = {row[0]: row for row in rows}
     for ordinal in ordinals:
         if ordinal not in by_ordinal:
             raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
     return [task_of(*by_ordinal[ordinal]) for ordinal in ordinals]
-
-
-def tasks(store: Store, run: Run) -> list[Task]:
-    rows = store.rows(
-        "SELECT ordinal, id, body, crc FROM tasks WHERE run = :run ORDER BY ordinal", run=run.id
-    )
-    return [task_of(*row) for row in rows]
 
 
 def _possible(ordinals: Collection[int]) -> list[int]:
@@ -381,14 +360,17 @@ def _possible(ordinals: Collection[int]) -> list[int]:
 # --- trajectories
 
 _TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
-        coalesce(h.length, 0), coalesce('process ' || w.pid || ' on ' || w.host, ''),
+        t.length, coalesce('process ' || w.pid || ' on ' || w.host, ''),
         g.current{more}
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
     JOIN task_groups g ON g.run = t.run AND g.task = t.task
-    LEFT JOIN heads h ON h.trajectory = t.id LEFT JOIN workers w ON w.id = t.owner
+    LEFT JOIN workers w ON w.id = t.owner
     WHERE t.run = :run{where} ORDER BY t.task, t.sample"""
 _ALL = _TRAJECTORY.format(more="", where="")
 SOME_TRAJECTORIES = _TRAJECTORY.format(more="", where=" AND t.task = ANY(:tasks)")
+# In a file, that is one pass over all records.
+_UNCOUNTED = """SELECT trajectory, count(*) FROM records WHERE trajectory = ANY(:ids)
+    GROUP BY trajectory"""
 _SUMMARIZED = _TRAJECTORY.format(more=", t.summary", where=" AND t.task = ANY(:tasks)")
 
 
@@ -414,9 +396,15 @@ def summarized(
 
 def trajectory_rows(store: Store, run: str, rows: list[Row]) -> list[TrajectoryRow]:
     """Of the run with that name."""
-    headless = [row[2] for row in rows if row[4] and not row[7]]
-    lengths = store.lengths_without_heads(headless) if headless else {}
+    lengths = uncounted(store, [row[2] for row in rows if row[4] and not row[7]])
     return [_trajectory_row(run, row, lengths.get(row[2], row[7])) for row in rows]
+
+
+def uncounted(store: Store, trajectories: Sequence[int]) -> dict[int, int]:
+    """How many records those have that were begun, and whose rows count none: damage, if any."""
+    if not trajectories:
+        return {}
+    return dict(store.rows(_UNCOUNTED, ids=trajectories))
 
 
 def _trajectory_row(run: str, row: Row, records: object) -> TrajectoryRow:

@@ -1,13 +1,14 @@
 """The journal over a store: the interface, once for every database.
 
 What changes something is a function of the store that the writer runs in a transaction; what only
-looks is one that a reader runs. A database brings both (`_writer`, `_read`), and nothing else.
+looks is one that a reader runs. Most methods are such a function and nothing else: `reads` and
+`writes` make them. A database brings the writer and the reader (`_writer`, `_read_with`).
 """
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
 from holdfast.journal.entries import AppendEntry, entries_of, entry_of
@@ -20,31 +21,20 @@ from holdfast.journal.journal import (
     Deletion,
     Entries,
     Lease,
-    LedgerEntry,
-    RunProgress,
-    RunRow,
     TrajectoryRow,
     Worker,
     WorkerIdentity,
     digest_of,
 )
-from holdfast.journal.rules import (
-    check_batch,
-    check_consumer,
-    check_reason,
-    check_step,
-    check_version,
-)
-from holdfast.journal.sql import deletion, delivery, leases, logs, replicas, runs
+from holdfast.journal.rules import check_batch, check_consumer
+from holdfast.journal.sql import deletion, delivery, leases, logs, replicas
+from holdfast.journal.sql import runs as run_tables
 from holdfast.journal.sql.store import Store
 from holdfast.journal.sql.writer import Append, InlineWriter, WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
-from holdfast.records.run import RecordedCommand, Run, RunSpec
-from holdfast.records.samples.replica_weights import ReplicaWeights
+from holdfast.records.run import Run
 from holdfast.records.samples.summary import Summary
-from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
-from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 SUMMARIZED_TASKS = 512
@@ -53,6 +43,36 @@ READ_AHEAD = 16
 """Logs that are read at once: a hop to another thread costs as much as reading a short one."""
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+def reads(
+    function: Callable[Concatenate[Store, Parameters], Result],
+) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
+    """The method of a journal that runs a function which only looks."""
+
+    async def method(
+        self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        return await self.query(function, *arguments, **named)
+
+    return method
+
+
+def writes(
+    function: Callable[Concatenate[Store, Parameters], Result], *, wakes: bool = False
+) -> Callable[Concatenate["SqlJournal", Parameters], Coroutine[Any, Any, Result]]:
+    """The method of a journal that runs a function in a transaction of the writer's. `wakes`: who
+    waits for changes in this process looks again."""
+
+    async def method(
+        self: "SqlJournal", /, *arguments: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        result = await self.transact(function, *arguments, **named)
+        if wakes:
+            self.changes.notify()
+        return result
+
+    return method
 
 
 class SqlJournal(ClosedByBlock):
@@ -122,31 +142,15 @@ class SqlJournal(ClosedByBlock):
 
     # --- runs
 
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
-        return await self.transact(runs.create, spec, tasks, sealed=sealed)
-
-    async def find_run(self, name: str) -> Run | None:
-        return await self.query(runs.find, name)
-
-    async def amend_run(
-        self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
-    ) -> Run:
-        return await self.transact(runs.amend, run, spec, tasks, differences)
-
-    async def annotate_run(
-        self,
-        run: Run,
-        *,
-        tags: Sequence[str] | None = None,
-        command: RecordedCommand | None = None,
-        training: str | None = None,
-    ) -> Run:
-        return await self.transact(runs.annotate, run, tags, command, training)
+    create_run = writes(run_tables.create)
+    find_run = reads(run_tables.find)
+    amend_run = writes(run_tables.amend)
+    annotate_run = writes(run_tables.annotate)
 
     async def rename_run(self, run: Run, name: str) -> Run:
         def rename(store: Store) -> Run:
-            deletion.refuse_if_held(store, runs.lock(store, run))
-            return runs.rename(store, run, name)
+            deletion.refuse_if_held(store, run_tables.lock(store, run))
+            return run_tables.rename(store, run, name)
 
         await self._shorten_leases(run)
         return await self.transact(rename)
@@ -155,34 +159,13 @@ class SqlJournal(ClosedByBlock):
         await self._shorten_leases(run)
         return await self.transact(deletion.delete, run)
 
-    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
-        admitted = await self.transact(runs.admit, run, tasks)
-        self.changes.notify()
-        return admitted
-
-    async def seal(self, run: Run) -> None:
-        await self.transact(runs.seal, run)
-        self.changes.notify()
-
-    async def unseal(self, run: Run) -> None:
-        await self.transact(runs.unseal, run)
-        self.changes.notify()
-
-    async def progress(self, run: Run) -> RunProgress:
-        return await self.query(runs.progress, run)
-
-    async def runs(self) -> list[RunRow]:
-        return await self.query(runs.listing)
-
-    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
-        if ordinals is None:
-            return await self.query(runs.tasks, run)
-        return await self.query(runs.some_tasks, run, ordinals)
-
-    async def trajectories(
-        self, run: Run, *, ordinals: Collection[int] | None = None
-    ) -> list[TrajectoryRow]:
-        return await self.query(runs.trajectories, run, ordinals=ordinals)
+    admit = writes(run_tables.admit, wakes=True)
+    seal = writes(run_tables.seal, wakes=True)
+    unseal = writes(run_tables.unseal, wakes=True)
+    progress = reads(run_tables.progress)
+    runs = reads(run_tables.listing)
+    tasks = reads(run_tables.tasks_of)
+    trajectories = reads(run_tables.trajectories)
 
     # --- workers and leases
 
@@ -196,12 +179,8 @@ class SqlJournal(ClosedByBlock):
         await self._wake_for(run, "work")
         return worker
 
-    async def heartbeat(self, worker: Worker) -> None:
-        await self.transact(leases.heartbeat, worker)
-
-    async def leave(self, worker: Worker) -> None:
-        await self.transact(leases.release, worker.id)
-        self.changes.notify()
+    heartbeat = writes(leases.heartbeat)
+    leave = writes(leases.leave, wakes=True)
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
         after = self._cursors.get(worker.id, -1)
@@ -255,7 +234,7 @@ class SqlJournal(ClosedByBlock):
         self, run: Run, *, ordinals: Collection[int] | None = None
     ) -> AsyncIterator[tuple[TrajectoryRow, Summary | JournalCorrupt]]:
         await self._writer.drain()
-        every = range(await self.query(runs.count_tasks, run))
+        every = range(await self.query(run_tables.count_tasks, run))
         wanted = every if ordinals is None else sorted(set(ordinals))
         for at in range(0, len(wanted), SUMMARIZED_TASKS):
             some = wanted[at : at + SUMMARIZED_TASKS]
@@ -284,11 +263,8 @@ class SqlJournal(ClosedByBlock):
             lease.next_seq, lease.status = cut.seq, cut.status
         return cut
 
-    async def reopen(self, run: Run, *, reason: str) -> int:
-        return await self.transact(logs.reopen_failed, run, reason)
-
-    async def rescore(self, run: Run, trajectories: Collection[int]) -> int:
-        return await self.transact(runs.rescore, run, trajectories)
+    reopen = writes(logs.reopen_failed)
+    rescore = writes(run_tables.rescore)
 
     # --- blobs
 
@@ -317,49 +293,12 @@ class SqlJournal(ClosedByBlock):
             raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
         return body
 
-    # --- weight versions
+    # --- weight versions and delivery
 
-    async def publish_version(
-        self,
-        run: Run,
-        name: str,
-        *,
-        step: int,
-        digest: str,
-        consumer: Consumer | None = None,
-    ) -> int:
-        check_version(name, step, digest)
-
-        def publish(store: Store) -> int:
-            if consumer is not None:
-                delivery.begin(store, consumer, "UPDATE")
-            return runs.publish_version(store, run, name, step=step, digest=digest)
-
-        return await self.transact(publish)
-
-    async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
-        return await self.query(runs.versions, run, name)
-
-    # --- weights of replicas
-
-    async def note_weights(
-        self, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
-    ) -> bool:
-        def note(store: Store) -> bool:
-            if consumer is None:
-                runs.lock(store, run)
-            else:
-                delivery.begin(store, consumer, "UPDATE")
-            return replicas.note_weights(store, run, record)
-
-        is_written = await self.transact(note)
-        self.changes.notify()
-        return is_written
-
-    async def replica_weights(self, run: Run) -> list[ReplicaWeights]:
-        return await self.query(replicas.replica_weights, run)
-
-    # --- delivery
+    publish_version = writes(delivery.publish_version)
+    versions = reads(run_tables.versions)
+    note_weights = writes(replicas.note_weights, wakes=True)
+    replica_weights = reads(replicas.replica_weights)
 
     async def subscribe(
         self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
@@ -372,11 +311,8 @@ class SqlJournal(ClosedByBlock):
         await self._wake_for(run, "ready")
         return consumer
 
-    async def renew(self, consumer: Consumer) -> None:
-        await self.transact(delivery.renew, consumer)
-
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        await self.transact(delivery.unsubscribe, consumer)
+    renew = writes(delivery.renew)
+    unsubscribe = writes(delivery.unsubscribe)
 
     async def next_batch(
         self,
@@ -428,27 +364,9 @@ class SqlJournal(ClosedByBlock):
             poll=poll,
         )
 
-    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
-        check_reason(reason)
-        await self.transact(delivery.dismiss, consumer, groups, reason=reason)
-
-    async def commit(
-        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
-    ) -> None:
-        check_step(step)
-        await self.transact(delivery.commit, consumer, step, groups or ())
-
-    async def rewind(
-        self, consumer: Consumer, step: int, *, trained: Mapping[str, int] | None = None
-    ) -> int:
-        check_step(step)
-        return await self.transact(delivery.rewind, consumer, step, trained or {})
-
-    async def consumers(self, run: Run) -> list[str]:
-        return await self.query(delivery.consumers, run)
-
-    async def held_groups(self, run: Run) -> dict[str, list[str]]:
-        return await self.query(runs.held_groups, run)
-
-    async def ledger(self, run: Run, consumer: str, *, since: int = 0) -> list[LedgerEntry]:
-        return await self.query(delivery.ledger, run, consumer, since)
+    dismiss = writes(delivery.dismiss)
+    commit = writes(delivery.commit)
+    rewind = writes(delivery.rewind)
+    consumers = reads(delivery.consumers)
+    held_groups = reads(run_tables.held_groups)
+    ledger = reads(delivery.ledger)

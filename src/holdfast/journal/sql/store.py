@@ -8,18 +8,16 @@ which way to go. Each store turns that into its own dialect. What really
 differs between databases, which is how records lie on the disk, is a method here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from holdfast.journal.entries import AppendEntry
+from holdfast.journal.entries import AppendEntry, Refuse
 from holdfast.journal.lease_clock import Instant
 from holdfast.records.errors import JournalError
 
 Row = tuple[Any, ...]
 LogRow = tuple[int, Any, Any, Any, Any]
 """Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
-Refuse = Callable[[int, JournalError], None]
-"""Is told the number of an append that is not written, and why."""
 
 
 class Store(Protocol):
@@ -72,10 +70,6 @@ class Store(Protocol):
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         """Sets the record with that number and all after it aside; how many there were."""
-        ...
-
-    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        """How many records those of these logs have that look empty and are not: damage."""
         ...
 
     def delete_records(self, run: int) -> int: ...

@@ -5,6 +5,10 @@ deletion must not hold somebody else's trajectory under its own number and epoch
 is compared byte by byte.
 """
 
+from pathlib import Path
+
+from holdfast.records.errors import JournalError, JournalNewer
+
 TABLES = (
     """CREATE TABLE runs(
         id {id}, name {name} NOT NULL UNIQUE, spec {bytes} NOT NULL, changes {bytes} NOT NULL,
@@ -33,10 +37,12 @@ TABLES = (
         namespace text NOT NULL, lease_until double precision NOT NULL, clock text NOT NULL,
         clock_until double precision NOT NULL, lease_seconds double precision NOT NULL)""",
     """CREATE INDEX workers_run ON {in}workers(run)""",
+    # `length`: how many records the log has. An append is refused unless it begins there.
     """CREATE TABLE trajectories(
         id {id}, run bigint NOT NULL, task integer NOT NULL, sample integer NOT NULL,
         status smallint NOT NULL DEFAULT 0, epoch bigint NOT NULL DEFAULT 0, owner bigint,
-        settled bigint, summary {bytes}{length}, UNIQUE(run, task, sample)){half}""",
+        settled bigint, length integer NOT NULL DEFAULT 0{last}, summary {bytes},
+        UNIQUE(run, task, sample)){half}""",
     """CREATE INDEX trajectories_owner ON {in}trajectories(owner) WHERE owner IS NOT NULL""",
     """CREATE TABLE cuts(
         position {id}, trajectory bigint NOT NULL, seq integer NOT NULL, epoch bigint NOT NULL,
@@ -74,3 +80,27 @@ OF_RUN = (
     "workers", "trajectories", "tasks",
 )  # fmt: skip
 """Those whose rows belong to one run."""
+
+
+# --- which version a journal has, and which one this program knows
+
+BEGIN = "a run that names it begins it"
+
+
+def refuse_newer(version: int, known: int, name: Path | str) -> None:
+    if version > known:
+        raise JournalNewer(
+            f"journal {name} has version {version}, written by a newer Holdfast; this one reads "
+            f"up to {known}. Upgrade Holdfast, or name another journal"
+        )
+
+
+def require_version(version: int, known: int, name: Path | str) -> None:
+    """For reading: what writes begins a journal, and brings an older one forward."""
+    if version == 0:
+        raise JournalError(f"journal {name} is empty: nothing has been recorded in it yet; {BEGIN}")
+    if version < known:
+        raise JournalError(
+            f"journal {name} has version {version}, and this Holdfast reads {known}; a command "
+            "that writes, such as holdfast run, brings it forward"
+        )

@@ -2,39 +2,38 @@
 
 Records lie in the order of their commits, so a batch only writes the end of the table. An index by
 trajectory would be written in as many places as a batch has trajectories, and measured half of
-the whole cost of an append. Instead, each record has a link to the one before it in its
-trajectory, and each trajectory has a head: the place of its last record, and how many there are.
+the whole cost of an append. Instead, each record has a link (`previous`) to the one before it in
+its trajectory, and each trajectory's row has a head: the place of its `last` record, and how many
+there are (`length`).
 
 Within a trajectory positions grow with the sequence, so links only lead back. They say nothing that
 the records do not say themselves: a reader that they lead astray finds the records without them,
 `relink` makes them anew, and the check holds them against the records.
 
-A log without a head is empty, unless its trajectory was begun: then the head may be lost, and only
-a pass over all records finds it. Beginning sets the status, in the transaction of the first record.
+A log without a length is empty, unless its trajectory was begun: then the head may be lost, and
+only a pass over all records finds it. Beginning sets the status, in the transaction of the first
+record.
 """
 
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 from msgspec import Struct, json
 
-from holdfast.journal.entries import AppendEntry, BadRecord
+from holdfast.journal.entries import AppendEntry, BadRecord, Head, Refuse, place
 from holdfast.journal.entries import Row as RecordRow
-from holdfast.journal.sql.appends import Head, place
-from holdfast.journal.sql.store import Refuse
-
-Row = tuple[int, int, int, int, bytes]
-"""Position, seq, epoch, checksum, body: as they were read, whatever damage made of them."""
+from holdfast.journal.sql.store import LogRow
+from holdfast.records.trajectory import Status
 
 _CHAIN = """WITH RECURSIVE chain(position) AS (
-    SELECT position FROM heads WHERE trajectory = ?1
-    UNION ALL SELECT l.previous FROM chain c JOIN links l ON l.position = c.position
-    WHERE l.previous < c.position) """
+    SELECT last FROM trajectories WHERE id = ?1
+    UNION ALL SELECT r.previous FROM chain c JOIN records r ON r.position = c.position
+    WHERE r.previous < c.position) """
 
 # The cast: damage can turn a body into text, and text that is no UTF-8 could not even be read.
 COLUMNS = "r.position, r.seq, r.epoch, r.crc, CAST(r.body AS BLOB)"
-_BY_CHAIN = f"""{_CHAIN} SELECT trajectory, (SELECT length FROM heads WHERE trajectory = ?1),
+_BY_CHAIN = f"""{_CHAIN} SELECT trajectory, (SELECT length FROM trajectories WHERE id = ?1),
     {COLUMNS} FROM records r WHERE r.position IN chain ORDER BY r.position"""  # noqa: S608 - ours
 # Numbers that no log has come last: before the others, they would move all of them. Not `IS NULL`:
 # SQLite takes the schema's word for it that none is.
@@ -44,34 +43,22 @@ _BY_SCAN = f"""SELECT {COLUMNS} FROM records r WHERE trajectory = ? AND (seq >= 
 _POSITIONS = f"{_CHAIN} SELECT position FROM chain WHERE position > 0 ORDER BY position"  # noqa: S608 - ours
 _FOUND = f"""SELECT position FROM records WHERE trajectory = ?
     ORDER BY {_NO_NUMBER}, seq, position"""  # noqa: S608 - ours
-_COUNTED = """SELECT trajectory, count(*) FROM records
-    WHERE trajectory IN (SELECT value FROM json_each(?)) GROUP BY trajectory"""
 
 
-def length(connection: sqlite3.Connection, trajectory: int) -> int:
-    """How many records the trajectory has, by its head; so the next one is number `length`.
+def head(connection: sqlite3.Connection, trajectory: int) -> tuple[int, bool]:
+    """How many records the trajectory has, so that the next one is number `length`; and whether
+    something was recorded of it, by its status.
 
-    0 without a head, and -1, which no log has, where damage made something else of the number.
+    -1, which no log has, where damage made something else of the number.
     """
     row = connection.execute(
-        "SELECT length FROM heads WHERE trajectory = ?", (trajectory,)
+        "SELECT length, status != 0 FROM trajectories WHERE id = ?", (trajectory,)
     ).fetchone()
-    if row is None:
-        return 0
-    return row[0] if isinstance(row[0], int) else -1
+    length, has_begun = row or (0, False)
+    return length if isinstance(length, int) else -1, bool(has_begun)
 
 
-def lengths_without_heads(
-    connection: sqlite3.Connection, trajectories: Sequence[int]
-) -> dict[int, int]:
-    """How many records those have that have any: one pass over all records, if any are asked."""
-    if not trajectories:
-        return {}
-    ids = json.encode(trajectories).decode()
-    return dict(connection.execute(_COUNTED, (ids,)).fetchall())
-
-
-def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None, None]:
+def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[LogRow, None, None]:
     """The rows of a log in their order. Takes time in proportion to it, unless links are damaged.
 
     A head that is lost, counts records that are not there, or too few, ends in a `BadRecord`.
@@ -83,23 +70,16 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None
                 break
             yield (row[0], row[1], row[2], row[3], row[4])
             done += 1
+    has_begun = True
     if counted is None:
-        counted = length(connection, trajectory)
-    if done != counted or (not counted and _has_started(connection, trajectory)):
+        counted, has_begun = head(connection, trajectory)
+    if done != counted or (not counted and has_begun):
         yield from rows_without_links(connection, trajectory, done)
-
-
-def _has_started(connection: sqlite3.Connection, trajectory: int) -> bool:
-    """Whether something was recorded of it, as its own row has it."""
-    row = connection.execute(
-        "SELECT status != 0 FROM trajectories WHERE id = ?", (trajectory,)
-    ).fetchone()
-    return row is not None and bool(row[0])
 
 
 def rows_without_links(
     connection: sqlite3.Connection, trajectory: int, done: int = 0
-) -> Generator[Row, None, None]:
+) -> Generator[LogRow, None, None]:
     """All that claim to be of this log, from number `done` on: a pass over all records."""
     with _snapshot(connection):
         position = 0
@@ -108,7 +88,7 @@ def rows_without_links(
                 yield row
                 position = row[0]
                 done += 1
-        counted = length(connection, trajectory)
+        counted, _ = head(connection, trajectory)
         if done != counted:
             what = f"its head counts {counted} records" if counted else "its head is lost"
             reason = f"is where the log ends, but {what}"
@@ -141,18 +121,16 @@ def found(connection: sqlite3.Connection, trajectory: int) -> list[int]:
 def relink(connection: sqlite3.Connection, trajectory: int) -> bool:
     """Makes links and head say what the records say; whether they did not."""
     there = found(connection, trajectory)
-    if positions(connection, trajectory) == there and length(connection, trajectory) == len(there):
+    if positions(connection, trajectory) == there and head(connection, trajectory)[0] == len(there):
         return False
     connection.executemany(
-        "INSERT OR REPLACE INTO links(position, previous) VALUES (?, ?)",
-        zip(there, [0, *there], strict=False),
+        "UPDATE records SET previous = ? WHERE position = ?",
+        zip([0, *there], there, strict=False),
     )
-    connection.execute("DELETE FROM heads WHERE trajectory = ?", (trajectory,))
-    if there:
-        connection.execute(
-            "INSERT INTO heads(trajectory, position, length) VALUES (?, ?, ?)",
-            (trajectory, there[-1], len(there)),
-        )
+    connection.execute(
+        "UPDATE trajectories SET last = ?, length = ? WHERE id = ?",
+        (there[-1] if there else 0, len(there), trajectory),
+    )
     return True
 
 
@@ -167,24 +145,25 @@ MAX_HEADS = 50_000
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def _inserts(into: str, columns: int) -> dict[int, str]:
-    """One statement for each size; rows of NULLs, which fill it up, are left out."""
+def _sized(statement: str, columns: int) -> dict[int, str]:
+    """For so many rows of values each; it leaves out rows of NULLs, which fill it up."""
     row = f"({','.join('?' * columns)})"
-    return {
-        size: f"INSERT OR {into} SELECT * FROM (VALUES {','.join([row] * size)}) "  # noqa: S608 - ours
-        "WHERE column1 IS NOT NULL"
-        for size in _SIZES
-    }
+    return {size: statement.format(f"VALUES {','.join([row] * size)}") for size in _SIZES}
 
 
-_RECORDS = _inserts("ABORT INTO records(position, trajectory, seq, epoch, crc, body)", 6)
-# The records are what counts: a link or a head that damage left behind is no reason to refuse them.
-_LINKS = _inserts("REPLACE INTO links(position, previous)", 2)
-_HEADS = _inserts("REPLACE INTO heads(trajectory, position, length)", 3)
+_RECORDS = _sized(
+    "INSERT OR ABORT INTO records(position, trajectory, seq, epoch, crc, previous, body) "
+    "SELECT * FROM ({}) WHERE column1 IS NOT NULL",
+    7,
+)
+_HEADS = _sized(
+    "UPDATE trajectories SET last = e.column2, length = e.column3, "
+    "status = coalesce(e.column4, status) FROM ({}) e WHERE id = e.column1",
+    4,
+)
 _LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
-        t.id, t.epoch, coalesce(h.length, 0), coalesce(h.position, 0)))
-    FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id
-    WHERE t.id IN (SELECT value FROM json_each(?))"""
+        id, epoch, coalesce(length, 0), coalesce(last, 0)))
+    FROM trajectories WHERE id IN (SELECT value FROM json_each(?))"""
 
 
 class LogEnd(Struct):
@@ -226,12 +205,7 @@ class LogEnds:
         log_end, self._log_end = self._log_end, None
         log_end = _extended(self._connection, log_end, appends)
         rows, touched = place(appends, log_end.heads, refuse)
-        insert(self._connection, rows, log_end)
-        statuses = [(int(each), key) for key, each in touched.items() if each is not None]
-        if statuses:
-            self._connection.executemany(
-                "UPDATE trajectories SET status = ? WHERE id = ?", statuses
-            )
+        _write(self._connection, rows, touched, log_end)
         self._log_end = log_end
 
 
@@ -260,31 +234,33 @@ def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> Log
     return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
 
 
-def insert(connection: sqlite3.Connection, rows: list[RecordRow], log_end: LogEnd) -> None:
+def _write(
+    connection: sqlite3.Connection,
+    rows: list[RecordRow],
+    touched: Mapping[int, Status | None],
+    log_end: LogEnd,
+) -> None:
     """Writes rows behind the last position, each linked to the one before it in its log.
 
     Their heads have taken their places already; here they learn the positions.
     """
     position, heads = log_end.position, log_end.heads
     records: list[object] = []
-    links: list[object] = []
-    touched: dict[int, Head] = {}
     for trajectory, seq, epoch, crc, body in rows:
         position += 1
-        head = touched[trajectory] = heads[trajectory]
-        records += (position, trajectory, seq, epoch, crc, body)
-        links += (position, head.position)
+        head = heads[trajectory]
+        records += (position, trajectory, seq, epoch, crc, head.position, body)
         head.position = position
     moved: list[object] = []
-    for trajectory, head in touched.items():
-        moved += (trajectory, head.position, head.length)
+    for trajectory, status in touched.items():
+        head = heads[trajectory]
+        moved += (trajectory, head.position, head.length, status)
     log_end.position = position
-    _insert(connection, _RECORDS, records, 6)
-    _insert(connection, _LINKS, links, 2)
-    _insert(connection, _HEADS, moved, 3)
+    _execute(connection, _RECORDS, records, 7)
+    _execute(connection, _HEADS, moved, 4)
 
 
-def _insert(
+def _execute(
     connection: sqlite3.Connection, statements: dict[int, str], values: list[object], columns: int
 ) -> None:
     at, left = 0, len(values) // columns

@@ -31,8 +31,8 @@ REST_BYTES = START_BYTES // 2
 # Where the thread never catches up, one batch waits for all. To read so much again after a crash
 # takes a fraction of a second.
 MOST_BYTES = 512 * 1024 * 1024
-# What a commit writes beside its records: the last pages of four tables.
-COMMIT_BYTES = 4 * PAGE_SIZE
+# What a commit writes beside its records: the last pages of three tables.
+COMMIT_BYTES = 3 * PAGE_SIZE
 _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 
 

@@ -27,6 +27,7 @@ from holdfast.journal.sqlite.losses import refuse_losses
 from holdfast.journal.sqlite.schema import (
     create_if_missing,
     explain,
+    explained,
     log_size,
     not_creatable,
     prepare,
@@ -54,10 +55,8 @@ def connect_to_read(
 ) -> sqlite3.Connection:
     """A connection that cannot write, to a journal of this version."""
     mode = schema.WITHOUT_LOG if without_log else schema.mode_to_read(path)
-    try:
+    with explained(path, reading=True):
         connection = connect(f"{path.absolute().as_uri()}?{mode}")
-    except sqlite3.Error as error:
-        raise explain(error, path, reading=True) from error
     try:
         require(connection, path)
     except BaseException:
@@ -109,19 +108,15 @@ class SqliteJournal(SqlJournal):
         return SqliteStore(connection, self._lease_clock.read)
 
     def _connect(self) -> sqlite3.Connection:
-        try:
+        with explained(self.path):
             connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
-        except sqlite3.Error as error:
-            raise explain(error, self.path) from error
         try:
             prepare(connection, self.path)
-            connection.execute("PRAGMA synchronous=FULL")
-            self._require_log(connection)
-            connection.execute("PRAGMA wal_autocheckpoint=0")
-            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        except sqlite3.Error as error:
-            connection.close()
-            raise explain(error, self.path) from error
+            with explained(self.path):
+                connection.execute("PRAGMA synchronous=FULL")
+                self._require_log(connection)
+                connection.execute("PRAGMA wal_autocheckpoint=0")
+                connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except BaseException:
             connection.close()
             raise
@@ -165,10 +160,8 @@ class SqliteJournal(SqlJournal):
     async def compact(self) -> int:
         await self._writable()
         await self._writer.drain()
-        try:
+        with explained(self.path):
             return await asyncio.to_thread(self._give_space_back)
-        except sqlite3.Error as error:
-            raise explain(error, self.path) from error
 
     def _give_space_back(self) -> int:
         """How many bytes shorter the file and its log are. SQLite rewrites the file through its

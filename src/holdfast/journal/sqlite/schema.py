@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import count
@@ -22,27 +21,21 @@ from pathlib import Path
 from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, make_folders, sync_file, sync_folder
 from holdfast.journal.files.wal import PAGE_SIZE, beside, log_of
-from holdfast.journal.sql.tables import TABLES
+from holdfast.journal.sql.tables import BEGIN, TABLES, refuse_newer, require_version
 from holdfast.records.errors import (
     JournalDamaged,
     JournalError,
     JournalFull,
-    JournalNewer,
     NotAJournal,
 )
 
 APPLICATION_ID = 0x484F4C44
 VERSION = 1
 
-# How long to wait for another process that is creating the same journal.
-CREATE_SECONDS = 30.0
-
 SALVAGE = (
     "go back to a copy of it, or salvage what is left into a new file with `sqlite3 FILE "
     ".recover`; check the disk"
 )
-
-_BEGIN = "a run that names it begins it"
 
 # What lies beside a journal and belongs to it: SQLite's log and its index, the witness of its
 # commits, a gateway's secret.
@@ -59,18 +52,17 @@ _TYPES = {
     "bytes": "blob",
     "half": "",
     "most": " WITHOUT ROWID",
-    "length": "",
+    # Where the last record of the log is: see `chain`.
+    "last": ", last integer NOT NULL DEFAULT 0",
     "in": "",
 }
 _RECORDS = (
     # A table that only grows at its end. An index by trajectory was half of SQLite's work, so
-    # records are found by their links: see `chain`.
+    # records are found by their links (`previous`): see `chain`.
     """CREATE TABLE records(
         position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
-        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
-    """CREATE TABLE links(position INTEGER PRIMARY KEY, previous INTEGER NOT NULL)""",
-    """CREATE TABLE heads(
-        trajectory INTEGER PRIMARY KEY, position INTEGER NOT NULL, length INTEGER NOT NULL)""",
+        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, previous INTEGER NOT NULL,
+        body BLOB NOT NULL)""",
     # Each writer's last commit.
     """CREATE TABLE batches(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
 )
@@ -125,65 +117,44 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
     """
     if _is_special(path):
         raise _no_file(path, "read")
-    try:
+    with explained(path, reading=True):
         version = _version_now(connection, path)
-        if version == 0:
-            raise JournalError(
-                f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
-            )
-        if version < VERSION:
-            raise JournalError(
-                f"journal {path} has version {version}, and this Holdfast reads {VERSION}; a "
-                "command that writes, such as holdfast run, brings it forward"
-            )
-    except UnicodeDecodeError as error:
-        raise _unreadable_schema(path) from error
-    except sqlite3.DatabaseError as error:
-        raise explain(error, path, reading=True) from error
-
-
-def _unreadable_schema(path: Path | str) -> JournalError:
-    """What SQLite says about a damaged schema quotes it, and that may be no text."""
-    return JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}")
+    require_version(version, VERSION, path)
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     """Makes sure that `connection` is to a journal of this version, or raises."""
-    deadline = time.monotonic() + CREATE_SECONDS
-    while True:
-        try:
-            return _prepare(connection, path)
-        except UnicodeDecodeError as error:
-            raise _unreadable_schema(path) from error
-        except sqlite3.DatabaseError as error:
-            # Two processes that turn a new file into a WAL one at the same moment would wait for
-            # each other, so SQLite refuses one of them at once, whatever its timeout.
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise explain(error, path) from error
-        time.sleep(0.01)
+    with explained(path):
+        version = _version_now(connection, path)
+        if version == VERSION and identity_of(connection) is not None:
+            return
+        if version == 0:
+            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+            connection.execute("PRAGMA journal_mode=WAL")
+        _migrate(connection, path)
+        # The file itself has its identity from now on: a log of another journal does not fit to it.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def make(connection: sqlite3.Connection, path: Path | str) -> None:
     """A journal in an empty file that nobody else knows of yet: with no log, which would need as
     much room once more."""
-    try:
+    with explained(path):
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         _migrate(connection, path)
         connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.DatabaseError as error:
-        raise explain(error, path) from error
 
 
-def _prepare(connection: sqlite3.Connection, path: Path | str) -> None:
-    version = _version_now(connection, path)
-    if version == VERSION and identity_of(connection) is not None:
-        return
-    if version == 0:
-        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-        connection.execute("PRAGMA journal_mode=WAL")
-    _migrate(connection, path)
-    # The file itself has its identity from now on: a log of another journal does not fit to it.
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+@contextmanager
+def explained(path: Path | str, *, reading: bool = False) -> Iterator[None]:
+    """SQLite's errors within the block are ours, in words for who wants to know what to do."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        # What SQLite says about a damaged schema quotes it, and that may be no text.
+        raise JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}") from error
+    except sqlite3.Error as error:
+        raise explain(error, path, reading=reading) from error
 
 
 def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) -> JournalError:
@@ -259,7 +230,7 @@ def _unreadable(path: Path, text: str) -> JournalError:
     except OSError as error:
         return JournalError(f"journal {path} cannot be read: {error.strerror}; check who may")
     if beside(path, "-journal").exists():  # SQLite's, until a new file is one with a log.
-        return JournalError(f"journal {path} is empty: its creation was interrupted; {_BEGIN}")
+        return JournalError(f"journal {path} is empty: its creation was interrupted; {BEGIN}")
     what = "it and its -wal" if log_size(path) else "it"
     return JournalError(
         f"journal {path} cannot be read where it lies, in a folder that you cannot write ({text}): "
@@ -284,11 +255,7 @@ def _version(connection: sqlite3.Connection, path: Path | str) -> int:
         return 0
     if application != APPLICATION_ID:
         raise NotAJournal(f"{path} is a SQLite file, but no Holdfast journal; it was not touched")
-    if version > VERSION:
-        raise JournalNewer(
-            f"journal {path} has version {version}, written by a newer Holdfast; this one reads "
-            f"up to {VERSION}. Upgrade Holdfast, or name another journal"
-        )
+    refuse_newer(version, VERSION, path)
     if version < 1:
         # Mark and version are written with the tables. Else it would be taken for an empty one.
         raise JournalDamaged(

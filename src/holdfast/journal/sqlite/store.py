@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from msgspec import json
 
-from holdfast.journal.entries import AppendEntry
+from holdfast.journal.entries import AppendEntry, Refuse
 from holdfast.journal.journal import Cut
 from holdfast.journal.lease_clock import Instant
 from holdfast.journal.sql import logs
-from holdfast.journal.sql.store import LogRow, Refuse, Row
+from holdfast.journal.sql.store import LogRow, Row
 from holdfast.journal.sqlite import chain
 
 _LIST = re.compile(r"= ANY\(:(\w+)\)")
@@ -22,15 +22,15 @@ _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?\s*$")
 # The positions of the run's records, found by their links.
 _LINKED = """INSERT INTO temp.doomed
     WITH RECURSIVE log(position, trajectory) AS (
-        SELECT h.position, h.trajectory FROM heads h JOIN trajectories t ON t.id = h.trajectory
-            WHERE t.run = :run
-        UNION ALL SELECT l.previous, c.trajectory FROM log c JOIN links l ON l.position = c.position
-            WHERE l.previous < c.position AND l.previous > 0)
+        SELECT last, id FROM trajectories WHERE run = :run
+        UNION ALL SELECT r.previous, c.trajectory FROM log c
+            JOIN records r ON r.position = c.position
+            WHERE r.previous < c.position AND r.previous > 0)
     SELECT r.position FROM log c JOIN records r ON r.position = c.position
         AND r.trajectory = c.trajectory"""
-# Whether links and heads lead to everything: a log that was begun has a head.
-_COUNTED = """SELECT coalesce(sum(h.length), 0), sum(t.status != 0 AND h.trajectory IS NULL)
-    FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id WHERE t.run = :run"""
+# Whether links lead to everything: a log that was begun has a length.
+_COUNTED = """SELECT coalesce(sum(length), 0), sum(status != 0 AND length = 0) FROM trajectories
+    WHERE run = :run"""
 _SCANNED = """INSERT OR IGNORE INTO temp.doomed SELECT position FROM records
     WHERE trajectory IN (SELECT id FROM trajectories WHERE run = :run)"""
 _BODIES = "SELECT CAST(body AS BLOB) FROM records WHERE position {} (SELECT position FROM doomed)"
@@ -140,10 +140,7 @@ class SqliteStore:
 
     def head_of(self, trajectory: int, positions: Sequence[int]) -> tuple[int, bool]:
         linked = chain.positions(self.connection, trajectory)
-        return chain.length(self.connection, trajectory), linked == list(positions)
-
-    def lengths_without_heads(self, trajectories: Sequence[int]) -> dict[int, int]:
-        return chain.lengths_without_heads(self.connection, trajectories)
+        return chain.head(self.connection, trajectory)[0], linked == list(positions)
 
     def cut_log(self, trajectory: int, seq: int, *, reason: str) -> int:
         cut = chain.found(self.connection, trajectory)[seq:]
@@ -154,11 +151,9 @@ class SqliteStore:
             "coalesce(body, x''), ? FROM records WHERE position = ?",
             [(reason, position) for position in cut],
         )
-        for table in ("links", "records"):
-            self.connection.executemany(
-                f"DELETE FROM {table} WHERE position = ?",  # noqa: S608 - ours
-                [(position,) for position in cut],
-            )
+        self.connection.executemany(
+            "DELETE FROM records WHERE position = ?", [(position,) for position in cut]
+        )
         chain.relink(self.connection, trajectory)
         return len(cut)
 
@@ -170,7 +165,7 @@ class SqliteStore:
         be done for many.
         """
         positions = chain.found(self.connection, trajectory)
-        if chain.length(self.connection, trajectory) < len(positions):
+        if chain.head(self.connection, trajectory)[0] < len(positions):
             chain.relink(self.connection, trajectory)
         rows = chain.rows_without_links(self.connection, trajectory)
         cut = logs.mend(self, trajectory, rows, name=name)
@@ -180,15 +175,10 @@ class SqliteStore:
 
     def delete_records(self, run: int) -> int:
         count = self._doom(run)
-        for table in ("records", "links"):
-            self.connection.execute(
-                f"DELETE FROM {table} WHERE position IN (SELECT position FROM doomed)"  # noqa: S608 - ours
-            )
-        self.connection.execute("DROP TABLE temp.doomed")
         self.connection.execute(
-            "DELETE FROM heads WHERE trajectory IN (SELECT id FROM trajectories WHERE run = ?)",
-            (run,),
+            "DELETE FROM records WHERE position IN (SELECT position FROM doomed)"
         )
+        self.connection.execute("DROP TABLE temp.doomed")
         return count
 
     def bodies(self, run: int, *, of_others: bool) -> Iterator[bytes]:
@@ -206,9 +196,7 @@ class SqliteStore:
         execute("DROP TABLE IF EXISTS temp.doomed")
         execute("CREATE TEMP TABLE doomed(position INTEGER PRIMARY KEY)")
         count = execute(_LINKED, {"run": run}).rowcount
-        counted, headless = execute(_COUNTED, {"run": run}).fetchone()
-        if counted != count or headless:
+        counted, looks_empty = execute(_COUNTED, {"run": run}).fetchone()
+        if counted != count or looks_empty:
             count += execute(_SCANNED, {"run": run}).rowcount
-            # Links that lead nowhere would lead to what is written there one day.
-            execute("DELETE FROM links WHERE position NOT IN (SELECT position FROM records)")
         return count

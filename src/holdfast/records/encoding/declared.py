@@ -38,6 +38,11 @@ _SECRET = ("key", "env", "headers")
 """What is so named may hold one."""
 
 
+def function_name(function: object) -> str:
+    """As a message calls a function, or another object that is called."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def check_fields(values: Struct, where: str = "") -> None:
     """For `__post_init__`: each field holds what it declares. `where` stands before its name."""
     for field, kind in _hints(type(values)).items():

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from itertools import dropwhile
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from holdfast.records.errors import UsageError
 from holdfast.records.foreign import frames_of, guarded, headline_of, plain_text_of, readable
@@ -68,8 +68,9 @@ def _import(path: Path, name: str) -> ModuleType:
         _loaded[path.resolve()] = sys.modules[name]
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         raise _NotPython(f"{path} is no Python file")
+    spec.loader = _SourceLoader(name, spec.loader.path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _loaded[path.resolve()] = module
     spec.loader.exec_module(module)
@@ -77,6 +78,15 @@ def _import(path: Path, name: str) -> ModuleType:
     if package in sys.modules:  # As `import` leaves it: `package.name` is found.
         setattr(sys.modules[package], last, module)
     return module
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the source that is there now. Python would reuse a compiled file whose source had
+    the same size in the same second: an older program would run under the new one's identity."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def _packages_of(file: Path) -> list[Path]:

@@ -8,7 +8,7 @@ its reason; neither contains a line about crashes.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from holdfast.records.encoding.declared import checks_arguments
+from holdfast.records.encoding.declared import checks_arguments, function_name
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.message import Message, system
 from holdfast.records.task import Task
@@ -150,7 +150,7 @@ def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
     if not callable(function):
         raise UsageError(f"{wants}: lambda task: …, not {function!r:.200}")
     if not can_be_called(function, None):
-        name = getattr(function, "__name__", type(function).__name__)
+        name = function_name(function)
         raise UsageError(f"{wants}, but {name} does not take one argument: lambda task: …")
     return function
 

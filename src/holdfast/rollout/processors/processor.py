@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from holdfast.policy.policy import Policy
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
@@ -243,8 +244,7 @@ def _check_takes(candidate: Callable[..., object], *arguments: object, wants: st
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        name = getattr(candidate, "__name__", type(candidate).__name__)
-        raise UsageError(f"{name}{signature}: {error}; {wants}") from error
+        raise UsageError(f"{function_name(candidate)}{signature}: {error}; {wants}") from error
 
 
 async def start_rollout(processor: RolloutProcessor, session: Session) -> "asyncio.Task[Returned]":

@@ -7,5 +7,5 @@
 - `contain`: Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no
   more.
 - `blocking`: Runs a coroutine to its end from synchronous code, also inside a running loop.
-- `mailbox`: Mailboxes: how threads report to an event loop, and wait for the start of a call.
+- `mailbox`: Mailboxes: how threads report to an event loop. Work on the loop of another thread.
 """

@@ -1,18 +1,19 @@
-"""Mailboxes: how threads report to an event loop. StartSignal: how a call waits for its start."""
+"""Mailboxes: how threads report to an event loop. `on_loop`: work on the loop of another thread.
+StartSignal: how a call waits for its start."""
 
 import asyncio
 import contextlib
 import contextvars
-import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.records.failure import as_exception
 from holdfast.records.foreign import readable
-from holdfast.rollout.threads.contain import end_task
+from holdfast.rollout.threads.contain import end_task, to_its_end
 
 Result = TypeVar("Result")
 
@@ -68,6 +69,33 @@ def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> Non
     future.set_exception(error if isinstance(error, Exception) else as_exception(error))
 
 
+async def on_loop(
+    loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[object, object, Result]]
+) -> Result:
+    """The result of work on the loop of another thread. Where the caller is cancelled, so is the
+    work, which has ended when this returns."""
+    here = asyncio.get_running_loop()
+    mailbox, ended = mailbox_of(here), here.create_future()
+    tasks: list[asyncio.Task[Result]] = []
+
+    def report(task: "asyncio.Task[Result]") -> None:
+        _ = task.cancelled() or task.exception()
+        mailbox.post(set_result, ended, None)
+
+    def begin() -> None:
+        tasks.append(loop.create_task(work()))
+        tasks[0].add_done_callback(report)
+
+    loop.call_soon_threadsafe(begin)
+    try:
+        await asyncio.wait({ended})
+    except asyncio.CancelledError:
+        loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+        await to_its_end(ended)
+        raise
+    return tasks[0].result()
+
+
 Begin = Callable[[], Awaitable[Result]]
 """Begins a call that has all it needs, and waits for what it returns."""
 
@@ -88,25 +116,30 @@ class StartSignal:
         self._mailbox = mailbox_of(loop)
         self.reached: asyncio.Future[None] = loop.create_future()
         """Done when the call waits for its signal."""
-        self._decided = threading.Event()
-        self._context: contextvars.Context | None = None
+        self._context: Future[contextvars.Context | None] = Future()
 
     def allow(self) -> None:
         """Lets the call begin, in the caller's context as it is now."""
-        self._context = contextvars.copy_context()
-        self._decided.set()
+        self._context.set_result(contextvars.copy_context())
 
     def drop(self) -> None:
         """The call does not begin; one that has begun is not disturbed."""
-        self._decided.set()
+        with contextlib.suppress(InvalidStateError):
+            self._context.set_result(None)
 
     def wait(self) -> contextvars.Context:
         """Blocks in the call's thread: the context in which to run, or `CallDropped`."""
         self._mailbox.post(set_result, self.reached, None)
-        self._decided.wait()
-        if self._context is None:
+        context = self._context.result()
+        if context is None:
             raise CallDropped
-        return self._context
+        return context
+
+    async def wait_on_loop(self) -> None:
+        """As `wait`, for a call on a loop of its own."""
+        self._mailbox.post(set_result, self.reached, None)
+        if await asyncio.wrap_future(self._context) is None:
+            raise CallDropped
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Optional, Protocol, Union, get_args, get_orig
 
 import msgspec
 
+from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
 from holdfast.records.foreign import headline_of
 from holdfast.rollout.tools import validate
@@ -154,7 +155,7 @@ def name_of(function: Callable[..., object]) -> str:
     """A function's name, under any partials."""
     while isinstance(function, functools.partial):
         function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
+    return function_name(function)
 
 
 def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:

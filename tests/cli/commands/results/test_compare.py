@@ -22,10 +22,10 @@ HIGH = {f"t{number}": [scored(1.0)] for number in range(8)}
 def holdfast(capfd, monkeypatch):
     """The command line, in this process: its start is not what is tested here."""
 
-    def run(*words, cwd):
+    def run(*arguments, cwd):
         monkeypatch.chdir(cwd)
         try:
-            code = main([str(word) for word in words])
+            code = main([str(word) for word in arguments])
         except SystemExit as left:
             code = left.code
         out, err = capfd.readouterr()
@@ -56,18 +56,20 @@ def test_two_runs_of_a_journal_are_compared(holdfast, place):
 
 
 def test_the_installed_command_knows_both(place):
-    words = [sys.executable, "-m", "holdfast", "compare", "low", "high"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=place, timeout=120, check=True)
+    command = [sys.executable, "-m", "holdfast", "compare", "low", "high"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=place, timeout=120, check=True
+    )
     assert "B - A: +0.5000" in done.stdout
 
 
 def test_json_is_one_object_for_scripts(holdfast, place):
     code, out, _ = holdfast("compare", "low", "high", "--json", cwd=place)
-    told = json.loads(out)
+    data = json.loads(out)
     assert code == 0
-    assert told["paired"]["difference"] == 0.5
-    assert (told["a"]["run"], told["b"]["run"]) == ("low", "high")
-    assert told["paired"]["by_task"]["t0"] == 1.0
+    assert data["paired"]["difference"] == 0.5
+    assert (data["a"]["run"], data["b"]["run"]) == ("low", "high")
+    assert data["paired"]["by_task"]["t0"] == 1.0
 
 
 def test_the_second_run_may_be_in_another_journal(holdfast, place):
@@ -78,8 +80,8 @@ def test_the_second_run_may_be_in_another_journal(holdfast, place):
 
 def test_a_file_of_rows_is_compared_with_a_run(holdfast, place):
     for name in ("low", "high"):
-        words = ("export", name, "--what", "rows", "--out", f"{name}.jsonl")
-        assert holdfast(*words, cwd=place)[0] == 0
+        arguments = ("export", name, "--what", "rows", "--out", f"{name}.jsonl")
+        assert holdfast(*arguments, cwd=place)[0] == 0
     code, out, err = holdfast("compare", "low", "low.jsonl", cwd=place)
     assert (code, err) == (0, "")
     assert "B - A: +0.0000 ± 0.0000" in out
@@ -95,7 +97,7 @@ def test_a_run_goes_before_a_file_of_its_name(holdfast, place):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("low", "hihg"), "there is no run 'hihg' in the journal; did you mean high?"),
         (("low", "bare"), "run 'bare' has no scores: of 1 row"),
@@ -109,10 +111,10 @@ def test_a_run_goes_before_a_file_of_its_name(holdfast, place):
         (("low", "high", "--journal-b", "none.db"), "there is no journal at none.db"),
     ],
 )
-def test_mistakes_are_one_clear_line(holdfast, place, words, told):
-    code, out, err = holdfast("compare", *words, cwd=place)
+def test_mistakes_are_one_clear_line(holdfast, place, arguments, message):
+    code, out, err = holdfast("compare", *arguments, cwd=place)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -140,14 +142,14 @@ def test_a_folder_with_the_tokenizer_shows_tokens(holdfast, place, tmp_path):
 def test_what_was_cut_is_told(holdfast, place):
     long = scored(1.0, generated("0", message=assistant("long " * 5_000)))
     journal_at(place / "long.db", (spec("long", samples=1), {"a": [long]}))
-    words = ("report", "long", "--journal", "long.db", "--out", "l.html")
-    code, _, err = holdfast(*words, cwd=place)
+    arguments = ("report", "long", "--journal", "long.db", "--out", "l.html")
+    code, _, err = holdfast(*arguments, cwd=place)
     assert code == 0
     assert "1 conversation shortened and 0 left out" in err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("tlak", "--out", "x.html"), "there is no run 'tlak'"),
         (("talk", "--out", "holdfast.db"), "is the journal itself"),
@@ -157,9 +159,9 @@ def test_what_was_cut_is_told(holdfast, place):
         (("talk", "--out", "x.html", "--max-megabytes", "0"), "--max-megabytes"),
     ],
 )
-def test_a_report_that_cannot_be_written_leaves_nothing(holdfast, place, words, told):
+def test_a_report_that_cannot_be_written_leaves_nothing(holdfast, place, arguments, message):
     before = sorted(path.name for path in place.iterdir())
-    code, _, err = holdfast("report", *words, cwd=place)
+    code, _, err = holdfast("report", *arguments, cwd=place)
     assert code == 2
-    assert told in err
+    assert message in err
     assert sorted(path.name for path in place.iterdir()) == before

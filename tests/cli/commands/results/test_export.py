@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 
 WHATS = ("samples", "trajectories", "failures")
 SAMPLE_KEYS = {
@@ -28,10 +28,10 @@ MAX_MODULES = 105
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
     """A run with outcomes of all kinds, made once."""
-    lab = Lab(tmp_path_factory.mktemp("export"), module_engine)
-    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
-    lab.finished_run("--samples", 2)
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("export"), module_engine)
+    shell.tasks("sum", "long-one", "bug", "crab 🦀\n")
+    shell.finished_run("--samples", 2)
+    return shell
 
 
 def lines(exported: bytes) -> list[dict]:
@@ -50,10 +50,10 @@ def test_parquet_holds_what_jsonl_holds_and_both_are_the_same_every_time(ran, wh
     assert table.column_names == list(rows[0])
     for ours, theirs in zip(table.to_pylist(), rows, strict=True):
         for name, value in theirs.items():
-            found = ours[name]
-            nested = isinstance(found, str) and not isinstance(value, str)
-            found = json.loads(found) if nested else found
-            assert (whole(found) if name in ("messages", "turns") else found) == value
+            result = ours[name]
+            nested = isinstance(result, str) and not isinstance(value, str)
+            data = json.loads(result) if nested else result
+            assert (whole(data) if name in ("messages", "turns") else data) == value
 
 
 def test_an_export_loads_neither_engine_nor_trainer_nor_rollouts(ran):
@@ -77,27 +77,27 @@ def whole(value):
         return [whole(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {name: whole(item) for name, item in value.items() if item is not None}
-    for name in found.keys() & {"versions", "usage", "sampling"}:
-        found[name] = json.loads(found[name])
-    others = json.loads(found.pop("others", "{}"))
-    return found | others
+    result = {name: whole(item) for name, item in value.items() if item is not None}
+    for name in result.keys() & {"versions", "usage", "sampling"}:
+        result[name] = json.loads(result[name])
+    others = json.loads(result.pop("others", "{}"))
+    return result | others
 
 
 def test_tool_calls_are_in_parquet_as_in_jsonl(module_engine, tmp_path):
-    lab = Lab(tmp_path, module_engine)
+    shell = CommandLine(tmp_path, module_engine)
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "1 + 1?"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "2", "tool_call_id": "c1"},
     ]
-    lab.write("tasks.jsonl", json.dumps({"id": "sum", "messages": messages}))
-    lab.finished_run()
-    (row,) = lines(lab.export("trajectories"))
-    lab.export("trajectories", "--format", "parquet")
-    (columns,) = pq.read_table(lab.place / "trajectories.out").to_pylist()
-    assert [one.get("tool_calls") for one in row["messages"][:3]] == [None, [call], None]
+    shell.write("tasks.jsonl", json.dumps({"id": "sum", "messages": messages}))
+    shell.finished_run()
+    (row,) = lines(shell.export("trajectories"))
+    shell.export("trajectories", "--format", "parquet")
+    (columns,) = pq.read_table(shell.place / "trajectories.out").to_pylist()
+    assert [message.get("tool_calls") for message in row["messages"][:3]] == [None, [call], None]
     assert whole(columns["messages"]) == row["messages"]
     assert whole(columns["turns"]) == row["turns"]
 
@@ -113,8 +113,8 @@ def test_messages_of_parquet_are_nested_columns(ran):
     turn = table.schema.field("turns").type.value_type
     assert turn.field("reply").type == message
     assert turn.field("prompt").type.value_type == message
-    said = [message["content"] for message in table.to_pylist()[0]["messages"]]
-    assert said == [m["content"] for m in lines(ran.export("trajectories"))[0]["messages"]]
+    contents = [message["content"] for message in table.to_pylist()[0]["messages"]]
+    assert contents == [m["content"] for m in lines(ran.export("trajectories"))[0]["messages"]]
 
 
 @pytest.mark.parametrize("what", ["samples", "trajectories", "failures"])
@@ -123,9 +123,9 @@ def test_csv_is_csv(ran, what):
     assert ran.holdfast("export", "r", "--what", what, "--out", path).code == 0
     rows = lines(ran.export(what))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [list(row) for row in found] == [list(row) for row in rows]
-    for ours, theirs in zip(found, rows, strict=True):
+        results = list(csv.DictReader(file))
+    assert [list(row) for row in results] == [list(row) for row in rows]
+    for ours, theirs in zip(results, rows, strict=True):
         for name, value in theirs.items():
             if isinstance(value, str) or value is None:
                 assert ours[name] == (value or "")
@@ -134,7 +134,7 @@ def test_csv_is_csv(ran, what):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (("--what", "rows", "--out", "x.csv"), "--what rows is nested, and CSV is not: use .jsonl"),
         (("--what", "sft", "--out", "x.csv"), "--what sft is nested"),
@@ -143,8 +143,8 @@ def test_csv_is_csv(ran, what):
         (("--what", "samples", "--out", "-", "--format", "csv"), "csv wants a file"),
     ],
 )
-def test_what_is_no_csv_is_refused(ran, words, why):
-    done = ran.holdfast("export", "r", *words)
+def test_what_is_no_csv_is_refused(ran, arguments, why):
+    done = ran.holdfast("export", "r", *arguments)
     assert (done.code, done.out) == (2, "")
     assert why in done.line
     assert not list(ran.place.glob("x.*"))
@@ -162,13 +162,13 @@ def test_samples_hold_nothing_that_a_disturbance_could_change(ran):
         assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
 
 
-def test_the_same_seed_gives_the_same_samples_under_any_name_in_any_journal(ran, lab):
-    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
+def test_the_same_seed_gives_the_same_samples_under_any_name_in_any_journal(ran, shell):
+    shell.tasks("sum", "long-one", "bug", "crab 🦀\n")
     # Other conditions, and trouble on the way.
-    lab.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
-    lab.finished_run("--samples", 2, "--concurrency", 1, run="another name", journal="other.db")
-    lab.engine.set_faults()
-    theirs = lab.export("samples", "--journal", "other.db", run="another name")
+    shell.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
+    shell.finished_run("--samples", 2, "--concurrency", 1, run="another name", journal="other.db")
+    shell.engine.set_faults()
+    theirs = shell.export("samples", "--journal", "other.db", run="another name")
     assert theirs == ran.export()
 
 
@@ -205,27 +205,27 @@ def test_what_was_written_is_told_to_scripts(ran):
 def test_an_export_that_is_killed_leaves_the_old_file(ran, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text("old")
-    words = ("export", "r", "--what", "samples", "--out", out, "--force")
-    done = ran.holdfast(*words, env={"HOLDFAST_CRASH": "export.row:2"})
+    arguments = ("export", "r", "--what", "samples", "--out", out, "--force")
+    done = ran.holdfast(*arguments, env={"HOLDFAST_CRASH": "export.row:2"})
     assert done.code == -signal.SIGKILL
     assert out.read_text() == "old"
-    assert ran.holdfast(*words).code == 0
+    assert ran.holdfast(*arguments).code == 0
     assert out.read_bytes() == ran.export()
 
 
 def test_an_export_that_cannot_be_finished_leaves_the_old_file_and_no_other(ran, tmp_path):
     copy = tmp_path / "copy.db"
     shutil.copy(ran.journal, copy)
-    lab = Lab(tmp_path, ran.engine)
-    lab.journal = copy
-    lab.damage(
+    shell = CommandLine(tmp_path, ran.engine)
+    shell.journal = copy
+    shell.damage(
         "UPDATE records SET body = zeroblob(9) WHERE position = (SELECT max(position) FROM records)"
     )
     out = tmp_path / "out"
     out.mkdir()
     (out / "s.jsonl").write_text("old")
     for form in ("jsonl", "parquet"):
-        done = lab.holdfast(
+        done = shell.holdfast(
             "export", "r", "--what", "trajectories", "--out", out / "s.jsonl", "--journal", copy,
             "--format", form, "--force",
         )  # fmt: skip
@@ -244,23 +244,23 @@ def test_a_link_is_followed_and_a_long_name_is_no_trouble(ran, tmp_path):
     assert len(lines(real.read_bytes())) == 2
 
 
-def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(lab):
-    lab.tasks("quick", "slow")
-    lab.engine.set_faults(Fault(FaultKind.HANG, matching="slow/1"))
-    process = start(*lab.words("--samples", 2, "--quiet", "--grace", 0), cwd=lab.place)
+def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(shell):
+    shell.tasks("quick", "slow")
+    shell.engine.set_faults(Fault(FaultKind.HANG, matching="slow/1"))
+    process = start(*shell.arguments("--samples", 2, "--quiet", "--grace", 0), cwd=shell.place)
     try:
-        while (json.loads(lab.holdfast("runs", "--json").out or "[]") or [{}])[0].get(
+        while (json.loads(shell.holdfast("runs", "--json").out or "[]") or [{}])[0].get(
             "settled"
         ) != 3:
             assert process.poll() is None
-        done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
+        done = shell.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
         assert json.loads(done.out)["unsettled"] == 1
         assert done.line == (
             "holdfast: 1 trajectory is not settled yet; its group is not among the samples"
         )
-        rows = lines((lab.place / "s.jsonl").read_bytes())
+        rows = lines((shell.place / "s.jsonl").read_bytes())
         assert {row["task"] for row in rows} == {"quick"}
-        assert len(lines(lab.export("trajectories"))) == 4
+        assert len(lines(shell.export("trajectories"))) == 4
     finally:
         process.terminate()
     assert end(process).code == Exit.TERMINATED
@@ -276,47 +276,47 @@ def test_the_journal_itself_is_never_the_target(ran):
     assert ran.export() == before
 
 
-def test_an_export_without_rows_says_why(lab):
-    lab.tasks("bug")
-    lab.finished_run("--max-retry", 0)
+def test_an_export_without_rows_says_why(shell):
+    shell.tasks("bug")
+    shell.finished_run("--max-retry", 0)
     for name in ("samples.jsonl", "samples.csv", "samples.parquet", "sft.jsonl", "sft.parquet"):
-        done = lab.holdfast("export", "r", "--what", name.partition(".")[0], "--out", name)
+        done = shell.holdfast("export", "r", "--what", name.partition(".")[0], "--out", name)
         assert (done.code, done.out) == (Exit.EMPTY, "")
         assert done.line == (
             "holdfast: nothing was written: of 1 finished trajectory none has a valid outcome"
         )
-        assert not (lab.place / name).exists()
-    done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.csv", "--json")
-    told = json.loads(done.out)
-    assert (done.code, told["rows"], told["written"]) == (Exit.EMPTY, 0, False)
-    done = lab.holdfast("export", "r", "--what", "samples", "--out", "-")
+        assert not (shell.place / name).exists()
+    done = shell.holdfast("export", "r", "--what", "samples", "--out", "s.csv", "--json")
+    data = json.loads(done.out)
+    assert (done.code, data["rows"], data["written"]) == (Exit.EMPTY, 0, False)
+    done = shell.holdfast("export", "r", "--what", "samples", "--out", "-")
     assert (done.code, done.out) == (Exit.EMPTY, "")
-    lab.tasks("sum")
-    lab.finished_run(run="good")
-    done = lab.holdfast("export", "good", "--what", "failures", "--out", "failures.jsonl")
+    shell.tasks("sum")
+    shell.finished_run(run="good")
+    done = shell.holdfast("export", "good", "--what", "failures", "--out", "failures.jsonl")
     assert done.line == "holdfast: nothing was written: no failure is recorded"
 
 
 def test_an_export_without_rows_leaves_an_earlier_one_as_it_was(ran):
     for name in ("sft.jsonl", "sft.parquet"):
-        words = ("export", "r", "--what", "sft", "--out", name)
-        assert ran.holdfast(*words).code == 0
+        arguments = ("export", "r", "--what", "sft", "--out", name)
+        assert ran.holdfast(*arguments).code == 0
         before = (ran.place / name).read_bytes()
-        done = ran.holdfast(*words, "--min-reward", "9e6")
+        done = ran.holdfast(*arguments, "--min-reward", "9e6")
         assert (done.code, done.out) == (Exit.EMPTY, "")
         assert done.line.endswith(f"a reward of 9e+06 or more; {name} is as it was")
         assert (ran.place / name).read_bytes() == before
 
 
-def test_a_turn_without_logprobs_has_no_mean_of_them(lab: Lab) -> None:
+def test_a_turn_without_logprobs_has_no_mean_of_them(shell: CommandLine) -> None:
     with FakeEngine(mean_length=10, dialect="chat") as engine:
-        lab.engine = engine
-        assert lab.run("--dialect", "chat").code == 0
-    rows = [json.loads(line) for line in lab.export("trajectories").splitlines()]
+        shell.engine = engine
+        assert shell.run("--dialect", "chat").code == 0
+    rows = [json.loads(line) for line in shell.export("trajectories").splitlines()]
     assert {turn["mean_logprob"] for row in rows for turn in row["turns"]} == {None}
-    done = lab.holdfast("export", "r", "--what", "trajectories", "--out", "t.parquet")
+    done = shell.holdfast("export", "r", "--what", "trajectories", "--out", "t.parquet")
     assert done.code == 0, done.err
-    (first, *_) = pq.read_table(lab.journal.with_name("t.parquet")).to_pylist()
+    (first, *_) = pq.read_table(shell.journal.with_name("t.parquet")).to_pylist()
     assert first["turns"][0]["mean_logprob"] is None
     assert json.loads(first["turns"][0]["sampling"]) == rows[0]["turns"][0]["sampling"]
 
@@ -333,9 +333,9 @@ async def solve(t: holdfast.Rollout) -> None:
 """
 
 
-def test_tool_calls_of_trajectories_are_functions_as_those_of_rows(lab: Lab) -> None:
-    lab.write("agent.py", CALLING)
-    lab.finished_run()
-    row = json.loads(lab.export("trajectories").splitlines()[0])
+def test_tool_calls_of_trajectories_are_functions_as_those_of_rows(shell: CommandLine) -> None:
+    shell.write("agent.py", CALLING)
+    shell.finished_run()
+    row = json.loads(shell.export("trajectories").splitlines()[0])
     for message in (row["messages"][-2], row["turns"][0]["prompt"][-1]):
         assert [call["type"] for call in message["tool_calls"]] == ["function"]

@@ -30,5 +30,5 @@ def test_the_guard_can_be_undone(tmp_path: Path) -> None:
 
 
 def test_numbers_and_other_texts_stay_as_they_are(tmp_path: Path) -> None:
-    found = cells(tmp_path / "x.csv", -1.5, "a=b", "", None, [-1], {"a": "=1"})
-    assert found == ["-1.5", "a=b", "", "", "[-1]", '{"a":"=1"}']
+    texts = cells(tmp_path / "x.csv", -1.5, "a=b", "", None, [-1], {"a": "=1"})
+    assert texts == ["-1.5", "a=b", "", "", "[-1]", '{"a":"=1"}']

@@ -8,17 +8,17 @@ import pytest
 from holdfast.convert import from_nemo, from_slime, from_trl
 from holdfast.convert.provenance import restored
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 FORMATS = ("verl", "slime", "trl", "nemo", "tinker", "sft")
 
 
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("formats"), module_engine)
-    lab.tasks("sum", "long-one", "bug")
-    lab.finished_run("--samples", 2)
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("formats"), module_engine)
+    shell.tasks("sum", "long-one", "bug")
+    shell.finished_run("--samples", 2)
+    return shell
 
 
 def lines(exported: bytes) -> list[dict]:
@@ -33,9 +33,9 @@ def test_parquet_holds_what_jsonl_holds(ran, what):
     table = pq.read_table(ran.place / f"{what}.out").to_pylist()
     for ours, theirs in zip(table, rows, strict=True):
         for name, value in theirs.items():
-            found = ours[name]
-            nested = isinstance(found, str) and not isinstance(value, str)
-            assert _without_none(json.loads(found) if nested else found) == _without_none(value)
+            result = ours[name]
+            nested = isinstance(result, str) and not isinstance(value, str)
+            assert _without_none(json.loads(result) if nested else result) == _without_none(value)
 
 
 def _without_none(value):
@@ -51,7 +51,7 @@ def test_every_format_gives_the_samples_back(ran):
     expected = [(row["token_ids"], row["loss_mask"], row["reward"]) for row in samples]
     trl = lines(ran.export("trl"))
     columns = {name: [row[name] for row in trl] for name in trl[0]}
-    found = {
+    results = {
         "trl": from_trl(columns),
         "slime": from_slime([[row] for row in lines(ran.export("slime"))]),
         "nemo": from_nemo(lines(ran.export("nemo"))),
@@ -66,7 +66,7 @@ def test_every_format_gives_the_samples_back(ran):
             for row in lines(ran.export("verl"))
         ],
     }
-    for what, read in found.items():
+    for what, read in results.items():
         assert [(s.token_ids, s.loss_mask, s.reward) for s in read] == expected, what
 
 
@@ -98,8 +98,8 @@ def test_conversations_can_be_chosen_by_reward(ran):
 )
 def test_options_that_mean_nothing_are_refused(ran, what, option):
     out, journal = ran.place / "x", ran.journal
-    words = ("export", "r", "--what", what, "--out", out, "--journal", journal, *option)
-    done = ran.holdfast(*words)
+    arguments = ("export", "r", "--what", what, "--out", out, "--journal", journal, *option)
+    done = ran.holdfast(*arguments)
     assert done.code == Exit.USAGE
     assert "goes with --what" in done.line
 
@@ -116,20 +116,23 @@ async def solve(t: holdfast.Rollout) -> float | None:
 
 
 def test_what_nobody_scored(module_engine, tmp_path):
-    lab = Lab(tmp_path, module_engine)
-    lab.write("partly.py", PARTLY)
-    lab.tasks("a", "b", "none")
-    lab.finished_run("--samples", 3, rollout="partly.py")
+    shell = CommandLine(tmp_path, module_engine)
+    shell.write("partly.py", PARTLY)
+    shell.tasks("a", "b", "none")
+    shell.finished_run("--samples", 3, rollout="partly.py")
     leave_out = ("--missing-reward", "leave-out")
-    rows = lines(lab.export("slime", "--fixed-groups", *leave_out))
+    rows = lines(shell.export("slime", "--fixed-groups", *leave_out))
     assert [row["group_index"] for row in rows] == [0, 0, 0, 1, 1, 1], "n of each"
     assert [row["status"] == "aborted" for row in rows] == [False, True, False] * 2
-    assert [len(lines(lab.export("slime", *leave_out))), len(lines(lab.export("tinker")))] == [4, 4]
-    refused = lab.holdfast("export", "r", "--what", "verl", "--out", "-")
+    assert [len(lines(shell.export("slime", *leave_out))), len(lines(shell.export("tinker")))] == [
+        4,
+        4,
+    ]
+    refused = shell.holdfast("export", "r", "--what", "verl", "--out", "-")
     assert "--missing-reward leave-out" in refused.line
-    lab.tasks("none")
-    lab.finished_run("--samples", 3, rollout="partly.py", run="bare")
-    for words in (["tinker"], ["nemo", *leave_out], ["slime", "--fixed-groups", *leave_out]):
-        done = lab.holdfast("export", "bare", "--what", *words, "--out", "-")
+    shell.tasks("none")
+    shell.finished_run("--samples", 3, rollout="partly.py", run="bare")
+    for arguments in (["tinker"], ["nemo", *leave_out], ["slime", "--fixed-groups", *leave_out]):
+        done = shell.holdfast("export", "bare", "--what", *arguments, "--out", "-")
         assert done.code == Exit.EMPTY
         assert "of 3 valid outcomes none in a whole, kept group has a reward" in done.line

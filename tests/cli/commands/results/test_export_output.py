@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 LONG_MESSAGE = """
 async def solve(t):
@@ -19,21 +19,21 @@ async def solve(t):
 
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("output"), module_engine)
-    lab.tasks("sum", "long-one", "bug")
-    lab.finished_run("--samples", 2)
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("output"), module_engine)
+    shell.tasks("sum", "long-one", "bug")
+    shell.finished_run("--samples", 2)
+    return shell
 
 
-def onto(file: str, lab: Lab, *words: object, stderr: str = "") -> tuple[int, str]:
+def onto(file: str, shell: CommandLine, *arguments: object, stderr: str = "") -> tuple[int, str]:
     """The exit code and what was said, with standard output in `file`."""
     with open(file, "wb") as out, open(stderr or os.devnull, "wb") as err:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, words)],
+            [sys.executable, "-m", "holdfast", *map(str, arguments)],
             stdout=out,
             stderr=err if stderr else subprocess.PIPE,
             text=True,
-            cwd=lab.place,
+            cwd=shell.place,
             check=False,
             timeout=120,
         )
@@ -41,7 +41,7 @@ def onto(file: str, lab: Lab, *words: object, stderr: str = "") -> tuple[int, st
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("runs",),
         ("runs", "--json"),
@@ -52,17 +52,17 @@ def onto(file: str, lab: Lab, *words: object, stderr: str = "") -> tuple[int, st
         ("export", "r", "--what", "samples", "--out", "s.jsonl"),
         ("journal", "check", "holdfast.db"),
     ],
-    ids=lambda words: "-".join(words[:3]),
+    ids=lambda arguments: "-".join(arguments[:3]),
 )
-def test_a_disk_that_is_full_under_standard_output_is_told_in_a_line(ran, words):
-    told = "standard output cannot be written: No space left on device; what is recorded is safe"
-    assert onto("/dev/full", ran, *words) == (Exit.STOPPED, f"holdfast: {told}\n")
+def test_a_disk_that_is_full_under_standard_output_is_told_in_a_line(ran, arguments):
+    text = "standard output cannot be written: No space left on device; what is recorded is safe"
+    assert onto("/dev/full", ran, *arguments) == (Exit.STOPPED, f"holdfast: {text}\n")
 
 
 def test_a_report_that_does_not_fit_the_disk_is_told_and_the_run_is_kept(ran):
-    code, said = onto("/dev/full", ran, *ran.words("--samples", 2, "--quiet"))
+    code, text = onto("/dev/full", ran, *ran.arguments("--samples", 2, "--quiet"))
     assert code == Exit.STOPPED
-    assert said.startswith("holdfast: standard output cannot be written: ")
+    assert text.startswith("holdfast: standard output cannot be written: ")
     assert ran.finished_run("--samples", 2, "--quiet").err == ""
 
 
@@ -79,16 +79,16 @@ def test_a_dash_stands_for_standard_output(ran):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("--json",), "--json and --out - both want standard output"),
         (("--format", "parquet"), "parquet wants a file"),
     ],
 )
-def test_what_cannot_go_to_standard_output_is_refused(ran, words, said):
-    done = ran.holdfast("export", "r", "--what", "samples", "--out", "-", *words)
+def test_what_cannot_go_to_standard_output_is_refused(ran, arguments, message):
+    done = ran.holdfast("export", "r", "--what", "samples", "--out", "-", *arguments)
     assert (done.code, done.out) == (Exit.USAGE, "")
-    assert said in done.line
+    assert message in done.line
     assert not (ran.place / "-").exists()
 
 
@@ -114,13 +114,13 @@ def test_an_export_takes_the_place_of_no_journal(ran, form, tmp_path):
     assert other.read_bytes() == before
 
 
-def test_a_count_of_one_has_its_singular(lab):
-    lab.tasks("sum")
-    lab.finished_run()
-    done = lab.holdfast("export", "r", "--what", "trajectories", "--out", "t.jsonl")
+def test_a_count_of_one_has_its_singular(shell):
+    shell.tasks("sum")
+    shell.finished_run()
+    done = shell.holdfast("export", "r", "--what", "trajectories", "--out", "t.jsonl")
     assert done.out == "wrote 1 trajectory of run r to t.jsonl\n"
-    lab.damage("UPDATE records SET body = zeroblob(9) WHERE position = 2")
-    done = lab.holdfast("journal", "check", lab.journal)
+    shell.damage("UPDATE records SET body = zeroblob(9) WHERE position = 2")
+    done = shell.holdfast("journal", "check", shell.journal)
     assert done.code == Exit.CORRUPT
     assert "1 run, 1 task, 1 trajectory, " in done.out
     assert "0 deliveries" in done.out
@@ -133,15 +133,15 @@ def test_a_journal_whose_end_is_gone_is_corrupt_and_says_what_can_be_done(ran, t
     copy = tmp_path / "copy.db"
     shutil.copy(ran.journal, copy)
     os.truncate(copy, copy.stat().st_size // 2)
-    for words in (
+    for arguments in (
         ("journal", "check", copy),
         ("journal", "check", copy, "--repair"),
         ("runs", "--journal", copy),
         ("export", "r", "--what", "samples", "--out", tmp_path / "o", "--journal", copy),
-        ran.words("--samples", 2, "--quiet", journal=copy),
+        ran.arguments("--samples", 2, "--quiet", journal=copy),
     ):
-        done = ran.holdfast(*words)
-        assert done.code == Exit.CORRUPT, words
+        done = ran.holdfast(*arguments)
+        assert done.code == Exit.CORRUPT, arguments
         assert f"journal {copy} is damaged" in done.line
         assert "sqlite3 FILE .recover" in done.line
         assert "--repair" not in done.line, "it cannot"
@@ -156,13 +156,13 @@ def test_a_device_is_no_journal(ran):
     assert "/dev/null is no regular file" in done.line
 
 
-def test_a_headline_is_short_however_long_the_message(lab):
-    lab.write("agent.py", LONG_MESSAGE)
-    lab.tasks("a")
-    done = lab.finished_run("--quiet")
+def test_a_headline_is_short_however_long_the_message(shell):
+    shell.write("agent.py", LONG_MESSAGE)
+    shell.tasks("a")
+    done = shell.finished_run("--quiet")
     assert "ValueError: too long: xxx" in done.out
     assert max(map(len, done.out.splitlines())) < 1_100
-    head = lab.holdfast("show", "r", "a/0").out.splitlines()[0]
+    head = shell.holdfast("show", "r", "a/0").out.splitlines()[0]
     assert head.startswith("r/a/0: FAILED (ValueError: too long: xxx")
     assert len(head) < 600
 

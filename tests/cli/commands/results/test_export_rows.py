@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.testing import Fault, FaultKind
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 AGENT = """
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
@@ -27,19 +27,21 @@ TASKS = [
 
 
 @pytest.fixture(scope="module")
-def ran(module_engine, tmp_path_factory) -> Lab:
+def ran(module_engine, tmp_path_factory) -> CommandLine:
     """A run of groups, and one of trajectories with turns."""
-    lab = Lab(tmp_path_factory.mktemp("rows"), module_engine)
-    lab.finished_run("--samples", 2, run="turns", renderer="bytes")
-    lab.write("agent.py", AGENT)
-    lab.write("tasks.jsonl", "".join(f"{json.dumps(task)}\n" for task in TASKS))
-    lab.finished_run(renderer="bytes")
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("rows"), module_engine)
+    shell.finished_run("--samples", 2, run="turns", renderer="bytes")
+    shell.write("agent.py", AGENT)
+    shell.write("tasks.jsonl", "".join(f"{json.dumps(task)}\n" for task in TASKS))
+    shell.finished_run(renderer="bytes")
+    return shell
 
 
 @functools.cache
-def rows_of(lab: Lab, *words: str, run: str = "r", what: str = "rows") -> tuple[dict, ...]:
-    return tuple(lines(lab.export(what, *words, run=run)))
+def rows_of(
+    shell: CommandLine, *arguments: str, run: str = "r", what: str = "rows"
+) -> tuple[dict, ...]:
+    return tuple(lines(shell.export(what, *arguments, run=run)))
 
 
 def lines(exported: bytes) -> list[dict]:
@@ -55,15 +57,15 @@ def test_the_processors_n_is_the_number_of_samples(ran):
 
 
 def test_rows_hold_the_tokens_of_the_samples(ran):
-    samples = {(one["task"], one["sample"]): one for one in rows_of(ran, what="samples")}
+    samples = {(row["task"], row["sample"]): row for row in rows_of(ran, what="samples")}
     for row in rows_of(ran):
         extra = row["execution_metadata"]["extra"]
         for sample, ids, reward in zip(
             extra["samples"], extra["completion_ids"], extra["rewards"], strict=True
         ):
-            one = samples[row["input_metadata"]["row_id"], sample]
-            assert one["token_ids"] == extra["prompt_ids"] + ids
-            assert one["reward"] == reward
+            item = samples[row["input_metadata"]["row_id"], sample]
+            assert item["token_ids"] == extra["prompt_ids"] + ids
+            assert item["reward"] == reward
 
 
 @pytest.mark.parametrize("run", ["r", "turns"])
@@ -71,8 +73,8 @@ def test_rows_hold_the_tokens_of_the_samples(ran):
 def test_parquet_holds_what_jsonl_holds(ran, run, more):
     rows = rows_of(ran, *more, run=run)
     ran.export("rows", *more, "--format", "parquet", run=run)
-    found = pq.read_table(ran.place / "rows.out").to_pylist()
-    assert [read_back(row) for row in found] == list(rows)
+    results = pq.read_table(ran.place / "rows.out").to_pylist()
+    assert [read_back(row) for row in results] == list(rows)
 
 
 def read_back(row: dict) -> dict:
@@ -96,32 +98,32 @@ def whole(value):
         return [whole(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {name: whole(item) for name, item in value.items() if item is not None}
-    others = json.loads(found.pop("others", "{}"))
-    return found | others
+    result = {name: whole(item) for name, item in value.items() if item is not None}
+    others = json.loads(result.pop("others", "{}"))
+    return result | others
 
 
 def present(row: dict) -> dict:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def test_rows_are_the_same_bytes_every_time_and_after_trouble(ran, lab):
+def test_rows_are_the_same_bytes_every_time_and_after_trouble(ran, shell):
     exported = ran.export("rows")
     assert ran.export("rows") == exported
-    lab.write("agent.py", AGENT)
-    lab.write("tasks.jsonl", "".join(f"{json.dumps(task)}\n" for task in TASKS))
-    lab.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
-    lab.finished_run("--concurrency", 1, renderer="bytes")
-    lab.engine.set_faults()
-    assert lab.export("rows") == exported
+    shell.write("agent.py", AGENT)
+    shell.write("tasks.jsonl", "".join(f"{json.dumps(task)}\n" for task in TASKS))
+    shell.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
+    shell.finished_run("--concurrency", 1, renderer="bytes")
+    shell.engine.set_faults()
+    assert shell.export("rows") == exported
 
 
 def test_what_goes_together_is_told(ran):
-    for words, why in (
+    for arguments, why in (
         (("--what", "samples", "--with-turn-traces"), "--with-turn-traces goes with --what rows"),
         (("--what", "rows", "--fixed-groups"), "--fixed-groups goes with --what samples"),
     ):
-        done = ran.holdfast("export", "r", "--out", "x.jsonl", *words)
+        done = ran.holdfast("export", "r", "--out", "x.jsonl", *arguments)
         assert done.code == 2
         assert why in done.err
         assert not (ran.place / "x.jsonl").exists()

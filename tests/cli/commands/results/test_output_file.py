@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab
+from support.cli.shell import CommandLine
 
 KINDS = (
     "samples",
@@ -25,16 +25,16 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("output"), module_engine)
-    lab.tasks("sum", "bug")
-    lab.finished_run("--samples", 2, "--max-retry", 0, "--group-refill", 0)
-    return lab
+    shell = CommandLine(tmp_path_factory.mktemp("output"), module_engine)
+    shell.tasks("sum", "bug")
+    shell.finished_run("--samples", 2, "--max-retry", 0, "--group-refill", 0)
+    return shell
 
 
-def out(lab: Lab, name: str, *words: object, what: str = "samples"):
+def out(shell: CommandLine, name: str, *arguments: object, what: str = "samples"):
     if name.endswith(".html"):
-        return lab.holdfast("report", "r", "--out", name, *words)
-    return lab.holdfast("export", "r", "--what", what, "--out", name, *words)
+        return shell.holdfast("report", "r", "--out", name, *arguments)
+    return shell.holdfast("export", "r", "--what", what, "--out", name, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_an_export_of_fewer_rows_is_replaced_where_the_run_has_gone_on(ran, endi
 def test_what_the_run_was_made_with_is_never_replaced(ran, name):
     (ran.place / "holdfast.toml").write_text("[run]\nconcurrency = 4\n")
     before = (ran.place / name).read_bytes()
-    for words in ((), ("--force",)):
-        refused = out(ran, name, *words)
+    for arguments in ((), ("--force",)):
+        refused = out(ran, name, *arguments)
         assert refused.code == Exit.USAGE
         assert "never written over" in refused.line
     report = ran.holdfast("report", "r", "--out", name, "--force")
@@ -194,7 +194,7 @@ def test_an_empty_file_is_nothing_to_lose(ran):
     assert out(ran, "empty.jsonl").code == Exit.OK
 
 
-def test_a_report_under_the_name_of_another_format_is_refused(ran: Lab) -> None:
+def test_a_report_under_the_name_of_another_format_is_refused(ran: CommandLine) -> None:
     refused = ran.holdfast("report", "r", "--out", "r.pdf")
     assert refused.code == Exit.USAGE
     assert "name it r.html" in refused.line

@@ -14,23 +14,23 @@ import holdfast
 from holdfast.cli.commands.runs.list_runs import resume_text
 from holdfast.journal.damage.check import check
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 
 
-def names(lab: Lab) -> list[str]:
-    return lab.holdfast("runs", "--names").out.split()
+def names(shell: CommandLine) -> list[str]:
+    return shell.holdfast("runs", "--names").out.split()
 
 
-def answer(lab: Lab, text: str, *words: str) -> tuple[int, str]:
+def answer(shell: CommandLine, text: str, *arguments: str) -> tuple[int, str]:
     """The command at a terminal on which `text` is typed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words],
+        [sys.executable, "-m", "holdfast", *arguments],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=lab.place,
+        cwd=shell.place,
     )
     os.close(theirs)
     os.write(ours, text.encode())
@@ -40,13 +40,13 @@ def answer(lab: Lab, text: str, *words: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def two(lab: Lab) -> Lab:
+def two(shell: CommandLine) -> CommandLine:
     for name in ("one", "two"):
-        lab.finished_run(run=name)
-    return lab
+        shell.finished_run(run=name)
+    return shell
 
 
-def test_a_run_is_deleted_and_the_other_stays(two: Lab) -> None:
+def test_a_run_is_deleted_and_the_other_stays(two: CommandLine) -> None:
     before = two.export(run="two")
     done = two.holdfast("rm", "one", "--yes")
     assert done.code == 0, done.err
@@ -59,7 +59,7 @@ def test_a_run_is_deleted_and_the_other_stays(two: Lab) -> None:
     assert names(two) == ["two", "one"]
 
 
-def test_several_are_deleted_at_once_and_a_wrong_name_deletes_none(two: Lab) -> None:
+def test_several_are_deleted_at_once_and_a_wrong_name_deletes_none(two: CommandLine) -> None:
     refused = two.holdfast("rm", "one", "wrong", "--yes")
     assert refused.code == Exit.USAGE
     assert "'wrong'" in refused.line
@@ -68,16 +68,16 @@ def test_several_are_deleted_at_once_and_a_wrong_name_deletes_none(two: Lab) -> 
     assert names(two) == []
 
 
-def test_without_a_terminal_nothing_is_deleted_unasked(two: Lab) -> None:
-    for words in (("rm", "one"), ("prune", "--keep", 1)):
-        refused = end(start(*words, cwd=two.place, forked=False))
+def test_without_a_terminal_nothing_is_deleted_unasked(two: CommandLine) -> None:
+    for arguments in (("rm", "one"), ("prune", "--keep", 1)):
+        refused = end(start(*arguments, cwd=two.place, forked=False))
         assert refused.code == Exit.USAGE
         assert "--yes" in refused.line
         assert "one" in refused.line
     assert names(two) == ["one", "two"]
 
 
-def test_a_terminal_is_asked(two: Lab) -> None:
+def test_a_terminal_is_asked(two: CommandLine) -> None:
     code, out = answer(two, "\n", "rm", "one")
     assert (code, names(two)) == (Exit.USAGE, ["one", "two"])
     assert "Delete this run for good? [y/N]" in out
@@ -86,37 +86,37 @@ def test_a_terminal_is_asked(two: Lab) -> None:
     assert (code, names(two)) == (0, ["two"])
 
 
-def test_a_live_run_is_not_deleted(lab: Lab) -> None:
-    lab.finished_run(run="done")
-    lab.tasks(*(f"long-{number}" for number in range(200)))
-    process = start(*lab.words("--concurrency", 1, run="live"), cwd=lab.place)
+def test_a_live_run_is_not_deleted(shell: CommandLine) -> None:
+    shell.finished_run(run="done")
+    shell.tasks(*(f"long-{number}" for number in range(200)))
+    process = start(*shell.arguments("--concurrency", 1, run="live"), cwd=shell.place)
     try:
-        while "live" not in names(lab) or not live_workers(lab):
+        while "live" not in names(shell) or not live_workers(shell):
             assert process.poll() is None
-        refused = lab.holdfast("rm", "live", "--yes")
+        refused = shell.holdfast("rm", "live", "--yes")
         assert refused.code == Exit.HELD
         assert f"process {process.pid}" in refused.line
-        pruned = lab.holdfast("prune", "--unfinished", "--yes")
+        pruned = shell.holdfast("prune", "--unfinished", "--yes")
         assert (pruned.code, pruned.out) == (0, "there is nothing to delete\n")
         assert "live stays" in pruned.err
         # Another one can go; the file becomes smaller later.
-        gone = lab.holdfast("rm", "done", "--yes")
+        gone = shell.holdfast("rm", "done", "--yes")
         assert gone.code == 0
         assert "holdfast journal compact" in gone.err
         assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         end(process)
-    assert "smaller" in lab.holdfast("journal", "compact").out
-    assert lab.holdfast("rm", "live", "--yes").code == 0
-    assert check(lab.journal).findings == []
+    assert "smaller" in shell.holdfast("journal", "compact").out
+    assert shell.holdfast("rm", "live", "--yes").code == 0
+    assert check(shell.journal).findings == []
 
 
-def test_a_run_that_a_loop_consumes_stays_and_has_another_name_after_it(two: Lab) -> None:
+def test_a_run_that_a_loop_consumes_stays_and_has_another_name_after_it(two: CommandLine) -> None:
     with holdfast.Delivery(two.journal, "one", groups=1) as delivery:
         next(iter(delivery))
-        for words in (("rm", "one", "--yes"), ("rename", "one", "uno")):
-            refused = two.holdfast(*words)
+        for arguments in (("rm", "one", "--yes"), ("rename", "one", "uno")):
+            refused = two.holdfast(*arguments)
             assert refused.code == Exit.HELD
             assert "as 'trainer'" in refused.line
             assert "try again; nothing was changed" in refused.line
@@ -130,15 +130,15 @@ def test_a_run_that_a_loop_consumes_stays_and_has_another_name_after_it(two: Lab
     assert names(two) == ["two"]
 
 
-def live_workers(lab: Lab) -> list[str]:
-    rows = json.loads(lab.holdfast("runs", "--json").out)
+def live_workers(shell: CommandLine) -> list[str]:
+    rows = json.loads(shell.holdfast("runs", "--json").out)
     return [worker for row in rows for worker in row["live_workers"]]
 
 
 # --- prune
 
 
-def test_prune_takes_what_fits_everything_that_is_given(two: Lab) -> None:
+def test_prune_takes_what_fits_everything_that_is_given(two: CommandLine) -> None:
     two.finished_run(run="three")
     assert two.holdfast("tag", "one", "keep").code == 0
     dry = two.holdfast("prune", "--untagged", "--keep", 1, "--dry-run")
@@ -152,7 +152,7 @@ def test_prune_takes_what_fits_everything_that_is_given(two: Lab) -> None:
     assert names(two) == ["three"]
 
 
-def test_prune_by_age(two: Lab) -> None:
+def test_prune_by_age(two: CommandLine) -> None:
     two.damage(f"UPDATE runs SET created = {time.time() - 3 * 86400} WHERE name = 'one'")
     assert (
         two.holdfast("prune", "--older-than", "4d", "--yes").out == "there is nothing to delete\n"
@@ -162,7 +162,7 @@ def test_prune_by_age(two: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (("prune", "--yes"), "--older-than"),
         (("prune", "--older-than", "3"), "30d"),
@@ -174,8 +174,8 @@ def test_prune_by_age(two: Lab) -> None:
         (("tag", "one", "--remove", "x"), "'x'"),
     ],
 )
-def test_a_mistake_is_one_line(two: Lab, words, named) -> None:
-    done = two.holdfast(*words)
+def test_a_mistake_is_one_line(two: CommandLine, arguments, named) -> None:
+    done = two.holdfast(*arguments)
     assert done.code == Exit.USAGE
     assert named in done.line
     assert names(two) == ["one", "two"]
@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line(two: Lab, words, named) -> None:
 # --- names
 
 
-def test_tags_are_added_listed_and_removed(two: Lab) -> None:
+def test_tags_are_added_listed_and_removed(two: CommandLine) -> None:
     assert two.holdfast("tag", "one", "best", "sweep 3").out == "best, sweep 3\n"
     assert "tags best, sweep 3" in two.holdfast("runs").out
     assert two.holdfast("runs", "--names", "--tag", "best").out == "one\n"
@@ -194,16 +194,16 @@ def test_tags_are_added_listed_and_removed(two: Lab) -> None:
     assert two.holdfast("tag", "one").out == "sweep 3, new\n"
 
 
-def test_the_listing_has_model_mean_reward_and_age(two: Lab) -> None:
+def test_the_listing_has_model_mean_reward_and_age(two: CommandLine) -> None:
     shown = json.loads(two.holdfast("show", "one", "--json").out)
     rewards = [row["reward"] for row in shown["rows"]]
     mean = sum(rewards) / len(rewards)
     out = two.holdfast("runs").out
     assert f"model {two.engine.model}, mean reward {mean:.4f} (n={len(rewards)})" in out
     assert " ago), 2 tasks" in out
-    one, _ = json.loads(two.holdfast("runs", "--json").out)
-    assert one["mean_reward"] == pytest.approx(mean)
-    assert one["model"] == two.engine.model
+    first, _ = json.loads(two.holdfast("runs", "--json").out)
+    assert first["mean_reward"] == pytest.approx(mean)
+    assert first["model"] == two.engine.model
 
 
 def test_the_password_of_a_journal_is_not_in_what_is_said_about_it() -> None:

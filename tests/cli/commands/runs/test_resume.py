@@ -8,53 +8,55 @@ import sys
 import pytest
 
 from holdfast.records.exit_codes import Exit
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 from support.paths import TESTS
 
 
 @pytest.fixture
-def stopped(lab: Lab) -> Lab:
+def stopped(shell: CommandLine) -> CommandLine:
     """A run with a failure that another start mends."""
-    lab.tasks("sum", "bug-one")
-    done = lab.run("--max-failures", 1, "--max-retry", 0)
+    shell.tasks("sum", "bug-one")
+    done = shell.run("--max-failures", 1, "--max-retry", 0)
     assert "1 FAILED" in done.out, done.err
-    return lab
+    return shell
 
 
-def listed(lab: Lab, *words: object) -> dict:
-    (row,) = json.loads(lab.holdfast("runs", "--json", *words).out)
+def listed(shell: CommandLine, *arguments: object) -> dict:
+    (row,) = json.loads(shell.holdfast("runs", "--json", *arguments).out)
     return row
 
 
-def test_a_run_goes_on_by_its_name(stopped: Lab) -> None:
+def test_a_run_goes_on_by_its_name(stopped: CommandLine) -> None:
     done = stopped.holdfast("resume", "r", "--retry-failed", env={"MENDED": "1"})
     assert done.code == 0, done.err
     assert listed(stopped)["over"]
     assert "holdfast run agent.py --tasks tasks.jsonl" in done.err
 
 
-def test_the_listing_says_how_to_go_on(lab: Lab, engine) -> None:
-    lab.tasks(*(f"long-{number}" for number in range(20)))
-    process = start(*lab.words("--concurrency", 1), cwd=lab.place)
-    while not lab.journal.exists() or not json.loads(lab.holdfast("runs", "--json").out or "[]"):
+def test_the_listing_says_how_to_go_on(shell: CommandLine, engine) -> None:
+    shell.tasks(*(f"long-{number}" for number in range(20)))
+    process = start(*shell.arguments("--concurrency", 1), cwd=shell.place)
+    while not shell.journal.exists() or not json.loads(
+        shell.holdfast("runs", "--json").out or "[]"
+    ):
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     end(process)
-    assert "to go on: holdfast resume r\n" in lab.holdfast("runs").out
-    done = lab.holdfast("resume", "r")
+    assert "to go on: holdfast resume r\n" in shell.holdfast("runs").out
+    done = shell.holdfast("resume", "r")
     assert done.code == 0, done.err
-    assert "to go on" not in lab.holdfast("runs").out
+    assert "to go on" not in shell.holdfast("runs").out
 
 
-def test_it_works_from_another_folder(stopped: Lab, tmp_path_factory) -> None:
+def test_it_works_from_another_folder(stopped: CommandLine, tmp_path_factory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    words = ("resume", "r", "--journal", stopped.journal, "--retry-failed")
-    done = end(start(*words, cwd=elsewhere, env={"MENDED": "1"}))
+    arguments = ("resume", "r", "--journal", stopped.journal, "--retry-failed")
+    done = end(start(*arguments, cwd=elsewhere, env={"MENDED": "1"}))
     assert done.code == 0, done.err
     assert list(elsewhere.iterdir()) == []
 
 
-def test_files_that_were_moved_are_found_by_folder(stopped: Lab, tmp_path_factory) -> None:
+def test_files_that_were_moved_are_found_by_folder(stopped: CommandLine, tmp_path_factory) -> None:
     moved = tmp_path_factory.mktemp("moved") / "project"
     stopped.place.rename(moved)
     stopped.place, stopped.journal = moved, moved / "holdfast.db"
@@ -65,9 +67,9 @@ def test_files_that_were_moved_are_found_by_folder(stopped: Lab, tmp_path_factor
     assert done.code == 0, done.err
 
 
-def test_options_replace_the_recorded_ones_and_are_recorded(stopped: Lab) -> None:
-    words = ("resume", "r", "--max-failures", 5, "--concurrency=2", "--retry-failed")
-    assert stopped.holdfast(*words, env={"MENDED": "1"}).code == 0
+def test_options_replace_the_recorded_ones_and_are_recorded(stopped: CommandLine) -> None:
+    arguments = ("resume", "r", "--max-failures", 5, "--concurrency=2", "--retry-failed")
+    assert stopped.holdfast(*arguments, env={"MENDED": "1"}).code == 0
     recorded = listed(stopped)["command"]["words"]
     assert recorded[:2] == ["run", "agent.py"]
     assert [word for word in recorded if word.startswith("--max-f")] == ["--max-failures"]
@@ -75,41 +77,41 @@ def test_options_replace_the_recorded_ones_and_are_recorded(stopped: Lab) -> Non
     assert not {"--run", "--journal", "--retry-failed"} & set(recorded)
 
 
-def test_another_sampling_is_refused_as_ever(stopped: Lab) -> None:
+def test_another_sampling_is_refused_as_ever(stopped: CommandLine) -> None:
     assert stopped.holdfast("resume", "r", "--temperature", 0.5).code == Exit.CHANGED
 
 
-def test_a_renamed_run_goes_on(stopped: Lab) -> None:
+def test_a_renamed_run_goes_on(stopped: CommandLine) -> None:
     assert stopped.holdfast("rename", "r", "other").code == 0
     done = stopped.holdfast("resume", "other", "--retry-failed", env={"MENDED": "1"})
     assert done.code == 0, done.err
     assert listed(stopped)["name"] == "other"
 
 
-def test_print_says_the_command_and_does_nothing(stopped: Lab) -> None:
+def test_print_says_the_command_and_does_nothing(stopped: CommandLine) -> None:
     before = stopped.recorded()
     done = stopped.holdfast("resume", "r", "--print")
     assert done.out.startswith(f"cd {stopped.place} && holdfast run agent.py")
-    found = json.loads(stopped.holdfast("resume", "r", "--print", "--json").out)
-    assert found["folder"] == str(stopped.place)
-    assert found["words"][:3] == ["holdfast", "run", "agent.py"]
-    assert "--json" not in found["words"]
+    data = json.loads(stopped.holdfast("resume", "r", "--print", "--json").out)
+    assert data["folder"] == str(stopped.place)
+    assert data["words"][:3] == ["holdfast", "run", "agent.py"]
+    assert "--json" not in data["words"]
     assert stopped.recorded() == before
 
 
-def test_secrets_are_neither_recorded_nor_made_up(lab: Lab) -> None:
-    url = lab.engine.url.replace("//", "//user:hunter22@")
-    assert lab.run(policy=url).code == 0
-    assert b"hunter22" not in lab.journal.read_bytes()
-    refused = lab.holdfast("resume", "r")
+def test_secrets_are_neither_recorded_nor_made_up(shell: CommandLine) -> None:
+    url = shell.engine.url.replace("//", "//user:hunter22@")
+    assert shell.run(policy=url).code == 0
+    assert b"hunter22" not in shell.journal.read_bytes()
+    refused = shell.holdfast("resume", "r")
     assert refused.code == Exit.USAGE
     assert "--policy" in refused.line
     assert "hunter22" not in refused.err
-    assert lab.holdfast("resume", "r", "--policy", lab.engine.url).code == 0
+    assert shell.holdfast("resume", "r", "--policy", shell.engine.url).code == 0
 
 
-def test_a_run_of_a_program_says_that_it_has_no_command(lab: Lab) -> None:
-    lab.write(
+def test_a_run_of_a_program_says_that_it_has_no_command(shell: CommandLine) -> None:
+    shell.write(
         "program.py",
         "import asyncio, holdfast\n"
         "from holdfast.journal.sqlite.journal import SqliteJournal\n"
@@ -121,15 +123,15 @@ def test_a_run_of_a_program_says_that_it_has_no_command(lab: Lab) -> None:
         "asyncio.run(main())\n",
     )
     subprocess.run(
-        [sys.executable, "program.py"], cwd=lab.place, env={"PYTHONPATH": str(TESTS)}, check=True
+        [sys.executable, "program.py"], cwd=shell.place, env={"PYTHONPATH": str(TESTS)}, check=True
     )
-    refused = lab.holdfast("resume", "r")
+    refused = shell.holdfast("resume", "r")
     assert refused.code == Exit.USAGE
     assert "recorded command" in refused.line
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (("resume", "nope"), "nope"),
         (("resume", "r", "--conc", 2), "--conc"),
@@ -137,7 +139,7 @@ def test_a_run_of_a_program_says_that_it_has_no_command(lab: Lab) -> None:
         (("resume", "r", "--folder", "/nonexist"), "--folder /nonexist is no folder"),
     ],
 )
-def test_a_mistake_is_one_line(stopped: Lab, words, named) -> None:
-    done = stopped.holdfast(*words)
+def test_a_mistake_is_one_line(stopped: CommandLine, arguments, named) -> None:
+    done = stopped.holdfast(*arguments)
     assert done.code == Exit.USAGE
     assert named in done.err.splitlines()[-1]

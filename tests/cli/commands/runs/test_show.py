@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.records.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from support.cli.shell import Lab, end, start
+from support.cli.shell import CommandLine, end, start
 
 ODD = [
     "a/b/0",
@@ -61,24 +61,24 @@ async def with_another_tool(t: holdfast.Rollout) -> None:
 @pytest.fixture(scope="module")
 def ran(module_engine, tmp_path_factory):
     """A run with outcomes of all kinds, made once."""
-    lab = Lab(tmp_path_factory.mktemp("show"), module_engine)
+    shell = CommandLine(tmp_path_factory.mktemp("show"), module_engine)
     module_engine.set_faults(Fault(FaultKind.ERROR_500, matching="sum/0"))
-    lab.tasks("sum", "long-one", "bug")
-    lab.finished_run("--samples", 2)
-    return lab
+    shell.tasks("sum", "long-one", "bug")
+    shell.finished_run("--samples", 2)
+    return shell
 
 
 @pytest.fixture(scope="module")
 def odd(module_engine, tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("odd"), module_engine)
+    shell = CommandLine(tmp_path_factory.mktemp("odd"), module_engine)
     lines = [json.dumps({"id": name, "prompt": f"<{name}>\n🦀 עברית"}) for name in ODD]
-    lab.write("tasks.jsonl", "\n".join(lines))
-    lab.finished_run()
-    return lab
+    shell.write("tasks.jsonl", "\n".join(lines))
+    shell.finished_run()
+    return shell
 
 
-def show(lab, *words) -> str:
-    done = lab.holdfast("show", "r", *words)
+def show(shell, *arguments) -> str:
+    done = shell.holdfast("show", "r", *arguments)
     assert done.code == 0, done.err
     assert done.err == ""
     return done.out
@@ -112,15 +112,15 @@ def test_a_status_that_no_trajectory_has_is_said_so(ran):
 
 
 def test_a_run_as_json_has_stable_keys(ran):
-    told = json.loads(show(ran, "--json"))
-    assert {"run", "trajectories", "by_status", "causes", "spec", "changes", "rows"} <= set(told)
-    assert told["spec"]["samples"] == 2
-    assert len(told["rows"]) == 6
-    assert set(told["rows"][0]) == {
+    data = json.loads(show(ran, "--json"))
+    assert {"run", "trajectories", "by_status", "causes", "spec", "changes", "rows"} <= set(data)
+    assert data["spec"]["samples"] == 2
+    assert len(data["rows"]) == 6
+    assert set(data["rows"][0]) == {
         *("key", "id", "ordinal", "status", "settled", "epoch", "records", "owner"),
         *("resting", "reward", "reason"),
     }
-    assert told["rows"][0]["key"] == {"run": "r", "task": "sum", "sample": 0}
+    assert data["rows"][0]["key"] == {"run": "r", "task": "sum", "sample": 0}
 
 
 def test_a_trajectory_is_shown_turn_by_turn(ran):
@@ -151,47 +151,47 @@ def test_a_failed_trajectory_is_shown_with_its_last_traceback(ran):
     assert show(ran, "bug/0", "--full-tracebacks").count("    KeyError: 'a bug in bug'") == 2
 
 
-def test_a_failure_is_shown_with_the_numbers_that_it_named(lab):
-    lab.write("agent.py", "async def solve(t):\n    raise ValueError('there is no Taxi-v4')\n")
-    lab.tasks("a")
-    done = lab.finished_run()
+def test_a_failure_is_shown_with_the_numbers_that_it_named(shell):
+    shell.write("agent.py", "async def solve(t):\n    raise ValueError('there is no Taxi-v4')\n")
+    shell.tasks("a")
+    done = shell.finished_run()
     assert "run r: 1 trajectory: 1 FAILED" in done.out
-    assert "a/0: FAILED (ValueError: there is no Taxi-v4), reward none" in show(lab, "a/0")
+    assert "a/0: FAILED (ValueError: there is no Taxi-v4), reward none" in show(shell, "a/0")
 
 
-def test_a_processor_that_cannot_work_is_refused_before_anything_is_run(lab):
+def test_a_processor_that_cannot_work_is_refused_before_anything_is_run(shell):
     made = "import holdfast\nagent = holdfast.AgentRolloutProcessor(['search'])\n"
-    lab.write("agent.py", made)
-    done = lab.run()
+    shell.write("agent.py", made)
+    done = shell.run()
     assert done.code == Exit.USAGE
     assert done.err.splitlines()[-1].endswith("'search' is no tool: give a function or a Tool")
     assert done.err.count("  File ") == 1, "the user's line, and none of ours"
-    assert not lab.journal.exists()
+    assert not shell.journal.exists()
 
 
 def test_a_trajectory_as_json_has_stable_keys(ran):
-    told = json.loads(show(ran, "bug/0", "--json"))
-    assert set(told) == {
+    data = json.loads(show(ran, "bug/0", "--json"))
+    assert set(data) == {
         *("trajectory", "task", "sample", "status", "reason", "reward", "metrics", "reasons"),
         *("messages", "turns", "tools", "sampled_tokens", "attempts", "failures", "refills"),
         *("forks", "prefix_breaks", "attempt_records", "failure_records", "environment_steps"),
         *("ignored", "refused_calls", "usage", "cost"),
     }
-    assert told["status"] == "FAILED"
-    assert told["reward"] is None
-    assert [one["attempt"] for one in told["attempt_records"]] == [1, 2]
-    first, second = told["failure_records"]
+    assert data["status"] == "FAILED"
+    assert data["reward"] is None
+    assert [attempt_record["attempt"] for attempt_record in data["attempt_records"]] == [1, 2]
+    first, second = data["failure_records"]
     assert first["traceback"].endswith("KeyError: 'a bug in bug'\n")
     assert (first["cause"], second["attempt"]) == ("code", 2)
-    assert [one["name"] for one in told["tools"]] == ["look_up"]
-    assert {"prompt_tokens", "sampled_tokens", "versions", "finish_reason"} <= set(told["turns"][0])
+    assert [tool["name"] for tool in data["tools"]] == ["look_up"]
+    assert {"prompt_tokens", "sampled_tokens", "versions", "finish_reason"} <= set(data["turns"][0])
 
 
-def test_a_conversation_that_is_shown_to_a_branch_anew_has_its_calls_and_results(lab):
-    lab.write("agent.py", BRANCHING)
-    lab.tasks("a")
-    lab.finished_run(rollout="agent.py:solve")
-    text = show(lab, "a/0")
+def test_a_conversation_that_is_shown_to_a_branch_anew_has_its_calls_and_results(shell):
+    shell.write("agent.py", BRANCHING)
+    shell.tasks("a")
+    shell.finished_run(rollout="agent.py:solve")
+    text = show(shell, "a/0")
     conversation = (
         'user: do a\nassistant: \n    calls look_up({"word": "crab"})\ntool: crab is found\n'
     )
@@ -202,26 +202,26 @@ def test_a_conversation_that_is_shown_to_a_branch_anew_has_its_calls_and_results
     assert branch.count("crab is found") == 0
 
 
-def test_forks_and_values_are_shown(lab):
-    lab.write("agent.py", DIVERGING)
-    lab.tasks("a")
-    lab.finished_run()
-    lab.finished_run("--retry-failed", env={"SAYS": "second"})
-    text = show(lab, "a/0")
+def test_forks_and_values_are_shown(shell):
+    shell.write("agent.py", DIVERGING)
+    shell.tasks("a")
+    shell.finished_run()
+    shell.finished_run("--retry-failed", env={"SAYS": "second"})
+    text = show(shell, "a/0")
     assert "r/a/0: COMPLETED" in text
     assert "forked at step 1: diverged on replay" in text
     assert "first" in text
     assert "[2] value notes: {'seen': [1, 2]}" in text
     assert "RuntimeError: not yet" in text
-    (fork,) = json.loads(show(lab, "a/0", "--json"))["forks"]
+    (fork,) = json.loads(show(shell, "a/0", "--json"))["forks"]
     assert fork["step"] == "1"
 
 
 @pytest.mark.parametrize("task", [*ODD[:6], ODD[7], ODD[9]])
 def test_any_task_id_can_be_shown(odd, task):
-    told = json.loads(show(odd, f"{task}/0", "--json"))
-    assert told["task"] == task
-    assert told["messages"][0]["content"] == f"<{task}>\n🦀 עברית"
+    data = json.loads(show(odd, f"{task}/0", "--json"))
+    assert data["task"] == task
+    assert data["messages"][0]["content"] == f"<{task}>\n🦀 עברית"
 
 
 def test_every_trajectory_is_listed_on_one_line_that_show_understands(odd):
@@ -251,28 +251,28 @@ def test_a_locale_that_cannot_show_a_character_is_no_error(odd):
     done = odd.holdfast("show", "r", env=env)
     assert (done.code, done.err) == (0, "")
     assert r"crab \U0001f980/0" in done.out
-    told = json.loads(odd.holdfast("show", "r", "crab 🦀/0", "--json", env=env).out)
-    assert told["task"] == "crab 🦀"
+    data = json.loads(odd.holdfast("show", "r", "crab 🦀/0", "--json", env=env).out)
+    assert data["task"] == "crab 🦀"
 
 
-def test_a_run_with_many_trajectories_is_listed_in_part(lab):
-    lab.tasks(*(f"t{i}" for i in range(50)))
-    lab.finished_run()
-    assert "… and 10 more (--all)" in show(lab)
-    assert "t49/0  COMPLETED" in show(lab, "--all")
+def test_a_run_with_many_trajectories_is_listed_in_part(shell):
+    shell.tasks(*(f"t{i}" for i in range(50)))
+    shell.finished_run()
+    assert "… and 10 more (--all)" in show(shell)
+    assert "t49/0  COMPLETED" in show(shell, "--all")
 
 
 def test_a_live_run_can_be_looked_at(tmp_path):
     with FakeEngine(delay=600) as engine:
-        lab = Lab(tmp_path, engine)
-        process = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
+        shell = CommandLine(tmp_path, engine)
+        process = start(*shell.arguments("--quiet", "--grace", 0), cwd=shell.place)
         try:
             while not engine.stats().requests:
                 assert process.poll() is None
-            assert f"being worked on by process {process.pid}" in lab.holdfast("runs").out
-            assert "2 not settled yet" in show(lab)
-            assert "r/sum/0: PENDING" in show(lab, "sum/0")
-            out = lab.holdfast("export", "r", "--what", "samples", "--out", "o")
+            assert f"being worked on by process {process.pid}" in shell.holdfast("runs").out
+            assert "2 not settled yet" in show(shell)
+            assert "r/sum/0: PENDING" in show(shell, "sum/0")
+            out = shell.holdfast("export", "r", "--what", "samples", "--out", "o")
             assert (out.code, out.out) == (Exit.EMPTY, "")
             assert "nothing was written: none of 2 trajectories is finished" in out.err
             assert "2 trajectories are not settled yet" in out.err
@@ -294,10 +294,10 @@ def test_statuses_are_coloured_on_terminals_only(ran):
     assert ran.holdfast("show", "r", env=quiet).out == plain
 
 
-def test_columns_are_aligned_for_wide_characters(lab):
-    lab.tasks("ab", "\u65e5\u672c", "long-one")
-    lab.finished_run()
-    rows = show(lab).splitlines()[-3:]
+def test_columns_are_aligned_for_wide_characters(shell):
+    shell.tasks("ab", "\u65e5\u672c", "long-one")
+    shell.finished_run()
+    rows = show(shell).splitlines()[-3:]
     assert rows[0].startswith("ab/0        COMPLETED  reward ")
     assert rows[1].startswith("\u65e5\u672c/0      COMPLETED  reward "), "each takes two cells"
     assert rows[2].startswith("long-one/0  TRUNCATED  reward ")
@@ -310,11 +310,11 @@ dialogue = holdfast.DialogueRolloutProcessor(lambda task: "You want a refund.", 
 """
 
 
-def test_a_dialogue_begins_with_its_main_conversation_and_names_who_speaks(lab):
-    lab.write("agent.py", DIALOGUE)
-    lab.tasks("a")
-    lab.finished_run()
-    text = show(lab, "a/0")
+def test_a_dialogue_begins_with_its_main_conversation_and_names_who_speaks(shell):
+    shell.write("agent.py", DIALOGUE)
+    shell.tasks("a")
+    shell.finished_run()
+    text = show(shell, "a/0")
     main, beside = text.split("\nconversation 0.0, of another speaker, fake:\n")
     lines = main.splitlines()
     assert lines[3] == "user: do a"
@@ -325,13 +325,13 @@ def test_a_dialogue_begins_with_its_main_conversation_and_names_who_speaks(lab):
 
 
 def test_a_metric_and_the_words_about_it_are_two_lines_that_differ(module_engine, tmp_path):
-    lab = Lab(tmp_path, module_engine)
-    lab.tasks("sum")
+    shell = CommandLine(tmp_path, module_engine)
+    shell.tasks("sum")
     solve = "async def solve(t):\n    t.add(*t.task.messages)\n    await t.generate(max_tokens=5)\n"
     score = "def score(t):\n    return holdfast.Score(1, {'score': 8}, {'score': 'it is fine'})\n"
-    lab.write("judged.py", f"import holdfast\n{solve}{score}")
-    assert lab.run(rollout="judged.py").code == Exit.OK
-    assert "\n  score: 8\n  score (why): it is fine\n" in show(lab, "sum/0")
+    shell.write("judged.py", f"import holdfast\n{solve}{score}")
+    assert shell.run(rollout="judged.py").code == Exit.OK
+    assert "\n  score: 8\n  score (why): it is fine\n" in show(shell, "sum/0")
 
 
 SAMPLING = """
@@ -347,22 +347,22 @@ async def solve(t: holdfast.Rollout) -> None:
 """
 
 
-def test_a_reply_without_tokens_is_shown_without_weight_versions(lab: Lab) -> None:
-    lab.finished_run("--dialect", "chat")
-    shown = lab.holdfast("show", "r", "sum").out
+def test_a_reply_without_tokens_is_shown_without_weight_versions(shell: CommandLine) -> None:
+    shell.finished_run("--dialect", "chat")
+    shown = shell.holdfast("show", "r", "sum").out
     assert "assistant (" in shown
     assert "version" not in shown
 
 
-def test_how_replies_were_sampled_is_shown_where_it_changes(lab: Lab) -> None:
-    lab.write("agent.py", SAMPLING)
-    lab.finished_run()
-    shown = lab.holdfast("show", "r", "sum").out
+def test_how_replies_were_sampled_is_shown_where_it_changes(shell: CommandLine) -> None:
+    shell.write("agent.py", SAMPLING)
+    shell.finished_run()
+    shown = shell.holdfast("show", "r", "sum").out
     assert [line for line in shown.splitlines() if line.startswith("sampled with")] == [
         'sampled with max_tokens 4, temperature 0.5, stop ["x"]:',
         'sampled with max_tokens 4, stop ["x"]:',
     ]
-    turns = json.loads(lab.holdfast("show", "r", "sum", "--json").out)["turns"]
+    turns = json.loads(shell.holdfast("show", "r", "sum", "--json").out)["turns"]
     given = {"max_tokens": 4, "stop": ["x"]}
     cold = given | {"temperature": 0.5}
     assert [turn["sampling"] for turn in turns] == [{}, cold, cold, given]

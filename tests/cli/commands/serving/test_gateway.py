@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.testing import FakeEngine
-from support.gateway.outpost import REPLIES, Outpost, until
+from support.gateway.gateway_process import REPLIES, GatewayProcess, until
 
 TOKEN = "a-token-of-some-length"
 
@@ -23,9 +23,9 @@ def certify(folder, name: str = "own", *more: str):
     """A certificate of its own making for localhost, and its key."""
     key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
-    words = ("openssl", "req", "-x509", *curve, "-days", "2")
+    arguments = ("openssl", "req", "-x509", *curve, "-days", "2")
     subprocess.run(
-        [*words, *(more or ["-nodes"]), "-keyout", key, "-out", certificate,
+        [*arguments, *(more or ["-nodes"]), "-keyout", key, "-out", certificate,
          "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
         check=True, capture_output=True,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def refused(tmp_path, capsys, monkeypatch):
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "prompt": "do a"}\n')
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: object) -> str:
+    def run(*arguments: object) -> str:
         before = set(tmp_path.iterdir())
         given = [
             "gateway",
@@ -50,14 +50,14 @@ def refused(tmp_path, capsys, monkeypatch):
             "http://127.0.0.1:9",
         ]
         try:
-            code = main([*given, *(str(word) for word in words)])
+            code = main([*given, *(str(word) for word in arguments)])
         except SystemExit as error:
             code = error.code
         assert code == 2
-        said = capsys.readouterr().err.splitlines()
+        lines = capsys.readouterr().err.splitlines()
         assert set(tmp_path.iterdir()) == before, "nothing was begun"
-        assert said[-1].startswith("holdfast: ")
-        return said[-1]
+        assert lines[-1].startswith("holdfast: ")
+        return lines[-1]
 
     return run
 
@@ -70,7 +70,7 @@ def test_each_bad_file_of_tls_is_named(tmp_path, refused):
     missing = tmp_path / "missing"
     assert "of no use without --tls-key" in refused("--tls-cert", certificate)
     assert "of no use without --tls-cert" in refused("--tls-key", key)
-    for given, said in (
+    for given, text in (
         ((missing, key), f"the certificate {missing} cannot be read"),
         ((certificate, missing), f"the key {missing} cannot be read"),
         ((tmp_path, key), "Is a directory"),
@@ -80,7 +80,7 @@ def test_each_bad_file_of_tls_is_named(tmp_path, refused):
         ((certificate, locked), "can be read without a password"),
     ):
         line = refused("--tls-cert", given[0], "--tls-key", given[1])
-        assert said in line
+        assert text in line
         assert "secret-words" not in line
 
 
@@ -133,7 +133,7 @@ def token() -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("--workers", 0), "--workers"),
         (("--workers", "many"), "--workers"),
@@ -144,8 +144,8 @@ def token() -> tuple[str, str]:
         (("--log", "no/such/folder/log"), "--log no/such/folder/log"),
     ],
 )
-def test_bad_numbers_and_files_are_named(refused, words, said):
-    assert said in refused(*words)
+def test_bad_numbers_and_files_are_named(refused, arguments, message):
+    assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -153,11 +153,11 @@ def test_https_is_served_beyond_loopback_to_those_who_know_the_token(tmp_path, w
     certificate, key = certify(tmp_path)
     trusted = ssl.create_default_context(cafile=str(certificate))
     with FakeEngine(replies=REPLIES) as engine:
-        outpost = Outpost(
+        gateway = GatewayProcess(
             tmp_path, engine, "--tls-cert", certificate, "--tls-key", key, *token(),
             "--host", "0.0.0.0", "--advertise", "localhost", "--workers", workers, tasks=("a",),
         )  # fmt: skip
-        url = f"https://localhost:{outpost.port}"
+        url = f"https://localhost:{gateway.port}"
 
         def post(path: str, body: object, bearer: str) -> tuple[int, dict]:
             headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
@@ -171,7 +171,7 @@ def test_https_is_served_beyond_loopback_to_those_who_know_the_token(tmp_path, w
                 return 0, {}
 
         try:
-            outpost.start(GATEWAY_TOKEN=TOKEN)
+            gateway.start(GATEWAY_TOKEN=TOKEN)
             until(lambda: post("/trajectories", {}, "x" * 20)[0] == 401)
             status, taken = post("/trajectories", {"wait": 20}, TOKEN)
             assert status == 200
@@ -180,15 +180,15 @@ def test_https_is_served_beyond_loopback_to_those_who_know_the_token(tmp_path, w
             assert post("/v1/chat/completions", body, taken["key"])[0] == 200
             assert post("/v1/chat/completions", body, TOKEN)[0] == 401
             assert post("/complete", {"reward": 1}, taken["key"])[0] == 200
-            assert outpost.ended() == 0, outpost.said
-            assert f"{url}/trajectories" in outpost.said
+            assert gateway.ended() == 0, gateway.output
+            assert f"{url}/trajectories" in gateway.output
         finally:
-            outpost.close()
+            gateway.close()
     secret = tmp_path / "journal.db.gateway-secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     for path in tmp_path.iterdir():
         if path.suffix not in (".key", ".gateway-secret"):
-            found = path.read_bytes()
-            assert TOKEN.encode() not in found, path
-            assert taken["key"].encode() not in found, path
-    assert TOKEN not in outpost.said
+            data = path.read_bytes()
+            assert TOKEN.encode() not in data, path
+            assert taken["key"].encode() not in data, path
+    assert TOKEN not in gateway.output

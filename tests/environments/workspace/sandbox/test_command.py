@@ -16,8 +16,8 @@ MIB = 1 << 20
 
 @both
 def test_a_command_says_what_it_printed_and_how_it_ended(sandbox):
-    said = shell("echo out; echo err >&2; exit 3", sandbox=sandbox)
-    assert said == "out\nerr\n[exit code 3]"
+    output = shell("echo out; echo err >&2; exit 3", sandbox=sandbox)
+    assert output == "out\nerr\n[exit code 3]"
 
 
 @both
@@ -34,7 +34,7 @@ def test_a_step_is_a_command_without_a_reward(sandbox):
 @both
 def test_files_stay_and_everything_else_ends_with_its_command(sandbox):
     mark = f"10{secrets.randbelow(10**9)}"
-    said = shell(
+    output = shell(
         "echo kept > file; echo lost > $TMPDIR/x; export A=1; cd /; "
         f"sleep {mark} & (setsid sleep {mark} &); "
         f"python -c 'import os,time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
@@ -43,7 +43,7 @@ def test_files_stay_and_everything_else_ends_with_its_command(sandbox):
         sandbox=sandbox,
     )
     lost = "ls: cannot access '/tmp/x': No such file or directory"
-    assert said == f"/workspace\nkept\n{lost}\nA=\n[exit code 0]"
+    assert output == f"/workspace\nkept\n{lost}\nA=\n[exit code 0]"
     assert not running(mark)
 
 
@@ -57,19 +57,19 @@ def test_a_process_in_the_background_that_holds_the_output_open_hangs_nothing(sa
 @both
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(sandbox):
     mark = f"10{secrets.randbelow(10**9)}"
-    said = shell(
+    output = shell(
         f"echo before; trap '' TERM INT HUP; setsid sleep {mark} & sleep {mark}",
         timeout=4,
         sandbox=sandbox,
     )
-    assert said == "before\n[timed out after 4 s]"
+    assert output == "before\n[timed out after 4 s]"
     assert not running(mark)
 
 
 @both
 def test_a_command_that_closes_its_output_is_still_waited_for(sandbox):
-    said = shell("exec >&- 2>&-; sleep 0.3; exit 7", sandbox=sandbox)
-    assert said == "[exit code 7]"
+    output = shell("exec >&- 2>&-; sleep 0.3; exit 7", sandbox=sandbox)
+    assert output == "[exit code 7]"
 
 
 @both
@@ -79,45 +79,45 @@ def test_a_command_that_is_killed_says_so_in_its_exit_code(sandbox):
 
 @both
 def test_of_much_output_the_beginning_and_the_end_are_kept(sandbox):
-    said = shell(
+    outputs = shell(
         "echo first; head -c 10485760 /dev/zero | tr '\\0' x; echo; echo last",
         sandbox=sandbox,
         output_limit=1000,
     )
-    assert said.startswith("first\nxxx")
-    assert said.endswith("xxx\nlast\n[exit code 0]")
-    assert "[… 9.999 MiB left out …]" in said
-    assert len(said) < 1100
+    assert outputs.startswith("first\nxxx")
+    assert outputs.endswith("xxx\nlast\n[exit code 0]")
+    assert "[… 9.999 MiB left out …]" in outputs
+    assert len(outputs) < 1100
 
 
 @both
 def test_a_flood_of_output_is_stopped(sandbox):
-    said = shell("yes", sandbox=sandbox, output_limit=1000)
-    assert said.endswith("[stopped after it had printed 64 MiB]")
-    assert len(said) < 1100
+    outputs = shell("yes", sandbox=sandbox, output_limit=1000)
+    assert outputs.endswith("[stopped after it had printed 64 MiB]")
+    assert len(outputs) < 1100
 
 
 @both
 def test_what_is_not_text_is_replaced(sandbox):
-    said = shell("printf 'a\\xff\\xfe\\x00b\\xe2\\x82'", sandbox=sandbox)
-    assert said == "a\ufffd\ufffd\x00b\ufffd\n[exit code 0]"
+    output = shell("printf 'a\\xff\\xfe\\x00b\\xe2\\x82'", sandbox=sandbox)
+    assert output == "a\ufffd\ufffd\x00b\ufffd\n[exit code 0]"
 
 
 def test_no_character_is_torn_where_output_is_cut():
     for limit in range(16, 24):
-        said = shell("printf '€%.0s' $(seq 100)", sandbox="none", output_limit=limit)
-        assert "\ufffd" not in said
-        assert said.startswith("€")
+        output = shell("printf '€%.0s' $(seq 100)", sandbox="none", output_limit=limit)
+        assert "\ufffd" not in output
+        assert output.startswith("€")
 
 
 @both
 def test_secrets_of_the_driver_reach_no_command(sandbox, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    said = shell("env; cat /proc/self/environ", sandbox=sandbox, env={"MINE": "given"})
-    assert "sk-very-secret" not in said
-    assert "OPENAI" not in said
-    assert "MINE=given" in said
-    names = {line.split("=")[0] for line in said.split("\0")[0].splitlines() if "=" in line}
+    output = shell("env; cat /proc/self/environ", sandbox=sandbox, env={"MINE": "given"})
+    assert "sk-very-secret" not in output
+    assert "OPENAI" not in output
+    assert "MINE=given" in output
+    names = {line.split("=")[0] for line in output.split("\0")[0].splitlines() if "=" in line}
     assert names <= {
         *("PATH", "HOME", "LANG", "TERM", "TMPDIR", "PWD", "SHLVL", "_", "MINE"),
         *("PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED"),
@@ -128,17 +128,17 @@ def test_secrets_of_the_driver_reach_no_command(sandbox, monkeypatch):
 def test_no_file_of_the_driver_is_open_in_a_command(sandbox, tmp_path):
     with open(tmp_path / "secret", "w") as file:
         os.set_inheritable(file.fileno(), True)
-        said = shell("ls /proc/self/fd | tr '\\n' ' '", sandbox=sandbox)
-    assert said == "0 1 2 3 \n[exit code 0]"
+        output = shell("ls /proc/self/fd | tr '\\n' ' '", sandbox=sandbox)
+    assert output == "0 1 2 3 \n[exit code 0]"
 
 
 @both
 def test_nothing_of_where_a_workspace_lies_is_in_its_outputs(sandbox):
-    said = shell("pwd; echo $HOME $TMPDIR; readlink -f .; python -c 'raise SystemExit(__file__)' ||"
+    text = shell("pwd; echo $HOME $TMPDIR; readlink -f .; python -c 'raise SystemExit(__file__)' ||"
                  " mktemp -p $TMPDIR x.XXX | cut -d. -f1", sandbox=sandbox)  # fmt: skip
-    assert said.splitlines()[:3] == ["/workspace", "/workspace /tmp", "/workspace"]
-    assert "holdfast" not in said
-    assert "/tmp/x" in said
+    assert text.splitlines()[:3] == ["/workspace", "/workspace /tmp", "/workspace"]
+    assert "holdfast" not in text
+    assert "/tmp/x" in text
 
 
 @both
@@ -172,16 +172,20 @@ def test_a_command_that_fills_the_workspace_is_stopped_and_told(sandbox):
         limit = WorkspaceLimit(bytes=3 * MIB, files=100)
         files = {"old": "o", "log": "l"}
         async with opened(files, sandbox=sandbox, workspace_limit=limit) as workspace:
-            said = [await workspace.shell("head -c 2M /dev/zero | tee a b > c; echo more >> log")]
-            said.append(await workspace.shell("ls; cat log"))
-            said.append(
+            outputs = [
+                await workspace.shell("head -c 2M /dev/zero | tee a b > c; echo more >> log")
+            ]
+            outputs.append(await workspace.shell("ls; cat log"))
+            outputs.append(
                 await workspace.shell(
                     "i=0; while :; do head -c 1M /dev/zero > f$i; i=$((i+1)); sleep 0.1; done"
                 )
             )
-            said.append(await workspace.shell("for i in $(seq 150); do mkdir -p d/$i/e; done; ls"))
-            said.append(await workspace.shell("ls d | wc -l; ls"))
-            return said, await workspace.snapshot()
+            outputs.append(
+                await workspace.shell("for i in $(seq 150); do mkdir -p d/$i/e; done; ls")
+            )
+            outputs.append(await workspace.shell("ls d | wc -l; ls"))
+            return outputs, await workspace.snapshot()
 
     (filled, left, endless, many, after), _ = asyncio.run(run())
     assert filled == ("[the workspace may hold 3 MiB in 100 files; removed: a, b]\n[exit code 0]")
@@ -195,21 +199,21 @@ def test_a_command_that_fills_the_workspace_is_stopped_and_told(sandbox):
 @both
 def test_what_cannot_be_kept_does_not_outlive_its_command(sandbox):
     nested = 'python -c \'import os\nfor i in range(600): os.mkdir("dddd"); os.chdir("dddd")\''
-    said = shell(f"mkfifo pipe; touch file; {nested}", "ls; find . | wc -l", sandbox=sandbox)
-    names, count = said.split()[:2], said.split()[2]
+    output = shell(f"mkfifo pipe; touch file; {nested}", "ls; find . | wc -l", sandbox=sandbox)
+    names, count = output.split()[:2], output.split()[2]
     assert names == ["dddd", "file"]
     assert int(count) < 600
 
 
 @both
 def test_a_command_that_removes_everything_leaves_an_empty_workspace(sandbox):
-    said = shell(
+    output = shell(
         'touch a; rm -rf "$HOME" "$TMPDIR" 2> /dev/null; chmod 000 . 2> /dev/null',
         "ls -A; touch $TMPDIR/x b; stat -c %a .; ls",
         files={"f": "x"},
         sandbox=sandbox,
     )
-    assert said == "755\nb\n[exit code 0]"
+    assert output == "755\nb\n[exit code 0]"
 
 
 def test_nothing_is_removed_from_a_folder_that_a_command_put_there(tmp_path):
@@ -258,13 +262,13 @@ def test_commands_of_many_workspaces_run_side_by_side(tmp_path):
     """None of them ends before all of them have begun."""
     wait = f'while test "$(ls {tmp_path} | wc -l)" -lt 20; do sleep 0.1; done'
 
-    async def one(number):
+    async def read_in_workspace(number):
         files = {"n": str(number)}
         async with opened(files, sandbox="none") as workspace:
             return await workspace.shell(f"touch {tmp_path}/{number}; {wait}; cat n")
 
     async def run():
-        return await asyncio.gather(*(one(number) for number in range(20)))
+        return await asyncio.gather(*(read_in_workspace(number) for number in range(20)))
 
     assert asyncio.run(run()) == [f"{number}\n[exit code 0]" for number in range(20)]
 

@@ -70,11 +70,11 @@ class User:
         (self.folder / "spy.py").write_text(SPY)
         (self.folder / "tasks.jsonl").write_text(json.dumps({"id": "a", "prompt": "go"}) + "\n")
         with FakeEngine() as engine:
-            words = (
+            arguments = (
                 *(self.python, "-m", "holdfast", "run", "driver.py", "--tasks", "tasks.jsonl"),
                 *("--run", "r", "--policy", engine.url, "--model", engine.model, "--quiet"),
             )
-            shell = ("/bin/sh", "-c", '"$@"; exit $?', "sh", *words)
+            shell = ("/bin/sh", "-c", '"$@"; exit $?', "sh", *arguments)
             env = {"HOLDFAST_API_KEY": CANARY, "TMPDIR": str(self.folder), **self.env}
             done = subprocess.run(
                 [*self.before, *shell], cwd=self.folder, env=env, capture_output=True, timeout=120
@@ -108,13 +108,13 @@ def somebody():
 
 @pytest.mark.skipif(bool(confinement.confinement().trouble), reason="nothing confines here")
 def test_an_agent_reads_neither_the_variables_nor_the_memory_of_its_driver(tmp_path):
-    found = ours(tmp_path).spied()
-    assert (found["environ"], found["memory"]) == ([], 0)
+    seen_by_agent = ours(tmp_path).spied()
+    assert (seen_by_agent["environ"], seen_by_agent["memory"]) == ([], 0)
 
 
 def test_an_agent_of_another_user_does_not_either(somebody):
-    found = somebody.spied()
-    assert (found["environ"], found["memory"]) == ([], 0)
+    seen_by_agent = somebody.spied()
+    assert (seen_by_agent["environ"], seen_by_agent["memory"]) == ([], 0)
 
 
 def test_where_nothing_confines_an_agent_its_driver_is_closed_by_itself(somebody, tmp_path):
@@ -123,10 +123,10 @@ def test_where_nothing_confines_an_agent_its_driver_is_closed_by_itself(somebody
     (tools / "setpriv").symlink_to(shutil.which("setpriv"))
     somebody.before = (shutil.which("setpriv"), *somebody.before[1:])
     somebody.env["PATH"] = str(tools)
-    found = somebody.spied()
-    assert str(found["driver"]) not in found["environ"]
-    assert found["memory"] == 0
-    assert found["environ"], "the shell around it has them, and shows them"
+    seen_by_agent = somebody.spied()
+    assert str(seen_by_agent["driver"]) not in seen_by_agent["environ"]
+    assert seen_by_agent["memory"] == 0
+    assert seen_by_agent["environ"], "the shell around it has them, and shows them"
 
 
 def test_an_agent_that_is_not_to_be_confined_is_not(somebody):

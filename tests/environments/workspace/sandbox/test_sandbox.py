@@ -45,14 +45,14 @@ def listening():
 
 @needs_bwrap
 def test_there_is_no_network(listening):
-    said = shell(CONNECT.format(listening), sandbox="bwrap")
-    assert "ConnectionRefusedError" in said
+    output = shell(CONNECT.format(listening), sandbox="bwrap")
+    assert "ConnectionRefusedError" in output
 
 
 @needs_bwrap
 def test_there_is_a_network_if_it_is_asked_for(listening):
-    said = shell(CONNECT.format(listening), sandbox="bwrap", network=True)
-    assert said == "b'hello'\n[exit code 0]"
+    output = shell(CONNECT.format(listening), sandbox="bwrap", network=True)
+    assert output == "b'hello'\n[exit code 0]"
 
 
 def test_without_a_sandbox_the_network_is_there(listening):
@@ -61,7 +61,7 @@ def test_without_a_sandbox_the_network_is_there(listening):
 
 @needs_bwrap
 def test_a_command_can_serve_itself():
-    said = shell(
+    output = shell(
         "python -m http.server 8000 > /dev/null 2>&1 & "
         "for i in $(seq 100); do sleep 0.1; python -c '"
         "import urllib.request; print(urllib.request.urlopen("
@@ -69,7 +69,7 @@ def test_a_command_can_serve_itself():
         files={"a": "served"},
         sandbox="bwrap",
     )
-    assert said == "b'served'\n[exit code 0]"
+    assert output == "b'served'\n[exit code 0]"
 
 
 @needs_bwrap
@@ -88,9 +88,9 @@ def test_of_the_folders_around_an_interpreter_only_the_way_to_it_is_there(tmp_pa
     (tmp_path / "checkout" / "secret").write_text("x")
     (tmp_path / "beside").mkdir()
     monkeypatch.setattr(sys, "prefix", str(environment))
-    said = shell(f"ls -A {tmp_path} {tmp_path}/checkout; ls {SOURCE}/holdfast", sandbox="bwrap")
-    assert said.startswith(f"{tmp_path}:\ncheckout\n\n{tmp_path}/checkout:\nvenv\nls: ")
-    assert "No such file or directory" in said
+    output = shell(f"ls -A {tmp_path} {tmp_path}/checkout; ls {SOURCE}/holdfast", sandbox="bwrap")
+    assert output.startswith(f"{tmp_path}:\ncheckout\n\n{tmp_path}/checkout:\nvenv\nls: ")
+    assert "No such file or directory" in output
 
 
 @needs_bwrap
@@ -99,67 +99,67 @@ def test_what_is_named_is_there_and_cannot_be_changed(tmp_path):
     given.mkdir()
     (given / "data").write_text("for you")
     os.symlink(given, tmp_path / "link")
-    said = shell(
+    output = shell(
         f"cat {tmp_path}/link/data; echo; touch {given}/x; rm -f {given}/data",
         sandbox="bwrap",
         read_only=[str(tmp_path / "link")],
     )
-    assert said.startswith("for you\n")
-    assert said.count("Read-only file system") == 2
+    assert output.startswith("for you\n")
+    assert output.count("Read-only file system") == 2
     assert (given / "data").exists()
 
 
 @needs_bwrap
 def test_only_the_workspace_and_temporary_folders_can_be_written_to():
-    said = shell(
+    output = shell(
         "for d in / /usr /etc /dev /bin /proc /proc/sys/kernel /root /home "
         f"{sys.prefix} {sys.base_prefix}; do touch $d/x 2> /dev/null && echo $d; done; "
         "for d in /workspace /tmp /dev/shm; do touch $d/x && echo $d; done",
         sandbox="bwrap",
     )
-    assert said == "/workspace\n/tmp\n/dev/shm\n[exit code 0]"
+    assert output == "/workspace\n/tmp\n/dev/shm\n[exit code 0]"
 
 
 @needs_bwrap
 def test_the_machine_s_settings_cannot_be_changed():
     """Each is tried with what it is already, so that a hole in the wall does no harm."""
-    said = shell(
+    output = shell(
         "for s in vm/swappiness kernel/core_pattern kernel/hostname; do "
         "(cat /proc/sys/$s > /proc/sys/$s) 2> /dev/null && echo $s; done; "
         "for f in sysrq-trigger kcore mem; do test -w /proc/$f && echo $f; done; "
         "mount -t tmpfs x /tmp 2> /dev/null && echo mounted",
         sandbox="bwrap",
     )
-    assert said == "[exit code 32]"
+    assert output == "[exit code 32]"
 
 
 @needs_bwrap
 def test_other_processes_are_not_there():
-    said = shell("ls /proc | grep -c '^[0-9]'; kill -9 -1; kill -9 1", sandbox="bwrap")
-    assert int(said.split()[0]) < 10
+    output = shell("ls /proc | grep -c '^[0-9]'; kill -9 -1; kill -9 1", sandbox="bwrap")
+    assert int(output.split()[0]) < 10
     assert not running("kill -9 -1")
 
 
 @needs_bwrap
 def test_secrets_of_the_driver_are_in_no_process_that_a_command_sees(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    said = shell("cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'", sandbox="bwrap")
-    assert "HOME=/workspace" in said
-    assert "sk-very-secret" not in said
-    assert "holdfast-workspaces" not in said
+    output = shell("cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'", sandbox="bwrap")
+    assert "HOME=/workspace" in output
+    assert "sk-very-secret" not in output
+    assert "holdfast-workspaces" not in output
 
 
 @needs_bwrap
 def test_a_fork_bomb_is_bounded_and_gone():
     mark = f"bomb{secrets.token_hex(6)}"
-    said = shell(
+    output = shell(
         f": {mark}; f() {{ f | f & }}; f; sleep 1000",
         timeout=5,
         sandbox="bwrap",
         limits=ResourceLimits(processes=40),
     )
-    assert "Resource temporarily unavailable" in said
-    assert said.endswith("[timed out after 5 s]")
+    assert "Resource temporarily unavailable" in output
+    assert output.endswith("[timed out after 5 s]")
     assert not running(mark)
 
 
@@ -174,33 +174,33 @@ def test_processes_are_counted_for_each_command_by_itself():
         "time.sleep(1.5)\nprint(n)"
     )
 
-    async def one():
+    async def fork_in_workspace():
         limits = ResourceLimits(processes=60)
         async with opened({"f.py": fork}, sandbox="bwrap", limits=limits) as workspace:
             return await workspace.shell("python f.py")
 
     async def run():
-        return await asyncio.gather(one(), one(), one())
+        return await asyncio.gather(fork_in_workspace(), fork_in_workspace(), fork_in_workspace())
 
-    for said in asyncio.run(run()):
-        assert 50 <= int(said.split()[0]) < 60
+    for message in asyncio.run(run()):
+        assert 50 <= int(message.split()[0]) < 60
 
 
 @needs_bwrap
 def test_temporary_folders_are_bounded():
-    said = shell(
+    output = shell(
         "head -c 20M /dev/zero > /tmp/x; head -c 20M /dev/zero > /dev/shm/x; du -k /tmp/x",
         sandbox="bwrap",
         limits=ResourceLimits(temporary=1 << 20),
     )
-    assert said.count("No space left on device") == 2
-    assert said.splitlines()[-2].split() == ["1024", "/tmp/x"]
+    assert output.count("No space left on device") == 2
+    assert output.splitlines()[-2].split() == ["1024", "/tmp/x"]
 
 
 @needs_bwrap
 def test_nobody_is_root_and_names_are_the_same_everywhere():
-    said = shell("id; whoami; hostname; grep -E 'CapEff|NoNewPrivs' /proc/self/status")
-    assert said.split() == [
+    output = shell("id; whoami; hostname; grep -E 'CapEff|NoNewPrivs' /proc/self/status")
+    assert output.split() == [
         *("uid=1000(agent)", "gid=1000(agent)", "groups=1000(agent)", "agent", "workspace"),
         *("CapEff:", "0" * 16, "NoNewPrivs:", "1", "[exit", "code", "0]"),
     ]
@@ -234,7 +234,7 @@ thread.join()
 
 @needs_bwrap
 def test_a_command_can_make_no_user_namespace_and_gets_neither_capabilities_nor_mounts(forbidding):
-    said = shell(
+    output = shell(
         "unshare -Urm sh -c 'grep CapEff /proc/self/status; mount -t tmpfs -o size=2G x /tmp "
         "&& head -c 300M /dev/zero > /tmp/x && echo beyond' 2> /dev/null; "
         "bwrap --ro-bind / / echo nested 2> /dev/null; python escape.py; "
@@ -243,7 +243,7 @@ def test_a_command_can_make_no_user_namespace_and_gets_neither_capabilities_nor_
         sandbox="bwrap",
         limits=ResourceLimits(temporary=1 << 20),
     )
-    assert said == f"True True True\nTrue\nthreads work\n{'0' * 16}\n[exit code 0]"
+    assert output == f"True True True\nTrue\nthreads work\n{'0' * 16}\n[exit code 0]"
 
 
 @needs_bwrap
@@ -260,8 +260,10 @@ def test_a_command_that_kills_all_that_it_can_has_ended_and_broken_nothing():
 
 @needs_bwrap
 def test_python_and_pytest_are_those_of_the_run():
-    said = shell("which python pytest; python -c 'import sys; print(sys.prefix)'", sandbox="bwrap")
+    output = shell(
+        "which python pytest; python -c 'import sys; print(sys.prefix)'", sandbox="bwrap"
+    )
     bin_folder = f"{sys.prefix}/bin"
-    assert said.split()[:3] == [f"{bin_folder}/python", f"{bin_folder}/pytest", sys.prefix]
+    assert output.split()[:3] == [f"{bin_folder}/python", f"{bin_folder}/pytest", sys.prefix]
     bare = shell(f"ls {sys.prefix}", sandbox="bwrap", interpreter=False)
     assert "No such file" in bare

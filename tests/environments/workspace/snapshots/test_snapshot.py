@@ -46,20 +46,22 @@ def test_everything_comes_back_as_it_was(sandbox):
     async def run():
         blobs = Blobs()
         async with opened(blobs=blobs, sandbox=sandbox) as workspace:
-            said = await workspace.shell(VARIED)
-            assert said == "[exit code 0]"
+            output = await workspace.shell(VARIED)
+            assert output == "[exit code 0]"
             before = contents(workspace.path)
             state = await workspace.snapshot()
         other, after = await brought_back(state, blobs, sandbox=sandbox)
-        said = await other.shell("echo more >> a/b/c/file; cat link/c/file; ./run; touch closed/x")
+        output = await other.shell(
+            "echo more >> a/b/c/file; cat link/c/file; ./run; touch closed/x"
+        )
         again = await other.snapshot()
         await other.close()
-        return before, after, said, state, again
+        return before, after, output, state, again
 
-    before, after, said, state, again = asyncio.run(run())
+    before, after, message, state, again = asyncio.run(run())
     assert after == before
     assert len(after) == 23
-    assert said.startswith("text\nmore\n")
+    assert message.startswith("text\nmore\n")
     assert again != state
 
 
@@ -202,7 +204,7 @@ def damaged(change) -> None:
 @pytest.mark.parametrize("length", [100, PART_BYTES, 1])
 def test_a_content_that_is_not_the_one_that_was_stored_is_found(length):
     def change(_, blobs):
-        (digest,) = (one for one, body in blobs.kept.items() if len(body) == length)
+        (digest,) = (key for key, body in blobs.kept.items() if len(body) == length)
         blobs.kept[digest] = b"z" * length
 
     with pytest.raises(EnvironmentBroken, match=r"content of b'[fg]' is damaged"):

@@ -24,8 +24,8 @@ MOVES = {"LEFT": (0, -1), "DOWN": (1, 0), "RIGHT": (0, 1), "UP": (-1, 0)}
 def lake() -> Path:
     """Where the package keeps its frozen lake."""
     code = "import importlib.util as u; print(u.find_spec('eval_protocol').origin)"
-    found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    return Path(found.stdout.strip()).parent / "mcp_servers" / "frozen_lake" / "server.py"
+    process = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    return Path(process.stdout.strip()).parent / "mcp_servers" / "frozen_lake" / "server.py"
 
 
 def way_over(grid: str) -> list[str]:
@@ -46,23 +46,23 @@ def way_over(grid: str) -> list[str]:
 
 
 def walking(request) -> str:
-    told = text_of(request.prompt)
-    (first, *_) = re.findall(r"'grid': '(.*?)'", told)
+    text = text_of(request.prompt)
+    (first, *_) = re.findall(r"'grid': '(.*?)'", text)
     plain = re.sub(r"\\x1b\[[0-9;]*m", "", first).replace("\\n", "\n")
     moves = way_over(plain)
-    call = {"name": "lake_move", "arguments": {"action": moves[told.count("<tool_call>")]}}
+    call = {"name": "lake_move", "arguments": {"action": moves[text.count("<tool_call>")]}}
     return f"<tool_call>{json.dumps(call)}</tool_call>"
 
 
 def test_the_frozen_lake_of_the_real_package_is_crossed(monkeypatch):
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    yard = yard_of(
+    local = yard_of(
         walking, environment_context={"seed": 42}, user_prompt_template="State: {observation}"
     )
-    assert isinstance(yard.policy, Oracle)
-    yard.run(MCPGymRolloutProcessor(lake(), python=PYTHON), max_retry=0)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    (row,) = rows_of(yard)
+    assert isinstance(local.policy, Oracle)
+    local.run(MCPGymRolloutProcessor(lake(), python=PYTHON), max_retry=0)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    (row,) = rows_of(local)
     assert row.get_total_reward() == 1.0
     assert row.get_terminated()
     assert row.get_termination_reason() == "control_plane_signal"

@@ -13,67 +13,71 @@ from support.rollout.stage import text_of
 
 
 def test_an_episode_is_played_to_its_end_and_earns_what_the_control_plane_says():
-    yard = yard_of(user_prompt_template="Do this: {observation} ({seed})")
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    (row,) = rows_of(yard)
-    assert [one.role for one in row.messages[:3]] == ["system", "user", "assistant"]
+    local = yard_of(user_prompt_template="Do this: {observation} ({seed})")
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    (row,) = rows_of(local)
+    assert [message.role for message in row.messages[:3]] == ["system", "user", "assistant"]
     assert row.messages[1].content == "Do this: count to three (7)"
     assert (row.get_steps(), row.get_total_reward(), row.get_terminated()) == (3, 0.75, True)
     assert row.get_termination_reason() == "control_plane_signal"
     last = row.messages[-1]
     assert last.role == "tool"
     assert last.control_plane_step["tool_calls"] == ['say({"number": 3})']
-    assert yard.history().reward == 0.75
+    assert local.history().reward == 0.75
     assert row.execution_metadata.extra["step_rewards"] == [0.25] * 3
 
 
 def test_the_export_says_the_same_about_the_steps():
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (row,) = yard.rows(What.ROWS)
-    steps = [one["control_plane_step"] for one in row["messages"] if "control_plane_step" in one]
-    assert [one["reward"] for one in steps] == [0.25] * 3
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (row,) = local.rows(What.ROWS)
+    steps = [
+        message["control_plane_step"]
+        for message in row["messages"]
+        if "control_plane_step" in message
+    ]
+    assert [step["reward"] for step in steps] == [0.25] * 3
     assert steps[-1]["terminated"] is True
 
 
 def test_without_a_template_the_first_state_follows_the_rows_messages():
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (row,) = rows_of(yard)
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (row,) = rows_of(local)
     assert row.messages[1].content == '{"observation":"count to three","seed":7}'
 
 
 def test_without_a_seed_of_the_data_set_the_trajectorys_own_begins_the_episode():
-    yard = yard_of(environment_context={})
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (row,) = rows_of(yard)
+    local = yard_of(environment_context={})
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (row,) = rows_of(local)
     assert '"seed":null' not in row.messages[1].content
 
 
 def test_an_episode_ends_where_no_tool_is_called():
-    yard = yard_of(lambda request: "I would rather not.")
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (row,) = rows_of(yard)
-    assert (row.get_steps(), yard.history().reward) == (0, 0.0)
+    local = yard_of(lambda request: "I would rather not.")
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (row,) = rows_of(local)
+    assert (row.get_steps(), local.history().reward) == (0, 0.0)
 
 
 def test_steps_are_a_limit_and_what_was_earned_until_then_counts():
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    (row,) = rows_of(yard)
-    assert yard.history().reward == 0.5
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(local)
+    assert local.history().reward == 0.5
     assert row.get_termination_reason() == "max_steps"
     assert row.rollout_status.get_termination_reason() == "max_steps"
 
 
 def test_each_tool_call_of_a_reply_is_a_step():
-    yard = yard_of(lambda request: say(1) + say(2) + say(3))
-    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    (row,) = rows_of(yard)
-    assert (row.get_steps(), yard.history().reward) == (2, 0.5)
+    local = yard_of(lambda request: say(1) + say(2) + say(3))
+    local.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(local)
+    assert (row.get_steps(), local.history().reward) == (2, 0.5)
 
 
 @pytest.fixture
@@ -86,23 +90,23 @@ def fault(monkeypatch):
 
 def test_a_control_plane_that_is_silent_breaks_the_environment_and_earns_no_zero(fault):
     fault("slow")
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(SCRIPT, timeout=3.0))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    history = yard.history()
-    assert [one.cause.value for one in history.failures] == ["environment"]
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(SCRIPT, timeout=3.0))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    history = local.history()
+    assert [failure.cause.value for failure in history.failures] == ["environment"]
     assert "did not answer /control/reward within 3 s" in history.failures[0].message
     assert history.reward == 0.75
-    assert len(yard.policy.requests) == 3, "what was said before was replayed, not sampled again"
+    assert len(local.policy.requests) == 3, "what was said before was replayed, not sampled again"
 
 
 def test_a_control_plane_that_answers_nonsense_fails_the_row_for_good_without_a_reward(fault):
     fault("status")
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(SCRIPT), max_retry=1)
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert yard.history().reward is None
-    assert "no status today" in yard.history().failures[-1].message
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(SCRIPT), max_retry=1)
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert local.history().reward is None
+    assert "no status today" in local.history().failures[-1].message
 
 
 def test_a_server_that_dies_is_started_again_and_the_episode_replayed(tmp_path):
@@ -119,10 +123,10 @@ def test_a_server_that_dies_is_started_again_and_the_episode_replayed(tmp_path):
             await processor._gym.server._process.end()
         return counting(request)
 
-    yard = yard_of(answer)
-    yard.run(processor)
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert yard.history().reward == 0.75
+    local = yard_of(answer)
+    local.run(processor)
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert local.history().reward == 0.75
     assert died.exists()
 
 
@@ -141,10 +145,10 @@ def test_no_server_is_left_behind(tmp_path):
 def test_a_server_that_cannot_start_is_told_with_its_last_words(tmp_path):
     script = tmp_path / "server.py"
     script.write_text("raise SystemExit('no lake today')\n")
-    yard = yard_of()
-    yard.run(MCPGymRolloutProcessor(script), max_retry=0)
-    assert yard.statuses() == {"a/0": ("FAILED", True)}
-    assert "no lake today" in yard.history().failures[-1].message
+    local = yard_of()
+    local.run(MCPGymRolloutProcessor(script), max_retry=0)
+    assert local.statuses() == {"a/0": ("FAILED", True)}
+    assert "no lake today" in local.history().failures[-1].message
 
 
 def test_what_the_decorator_says_configures_a_new_one():

@@ -11,7 +11,7 @@ from holdfast.evaluation.eval_protocol.gym.simulated_user import SAME
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable
-from support.engine.yard import Yard
+from support.engine.local_run import LocalRun
 from support.evaluation.gym_runs import SCRIPT, rows_of, say, yard_of
 from support.rollout.stage import ByteRenderer, Oracle, text_of
 
@@ -37,18 +37,22 @@ def either(request) -> str:
     return user_says(prompt) if USER in prompt else policy_says(prompt)
 
 
-def simulated(answer=either, **said: object) -> Yard:
-    told = {"enabled": True, "system_prompt": "Hear two numbers.", **said}
-    return yard_of(answer, user_simulation=told, user_prompt_template="Customer: {observation}")
+def simulated(answer=either, **message: object) -> LocalRun:
+    text = {"enabled": True, "system_prompt": "Hear two numbers.", **message}
+    return yard_of(answer, user_simulation=text, user_prompt_template="Customer: {observation}")
 
 
 def test_the_user_speaks_first_and_ends_the_conversation_all_by_the_rows_template():
-    yard = simulated()
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    (row,) = rows_of(yard)
-    spoken = [(one.role, one.content) for one in row.messages if one.role in ("user", "assistant")]
-    assert [one for one in spoken if one[1]] == [
+    local = simulated()
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    (row,) = rows_of(local)
+    spoken = [
+        (message.role, message.content)
+        for message in row.messages
+        if message.role in ("user", "assistant")
+    ]
+    assert [items for items in spoken if items[1]] == [
         ("user", "Customer: Please count."),
         ("assistant", "I said 1."),
         ("user", "Customer: Now the next one."),
@@ -59,22 +63,26 @@ def test_the_user_speaks_first_and_ends_the_conversation_all_by_the_rows_templat
 
 
 def test_steps_bound_the_answers_to_the_user_and_not_the_tool_calls_for_them():
-    yard = simulated()
-    yard.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
-    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
-    (row,) = rows_of(yard)
-    answers = [one.content for one in row.messages if one.role == "assistant" and one.content]
+    local = simulated()
+    local.run(MCPGymRolloutProcessor(SCRIPT, steps=2))
+    assert local.statuses() == {"a/0": ("TRUNCATED", True)}
+    (row,) = rows_of(local)
+    answers = [
+        message.content
+        for message in row.messages
+        if message.role == "assistant" and message.content
+    ]
     assert answers == ["I said 1.", "I said 2."]
-    asked = [text_of(one.prompt) for one in yard.policy.requests]
-    assert sum(USER in one for one in asked) == 2, "nobody would hear its next answer"
+    texts = [text_of(request.prompt) for request in local.policy.requests]
+    assert sum(USER in text for text in texts) == 2, "nobody would hear its next answer"
 
 
 def test_only_the_policys_side_is_trained():
-    yard = simulated()
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    sides = {step.trainable for step in yard.history().generations if "." in step.path}
+    local = simulated()
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    sides = {step.trainable for step in local.history().generations if "." in step.path}
     assert sides == {False}
-    assert all(step.trainable for step in yard.history().generations if "." not in step.path)
+    assert all(step.trainable for step in local.history().generations if "." not in step.path)
 
 
 def test_a_retry_replays_what_the_user_said():
@@ -87,58 +95,58 @@ def test_a_retry_replays_what_the_user_said():
             return EngineUnavailable("gone")
         return either(request)
 
-    yard = simulated(answer)
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
-    assert len(yard.history().failures) == 1
-    asked = [text_of(one.prompt) for one in yard.policy.requests]
-    assert sum(USER in one for one in asked) == 3, "none of the user's turns is sampled twice"
+    local = simulated(answer)
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
+    assert len(local.history().failures) == 1
+    texts = [text_of(request.prompt) for request in local.policy.requests]
+    assert sum(USER in text for text in texts) == 3, "none of the user's turns is sampled twice"
 
 
 def test_a_user_that_another_model_plays_is_refused_until_somebody_says_who_speaks():
-    yard = simulated(llm="gpt-4.1")
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (failure,) = yard.history().failures
+    local = simulated(llm="gpt-4.1")
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (failure,) = local.history().failures
     assert failure.type == "UsageError"
     assert "'gpt-4.1'" in failure.message
     assert "user_policy" in failure.message
-    yard = simulated(llm="gpt-4.1")
-    yard.run(
+    local = simulated(llm="gpt-4.1")
+    local.run(
         MCPGymRolloutProcessor(SCRIPT).configured(rollout_processor_kwargs={"user_policy": SAME})
     )
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 def test_a_policy_of_its_own_plays_the_user():
     other = Oracle(lambda request: user_says(text_of(request.prompt)))
     other.model = "gpt-4.1"
-    yard = simulated(lambda request: policy_says(text_of(request.prompt)), llm="gpt-4.1")
-    yard.run(MCPGymRolloutProcessor(SCRIPT, user_policy=other, user_renderer=ByteRenderer()))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = simulated(lambda request: policy_says(text_of(request.prompt)), llm="gpt-4.1")
+    local.run(MCPGymRolloutProcessor(SCRIPT, user_policy=other, user_renderer=ByteRenderer()))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
     assert len(other.requests) == 3
-    assert {one.sampling.temperature for one in other.requests} == {0.0}
+    assert {request.sampling.temperature for request in other.requests} == {0.0}
 
 
 def test_an_argument_that_nobody_knows_is_refused_by_name():
-    yard = simulated(llm_args={"warmth": 3})
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    (failure,) = yard.history().failures
+    local = simulated(llm_args={"warmth": 3})
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    (failure,) = local.history().failures
     assert "llm_args" in failure.message
     assert "warmth" in failure.message
 
 
 def test_a_user_that_is_not_enabled_is_none():
-    yard = yard_of(user_simulation={"enabled": False, "llm": "gpt-4.1"})
-    yard.run(MCPGymRolloutProcessor(SCRIPT))
-    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    local = yard_of(user_simulation={"enabled": False, "llm": "gpt-4.1"})
+    local.run(MCPGymRolloutProcessor(SCRIPT))
+    assert local.statuses() == {"a/0": ("COMPLETED", True)}
 
 
 async def chat(request: web.Request) -> web.Response:
     """An engine of messages that serves two models."""
-    asked = await request.json()
-    text = "Please count." if asked["model"] == "the-user" else "I said 0. ###STOP###"
-    asks = sum(one["role"] == "user" for one in asked["messages"])
-    if asked["model"] == "the-user" and asks > 1:
+    body = await request.json()
+    text = "Please count." if body["model"] == "the-user" else "I said 0. ###STOP###"
+    asks = sum(message["role"] == "user" for message in body["messages"])
+    if body["model"] == "the-user" and asks > 1:
         text = "###STOP###"
     message = {"role": "assistant", "content": text}
     return web.json_response(
@@ -146,7 +154,7 @@ async def chat(request: web.Request) -> web.Response:
             "id": "1",
             "object": "chat.completion",
             "created": 0,
-            "model": asked["model"],
+            "model": body["model"],
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         }
     )
@@ -162,11 +170,11 @@ async def models(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize(
-    ("named", "status", "told"),
+    ("named", "status", "message"),
     [("the-user", "COMPLETED", ""), ("nobody", "FAILED", "user_policy=")],
 )
-def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named, status, told):
-    async def body() -> Yard:
+def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named, status, message):
+    async def body() -> LocalRun:
         app = web.Application()
         app[KEYS] = []
         app.router.add_post("/v1/chat/completions", chat)
@@ -179,18 +187,18 @@ def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named
         policy = EnginePolicy(url, "evaluated", api_key="a-key")
         try:
             await policy.check()
-            yard = simulated(llm=named)
-            yard.policy, yard.renderer = policy, MessagesOnly()
-            await yard.work(MCPGymRolloutProcessor(SCRIPT), max_retry=0)
+            local = simulated(llm=named)
+            local.policy, local.renderer = policy, MessagesOnly()
+            await local.work(MCPGymRolloutProcessor(SCRIPT), max_retry=0)
         finally:
             await policy.aclose()
             await runner.cleanup()
         assert set(app[KEYS]) == {"Bearer a-key"}
-        return yard
+        return local
 
-    yard = asyncio.run(body())
-    history = yard.history()
+    local = asyncio.run(body())
+    history = local.history()
     assert history.status.name == status, history.failures
-    assert told in "".join(one.message for one in history.failures)
-    (row,) = yard.rows(What.ROWS)
+    assert message in "".join(failure.message for failure in history.failures)
+    (row,) = local.rows(What.ROWS)
     assert row["input_metadata"]["completion_params"]["model"] != "the-user"

@@ -31,14 +31,16 @@ _objects = st.dictionaries(_texts, _json, max_size=3) | st.dictionaries(
 # As models write them: with spaces or without, escaped or not, and sometimes broken off.
 _arguments = (
     _objects.map(json.dumps)
-    | _objects.map(lambda one: json.dumps(one, ensure_ascii=False, separators=(",", ":")))
-    | _objects.map(lambda one: json.dumps(one, indent=1)[:-1])
+    | _objects.map(lambda item: json.dumps(item, ensure_ascii=False, separators=(",", ":")))
+    | _objects.map(lambda item: json.dumps(item, indent=1)[:-1])
     | _json.map(json.dumps)
     | _texts
 )
 _calls = st.lists(
     st.builds(FunctionCall, st.sampled_from(["look", "hear"]), _arguments), max_size=3
-).map(lambda found: tuple(ToolCall(f"t{number}", one) for number, one in enumerate(found)))
+).map(
+    lambda results: tuple(ToolCall(f"t{number}", result) for number, result in enumerate(results))
+)
 _messages = st.builds(
     Message,
     st.just(Role.ASSISTANT),
@@ -60,11 +62,11 @@ def _ask(messages: list[object]) -> object:
 
 def _heard(*contents: object) -> Message:
     turns = [{"role": "assistant", "content": content} for content in contents]
-    asked = WIRE.parse(
+    request = WIRE.parse(
         json.dumps({"model": "m", "max_tokens": 16, "messages": [HELLO, *turns, HELLO]}).encode()
     )
-    assert len(asked.messages) == 3
-    return asked.messages[1]
+    assert len(request.messages) == 3
+    return request.messages[1]
 
 
 @settings(max_examples=points(125, 500))
@@ -78,16 +80,16 @@ def _heard(*contents: object) -> Message:
     )
 )
 def test_an_echo_is_the_message_that_was_told(message: Message) -> None:
-    told = _told(message)
-    heard = _heard(told)
+    messages = _told(message)
+    heard = _heard(messages)
     assert (heard.role, heard.content, heard.reasoning) == (
         message.role,
         message.content,
         message.reasoning,
     )
     assert digest.after(digest.START, heard) == digest.after(digest.START, message)
-    if told:
-        assert _heard(*([block] for block in told)) == heard
+    if messages:
+        assert _heard(*([block] for block in messages)) == heard
 
 
 @settings(max_examples=points(75, 300))
@@ -105,7 +107,7 @@ def test_arguments_come_back_as_they_were_or_as_the_same_json(written: str) -> N
 
 
 @given(_messages, _messages)
-def test_other_messages_stay_other_messages(one: Message, other: Message) -> None:
-    same = digest.after(digest.START, one) == digest.after(digest.START, other)
-    heard = [digest.after(digest.START, _heard(_told(message))) for message in (one, other)]
+def test_other_messages_stay_other_messages(first: Message, other: Message) -> None:
+    same = digest.after(digest.START, first) == digest.after(digest.START, other)
+    heard = [digest.after(digest.START, _heard(_told(message))) for message in (first, other)]
     assert (heard[0] == heard[1]) == same

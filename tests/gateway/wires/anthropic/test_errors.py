@@ -87,9 +87,9 @@ def nested(depth: int) -> object:
 def test_a_field_that_cannot_be_done_is_refused_by_its_name(
     fields: dict[str, object], where: str
 ) -> None:
-    told = refused({**BODY, **fields})
-    assert told.param == where
-    assert where in told.message
+    refusal = refused({**BODY, **fields})
+    assert refusal.param == where
+    assert where in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_a_field_that_cannot_be_done_is_refused_by_its_name(
 def test_a_message_that_cannot_be_read_is_refused_with_its_place(
     messages: list[object], where: str
 ) -> None:
-    told = refused({**BODY, "messages": messages})
-    assert told.param == where
-    assert where in told.message
+    refusal = refused({**BODY, "messages": messages})
+    assert refusal.param == where
+    assert where in refusal.message
 
 
 @pytest.mark.parametrize("field", ["model", "max_tokens", "messages"])
 def test_a_required_field_is_missed_by_its_name(field: str) -> None:
-    told = refused({name: value for name, value in BODY.items() if name != field})
-    assert told.message == f"{field}: Field required"
+    refusal = refused({name: value for name, value in BODY.items() if name != field})
+    assert refusal.message == f"{field}: Field required"
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
 
 
 def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
-    told = refused(b'{"metadata": {"a": ' + b"[" * 100_000)
-    assert told.message == "The request body is nested too deeply"
+    refusal = refused(b'{"metadata": {"a": ' + b"[" * 100_000)
+    assert refusal.message == "The request body is nested too deeply"
 
 
 def test_a_message_stays_short_whatever_is_sent() -> None:
-    told = refused({**BODY, "x" * 100_000: 1})
-    assert len(told.message) < 1000
-    assert len(WIRE.format_error(told)) < 2000
+    refusal = refused({**BODY, "x" * 100_000: 1})
+    assert len(refusal.message) < 1000
+    assert len(WIRE.format_error(refusal)) < 2000
 
 
 def test_counting_takes_no_sampling() -> None:
@@ -185,8 +185,8 @@ def test_counting_takes_no_sampling() -> None:
     ],
 )
 def test_an_error_has_the_type_of_its_status(status: int, kind: str) -> None:
-    found = json.loads(WIRE.format_error(RequestRejected(status, "no")))
-    assert found == {"type": "error", "error": {"type": kind, "message": "no"}}
+    data = json.loads(WIRE.format_error(RequestRejected(status, "no")))
+    assert data == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def test_an_error_says_its_own_type_its_place_and_its_code() -> None:
@@ -201,8 +201,8 @@ def test_an_error_says_its_own_type_its_place_and_its_code() -> None:
 
 
 def test_agents_recognise_a_prompt_that_is_too_long() -> None:
-    told = RequestRejected(400, "9000 tokens, 8192 at most", code="context_length_exceeded")
-    message = json.loads(WIRE.format_error(told))["error"]["message"]
+    refusal = RequestRejected(400, "9000 tokens, 8192 at most", code="context_length_exceeded")
+    message = json.loads(WIRE.format_error(refusal))["error"]["message"]
     assert message == "prompt is too long: 9000 tokens, 8192 at most"
 
 
@@ -268,14 +268,14 @@ _likely = _bodies.map(lambda body: {**BODY, **body})
 def _holds(body: bytes) -> None:
     """It is understood, and can be recorded; or it is refused, and the refusal can be told."""
     for reader in (WIRE.parse, parse_count_request):
-        found = _read(reader, body)
-        if isinstance(found, RequestRejected):
-            assert 400 <= found.status < 500
-            assert json.loads(WIRE.format_error(found))["error"]["message"]
+        request = _read(reader, body)
+        if isinstance(request, RequestRejected):
+            assert 400 <= request.status < 500
+            assert json.loads(WIRE.format_error(request))["error"]["message"]
         else:
             assert (
-                msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=GenerationRequest)
-                == found
+                msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=GenerationRequest)
+                == request
             )
 
 
@@ -284,8 +284,8 @@ def _read(
 ) -> GenerationRequest | RequestRejected:
     try:
         return reader(body)
-    except RequestRejected as told:
-        return told
+    except RequestRejected as message:
+        return message
 
 
 @settings(max_examples=points(125, 500))

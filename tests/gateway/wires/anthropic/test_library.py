@@ -87,9 +87,9 @@ def waiting(served: WireHost, act: Callable[[Client], Awaitable[object]]) -> obj
 
 
 def created(served: WireHost, **more: object) -> Told:
-    found = blocking(served, lambda client: client.messages.create(**fields(**more)))  # type: ignore[call-overload]
-    assert isinstance(found, Told)
-    return found
+    result = blocking(served, lambda client: client.messages.create(**fields(**more)))  # type: ignore[call-overload]
+    assert isinstance(result, Told)
+    return result
 
 
 def streamed(served: WireHost, **more: object) -> tuple[str, Told]:
@@ -102,32 +102,32 @@ def streamed(served: WireHost, **more: object) -> tuple[str, Told]:
 
 def test_an_answer_is_read_by_both_clients() -> None:
     served = always(assistant(TEXT))
-    told = created(served, system="Be brief.", metadata={"user_id": "u"})
-    assert [(block.type, block.text) for block in told.content] == [("text", TEXT)]  # type: ignore[union-attr]
-    assert (told.id, told.model, told.stop_reason) == ("msg_a1", "policy", "end_turn")
-    assert (told.usage.input_tokens, told.usage.cache_read_input_tokens) == (15, 5)
-    assert told.usage.output_tokens == 7
+    reply = created(served, system="Be brief.", metadata={"user_id": "u"})
+    assert [(block.type, block.text) for block in reply.content] == [("text", TEXT)]  # type: ignore[union-attr]
+    assert (reply.id, reply.model, reply.stop_reason) == ("msg_a1", "policy", "end_turn")
+    assert (reply.usage.input_tokens, reply.usage.cache_read_input_tokens) == (15, 5)
+    assert reply.usage.output_tokens == 7
 
     async def act(client: Client) -> object:
         return await client.messages.create(**fields())  # type: ignore[call-overload]
 
     again = waiting(always(assistant(TEXT)), act)
     assert isinstance(again, Told)
-    assert again.to_dict() == told.to_dict()
+    assert again.to_dict() == reply.to_dict()
 
 
 def test_a_stream_is_read_by_both_clients() -> None:
-    text, told = streamed(always(assistant(TEXT)))
+    text, message = streamed(always(assistant(TEXT)))
     assert text == TEXT
     whole = created(always(assistant(TEXT)))
-    assert told.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
+    assert message.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
 
     async def act(client: Client) -> tuple[str, Told]:
         async with client.messages.stream(**fields()) as stream:  # type: ignore[arg-type]
             pieces = [piece async for piece in stream.text_stream]
             return "".join(pieces), await stream.get_final_message()
 
-    assert waiting(always(assistant(TEXT)), act) == (text, told)
+    assert waiting(always(assistant(TEXT)), act) == (text, message)
 
 
 def test_raw_events_come_in_their_order() -> None:
@@ -136,18 +136,25 @@ def test_raw_events_come_in_their_order() -> None:
     def act(client: anthropic.Anthropic) -> list[str]:
         return [event.type for event in client.messages.create(**fields(stream=True))]  # type: ignore[call-overload]
 
-    found = blocking(always(message, "tool_calls"), act)
+    wire_hosts = blocking(always(message, "tool_calls"), act)
     begins, grows, ends = "content_block_start", "content_block_delta", "content_block_stop"
     thought = [begins, grows, grows, ends]  # the last one grows its signature
     block = [begins, grows, ends]
-    assert found == ["message_start", *thought, *block, *block, "message_delta", "message_stop"]
+    assert wire_hosts == [
+        "message_start",
+        *thought,
+        *block,
+        *block,
+        "message_delta",
+        "message_stop",
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_is_called_and_its_result_goes_on(stream: bool) -> None:
     """Thinking, text and call come back as the message that was answered."""
-    said = Message(Role.ASSISTANT, "Let me look.", tool_calls=(CALL,), reasoning="Hm.\n")
-    replies = iter([answered(said, "tool_calls"), answered(assistant("A bird."))])
+    message = Message(Role.ASSISTANT, "Let me look.", tool_calls=(CALL,), reasoning="Hm.\n")
+    replies = iter([answered(message, "tool_calls"), answered(assistant("A bird."))])
     served = host(lambda _: next(replies))
 
     def act(client: anthropic.Anthropic) -> Told:
@@ -160,14 +167,14 @@ def test_a_tool_is_called_and_its_result_goes_on(stream: bool) -> None:
                 return reply
             messages.append({"role": "user", "content": [_result(use) for use in uses]})
 
-    told = blocking(served, act)
-    assert told.content[0].text == "A bird."  # type: ignore[attr-defined]
+    text = blocking(served, act)
+    assert text.content[0].text == "A bird."  # type: ignore[attr-defined]
     first, second = served.asks
     assert first.tools == second.tools
     compact = json.dumps(json.loads(CALL.arguments), separators=(",", ":"))
     heard = second.messages[1]
     assert heard.tool_calls == (ToolCall("call_1", FunctionCall("look", compact)),)
-    assert (heard.content, heard.reasoning) == (said.content, said.reasoning)
+    assert (heard.content, heard.reasoning) == (message.content, message.reasoning)
     assert second.messages[0] == user("Hello")
     assert second.messages[2:] == (Message(Role.TOOL, "there", tool_call_id="call_1", name="look"),)
 
@@ -186,9 +193,9 @@ def _result(use: anthropic.types.ToolUseBlock) -> dict[str, object]:
 
 def test_what_a_library_writes_of_a_block_is_accepted() -> None:
     """Some clients keep blocks as dictionaries, with every empty field in them."""
-    said = Message(Role.ASSISTANT, "So.", tool_calls=(CALL,), reasoning="Hm.")
-    _, told = streamed(always(said, "tool_calls"))
-    dumped = [block.model_dump() for block in told.content]
+    message = Message(Role.ASSISTANT, "So.", tool_calls=(CALL,), reasoning="Hm.")
+    _, text = streamed(always(message, "tool_calls"))
+    dumped = [block.model_dump() for block in text.content]
     assert "citations" in dumped[1]
     assert {"caller", "toolset_name"} <= dumped[2].keys()
     served = always(assistant("Yes."))
@@ -199,19 +206,19 @@ def test_what_a_library_writes_of_a_block_is_accepted() -> None:
 @pytest.mark.parametrize("broken", ['{"where": "th', "[1]", ""])
 def test_broken_arguments_are_streamed_and_come_back(broken: str) -> None:
     call = ToolCall("call_1", FunctionCall("look", broken))
-    said = Message(Role.ASSISTANT, "", tool_calls=(call,))
-    _, told = streamed(always(said, "length"))
-    assert told.stop_reason == "max_tokens"
-    assert told.content[0].input == {"INVALID_JSON": broken}  # type: ignore[union-attr]
+    message = Message(Role.ASSISTANT, "", tool_calls=(call,))
+    _, text = streamed(always(message, "length"))
+    assert text.stop_reason == "max_tokens"
+    assert text.content[0].input == {"INVALID_JSON": broken}  # type: ignore[union-attr]
     served = always(assistant("Yes."))
-    created(served, messages=[HELLO, told.to_param(), HELLO])
-    assert served.asks[0].messages[1] == said
+    created(served, messages=[HELLO, text.to_param(), HELLO])
+    assert served.asks[0].messages[1] == message
 
 
 def test_a_stop_sequence_is_told() -> None:
     served = host(lambda ask: answered(assistant("So"), stop=ask.stop[0]))
-    told = created(served, stop_sequences=["END"])
-    assert (told.stop_reason, told.stop_sequence) == ("stop_sequence", "END")
+    reply = created(served, stop_sequences=["END"])
+    assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", "END")
 
 
 def test_tokens_are_counted_and_models_listed() -> None:

@@ -28,17 +28,17 @@ def answer(message: Message, finish: str = "stop", **fields: object) -> Answer:
     return Answer("a1", 1700000000, "m", (choice,), 20, 7, 5)
 
 
-def told(message: Message, finish: str = "stop", **fields: object) -> dict[str, object]:
+def formatted(message: Message, finish: str = "stop", **fields: object) -> dict[str, object]:
     return json.loads(WIRE.format_answer(ask(), answer(message, finish, **fields)))
 
 
 def events(message: Message, finish: str = "stop") -> list[dict[str, object]]:
-    found = []
+    results = []
     for event in WIRE.stream(ask(stream=True)).end(answer(message, finish)):
         name, data = event.decode().removesuffix("\n\n").split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+        results.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {results[-1]['type']}"
+    return results
 
 
 def call(identifier: str, name: str, arguments: str) -> ToolCall:
@@ -49,14 +49,14 @@ def call(identifier: str, name: str, arguments: str) -> ToolCall:
 
 
 def test_sampling_is_read() -> None:
-    asked = ask(temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
-    assert asked == GenerationRequest(
+    reply = ask(temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
+    assert reply == GenerationRequest(
         "m", (user("Hello"),), max_tokens=16, temperature=0.5, top_p=0.9, stop=("END",), stream=True
     )
 
 
 def test_what_changes_no_sample_is_accepted() -> None:
-    asked = ask(
+    reply = ask(
         metadata={"user_id": "u"},
         service_tier="auto",
         speed="standard",
@@ -68,7 +68,7 @@ def test_what_changes_no_sample_is_accepted() -> None:
         container=None,
         mcp_servers=[],
     )
-    assert asked == ask()
+    assert reply == ask()
     assert ask(thinking={"type": "adaptive", "display": "omitted"}) == ask()
 
 
@@ -92,8 +92,8 @@ def test_the_system_prompt_comes_first_and_an_empty_one_is_none() -> None:
 
 
 def test_a_system_message_stays_where_it_stands() -> None:
-    found = ask(HELLO, {"role": "system", "content": "Be brief."}, HELLO).messages
-    assert found == (user("Hello"), system("Be brief."), user("Hello"))
+    messages = ask(HELLO, {"role": "system", "content": "Be brief."}, HELLO).messages
+    assert messages == (user("Hello"), system("Be brief."), user("Hello"))
 
 
 def test_an_account_that_changes_with_each_request_is_no_part_of_the_prompt() -> None:
@@ -122,9 +122,9 @@ def test_results_become_tool_messages_before_what_the_user_adds() -> None:
         {"type": "text", "text": "And "},
         {"type": "text", "text": "now?"},
     ]
-    asked = ask(HELLO, {"role": "assistant", "content": uses}, {"role": "user", "content": results})
+    reply = ask(HELLO, {"role": "assistant", "content": uses}, {"role": "user", "content": results})
     calls = (call("t1", "look", '{"b":1,"a":[2]}'), call("t2", "hear", "{}"))
-    assert asked.messages[1:] == (
+    assert reply.messages[1:] == (
         Message(Role.ASSISTANT, "Let me look.", tool_calls=calls),
         Message(Role.TOOL, "a bird", tool_call_id="t2", name="hear"),
         Message(Role.TOOL, "no light", tool_call_id="t1", name="look"),
@@ -141,10 +141,10 @@ def test_a_result_may_say_nothing_but_an_error_may_not(
 ) -> None:
     use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t1", **result}
-    asked = ask(
+    reply = ask(
         HELLO, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}
     )
-    assert asked.messages[-1] == Message(Role.TOOL, text, tool_call_id="t1", name="look")
+    assert reply.messages[-1] == Message(Role.TOOL, text, tool_call_id="t1", name="look")
 
 
 def test_assistant_turns_in_a_row_are_one_and_user_turns_stay_apart() -> None:
@@ -161,8 +161,10 @@ def test_assistant_turns_in_a_row_are_one_and_user_turns_stay_apart() -> None:
         {"role": "assistant", "content": [use]},
         HELLO,
     )
-    said = Message(Role.ASSISTANT, "So.", tool_calls=(call("t1", "look", "{}"),), reasoning="Hm.")
-    assert whole.messages == apart.messages == (user("Hello"), said, user("Hello"))
+    message = Message(
+        Role.ASSISTANT, "So.", tool_calls=(call("t1", "look", "{}"),), reasoning="Hm."
+    )
+    assert whole.messages == apart.messages == (user("Hello"), message, user("Hello"))
     assert ask(HELLO, HELLO).messages == (user("Hello"), user("Hello"))
 
 
@@ -170,8 +172,8 @@ def test_tools_become_function_schemas_and_none_hides_them() -> None:
     schema = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"maximum": 1.5}}}
     look = {"name": "look", "description": "Looks.", "input_schema": schema}
     bare = {"name": "hear", "input_schema": {}, "type": "custom", "cache_control": None}
-    asked = ask(tools=[look, bare])
-    assert asked.tools == (
+    reply = ask(tools=[look, bare])
+    assert reply.tools == (
         {
             "type": "function",
             "function": {"name": "look", "description": "Looks.", "parameters": schema},
@@ -179,7 +181,7 @@ def test_tools_become_function_schemas_and_none_hides_them() -> None:
         {"type": "function", "function": {"name": "hear", "parameters": {}}},
     )
     assert list(schema["properties"]) == list(
-        asked.tools[0]["function"]["parameters"]["properties"]
+        reply.tools[0]["function"]["parameters"]["properties"]
     )  # type: ignore[index]
     assert ask(tools=[look, bare], tool_choice={"type": "none"}) == ask()
 
@@ -190,11 +192,11 @@ def test_tools_become_function_schemas_and_none_hides_them() -> None:
 def test_an_answer_says_everything() -> None:
     calls = (call("t1", "look", '{"b": 1, "a": 2}'),)
     message = Message(Role.ASSISTANT, "So.", tool_calls=calls, reasoning="Hm.")
-    found = told(message, "tool_calls")
-    thought = found["content"].pop(0)  # type: ignore[attr-defined]
+    reply = formatted(message, "tool_calls")
+    thought = reply["content"].pop(0)  # type: ignore[attr-defined]
     assert thought.pop("signature")
     assert thought == {"type": "thinking", "thinking": "Hm."}
-    assert found == {
+    assert reply == {
         "id": "msg_a1",
         "type": "message",
         "role": "assistant",
@@ -225,42 +227,42 @@ def test_an_answer_says_everything() -> None:
     ],
 )
 def test_stop_reasons(finish: str, stop: str | None, reason: str, sequence: str | None) -> None:
-    found = told(assistant("x"), finish, stop_string=stop)
-    assert (found["stop_reason"], found["stop_sequence"]) == (reason, sequence)
+    reply = formatted(assistant("x"), finish, stop_string=stop)
+    assert (reply["stop_reason"], reply["stop_sequence"]) == (reason, sequence)
 
 
 def test_nothing_said_is_no_block() -> None:
-    assert told(assistant(""))["content"] == []
+    assert formatted(assistant(""))["content"] == []
 
 
 @pytest.mark.parametrize("written", ['{"a": ', "[1, 2]", "", "NaN", '"\\ud800"', '{"a": 1e999}'])
 def test_arguments_that_are_no_object_are_told_in_one(written: str) -> None:
-    found = told(Message(Role.ASSISTANT, "", tool_calls=(call("t1", "look", written),)))
-    assert found["content"][0]["input"] == {"INVALID_JSON": written}  # type: ignore[index]
+    reply = formatted(Message(Role.ASSISTANT, "", tool_calls=(call("t1", "look", written),)))
+    assert reply["content"][0]["input"] == {"INVALID_JSON": written}  # type: ignore[index]
 
 
 def test_a_stream_says_what_the_answer_says() -> None:
     text = "naïve \u2028 line\x85 ends\n" * 400
     calls = (call("t1", "look", json.dumps({"text": text})), call("t2", "hear", ""))
     message = Message(Role.ASSISTANT, text, tool_calls=calls, reasoning="Hm. " * 100)
-    found = events(message, "tool_calls")
-    whole = told(message, "tool_calls")
-    begun = found[0]["message"]
+    chunks = events(message, "tool_calls")
+    whole = formatted(message, "tool_calls")
+    begun = chunks[0]["message"]
     assert begun == {  # type: ignore[comparison-overlap]
         **whole,
         "content": [],
         "stop_reason": None,
         "usage": {**whole["usage"], "output_tokens": 0},  # type: ignore[dict-item]
     }
-    assert _joined(found) == whole["content"]
-    starts = [event["content_block"] for event in found if event["type"] == "content_block_start"]
+    assert _joined(chunks) == whole["content"]
+    starts = [event["content_block"] for event in chunks if event["type"] == "content_block_start"]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "text", "text": ""},
         {"type": "tool_use", "id": "t1", "name": "look", "input": {}},
         {"type": "tool_use", "id": "t2", "name": "hear", "input": {}},
     ]
-    last, end = found[-2:]
+    last, end = chunks[-2:]
     assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
     assert last["usage"]["output_tokens"] == 7  # type: ignore[index]
     assert end == {"type": "message_stop"}
@@ -288,11 +290,11 @@ def test_the_same_answer_has_the_same_bytes() -> None:
 def test_counting_reads_the_same_conversation() -> None:
     tools = [{"name": "look", "input_schema": {}}]
     body = {"model": "m", "messages": [HELLO], "system": "Be.", "tools": tools}
-    found, asked = (
+    count_request, reply = (
         parse_count_request(json.dumps(body).encode()),
         ask(HELLO, system="Be.", tools=tools),
     )
-    assert (found.messages, found.tools) == (asked.messages, asked.tools)
+    assert (count_request.messages, count_request.tools) == (reply.messages, reply.tools)
     assert json.loads(format_count(12)) == {"input_tokens": 12}
 
 
@@ -302,10 +304,10 @@ def test_counting_may_end_with_the_assistant() -> None:
 
 
 def test_models_are_one_page() -> None:
-    found = json.loads(format_models(["a", "b"], created=86400))
-    assert (found["first_id"], found["last_id"], found["has_more"]) == ("a", "b", False)
-    assert found["data"][0] == json.loads(format_model("a", created=86400))
-    assert found["data"][0]["created_at"] == "1970-01-02T00:00:00Z"
+    data = json.loads(format_models(["a", "b"], created=86400))
+    assert (data["first_id"], data["last_id"], data["has_more"]) == ("a", "b", False)
+    assert data["data"][0] == json.loads(format_model("a", created=86400))
+    assert data["data"][0]["created_at"] == "1970-01-02T00:00:00Z"
     assert json.loads(format_models([]))["first_id"] is None
 
 
@@ -313,10 +315,10 @@ def _text(text: str) -> dict[str, object]:
     return {"type": "text", "text": text}
 
 
-def _joined(found: list[dict[str, object]]) -> list[dict[str, object]]:
+def _joined(results: list[dict[str, object]]) -> list[dict[str, object]]:
     """The blocks of a stream, as a client puts them together."""
     blocks: list[dict[str, object]] = []
-    for event in found:
+    for event in results:
         if event["type"] == "content_block_start":
             assert event["index"] == len(blocks)
             blocks.append(dict(event["content_block"]))  # type: ignore[call-overload]

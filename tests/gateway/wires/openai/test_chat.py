@@ -23,14 +23,14 @@ def refused(**more: Any) -> RequestRejected:
     with pytest.raises(RequestRejected) as caught:
         ask(**more)
     assert caught.value.status == 400
-    said = json.loads(WIRE.format_error(caught.value))["error"]
-    assert said["type"] == "invalid_request_error"
-    assert said["message"] == caught.value.message
-    assert said["param"] == caught.value.param
+    error = json.loads(WIRE.format_error(caught.value))["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] == caught.value.message
+    assert error["param"] == caught.value.param
     return caught.value
 
 
-def told(*messages: dict[str, Any]) -> tuple[Message, ...]:
+def messages_of(*messages: dict[str, Any]) -> tuple[Message, ...]:
     return ask(messages=list(messages)).messages
 
 
@@ -75,7 +75,7 @@ def test_one_stop_string_is_a_list_of_one() -> None:
 
 def test_every_role_is_a_message() -> None:
     calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    assert told(
+    assert messages_of(
         {"role": "system", "content": "s"},
         {"role": "developer", "content": "d", "name": "dev"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -103,29 +103,29 @@ def test_every_role_is_a_message() -> None:
 def test_an_answer_told_back_is_the_same_message_however_a_library_says_it(
     echo: dict[str, Any],
 ) -> None:
-    assert told({"role": "assistant", **echo}) == (Message(Role.ASSISTANT, "x"),)
+    assert messages_of({"role": "assistant", **echo}) == (Message(Role.ASSISTANT, "x"),)
 
 
 def test_an_own_answer_told_back_is_the_message_that_was_answered() -> None:
-    said = json.loads(WIRE.format_answer(ask(), ANSWER))
-    for one, choice_ in zip(said["choices"], ANSWER.choices, strict=True):
-        assert told(one["message"]) == (choice_.message,)
+    data = json.loads(WIRE.format_answer(ask(), ANSWER))
+    for item, choice_ in zip(data["choices"], ANSWER.choices, strict=True):
+        assert messages_of(item["message"]) == (choice_.message,)
 
 
 def test_reasoning_is_kept_under_either_name_and_refused_where_they_differ() -> None:
     base = {"role": "assistant", "content": "x"}
-    assert told({**base, "reasoning": "r"})[0].reasoning == "r"
-    assert told({**base, "reasoning": "r", "reasoning_content": "r"})[0].reasoning == "r"
-    found = refused(messages=[{**base, "reasoning": "r", "reasoning_content": "other"}])
-    assert found.param == "messages[0].reasoning"
+    assert messages_of({**base, "reasoning": "r"})[0].reasoning == "r"
+    assert messages_of({**base, "reasoning": "r", "reasoning_content": "r"})[0].reasoning == "r"
+    refusal = refused(messages=[{**base, "reasoning": "r", "reasoning_content": "other"}])
+    assert refusal.param == "messages[0].reasoning"
 
 
 @pytest.mark.parametrize("kind", ["input_audio", "file", "video_url", "refusal"])
 def test_parts_that_no_engine_reads_are_refused_by_their_place(kind: str) -> None:
     parts = [{"type": "text", "text": "see"}, {"type": kind, kind: {"url": "data:,"}}]
-    found = refused(messages=[*HI, {"role": "user", "content": parts}])
-    assert (found.param, found.code) == ("messages[1].content[1].type", "unsupported_value")
-    assert "image_url" in found.message
+    refusal = refused(messages=[*HI, {"role": "user", "content": parts}])
+    assert (refusal.param, refusal.code) == ("messages[1].content[1].type", "unsupported_value")
+    assert "image_url" in refusal.message
 
 
 def test_tools_are_kept_as_sent_but_for_strict() -> None:
@@ -180,10 +180,10 @@ UNSUPPORTED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), UNSUPPORTED)
 def test_what_would_change_the_sample_is_refused_by_name(name: str, value: Any) -> None:
-    found = refused(**{name: value})
-    assert found.param == name
-    assert found.code in {"unsupported_parameter", "unsupported_value"}
-    assert f"'{name}'" in found.message
+    refusal = refused(**{name: value})
+    assert refusal.param == name
+    assert refusal.code in {"unsupported_parameter", "unsupported_value"}
+    assert f"'{name}'" in refusal.message
 
 
 INVALID: list[tuple[dict[str, Any], str, str]] = [
@@ -245,8 +245,8 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("more", "param", "code"), INVALID)
 def test_what_is_wrong_is_refused_by_its_path(more: dict[str, Any], param: str, code: str) -> None:
-    found = refused(**more)
-    assert (found.param, found.code) == (param, code)
+    refusal = refused(**more)
+    assert (refusal.param, refusal.code) == (param, code)
 
 
 def test_both_names_of_the_limit_may_say_the_same() -> None:
@@ -254,10 +254,10 @@ def test_both_names_of_the_limit_may_say_the_same() -> None:
 
 
 def test_an_answer_has_openais_shape() -> None:
-    said = json.loads(WIRE.format_answer(ask(), ANSWER))
-    assert said["id"] == "chatcmpl-abc123"
-    assert (said["object"], said["created"], said["model"]) == ("chat.completion", 1700000000, "m")
-    text, calls = said["choices"]
+    data = json.loads(WIRE.format_answer(ask(), ANSWER))
+    assert data["id"] == "chatcmpl-abc123"
+    assert (data["object"], data["created"], data["model"]) == ("chat.completion", 1700000000, "m")
+    text, calls = data["choices"]
     assert text == {
         "index": 0,
         "message": {
@@ -281,36 +281,36 @@ def test_an_answer_has_openais_shape() -> None:
             }
         ],
     }
-    assert said["usage"]["total_tokens"] == 50
-    assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == 8
+    assert data["usage"]["total_tokens"] == 50
+    assert data["usage"]["prompt_tokens_details"]["cached_tokens"] == 8
 
 
 def events(answer: Answer, **more: Any) -> list[dict[str, Any]]:
     raw = WIRE.stream(ask(stream=True, **more)).end(answer)
     assert raw[-1] == b"data: [DONE]\n\n"
-    assert all(one.startswith(b"data: {") and one.endswith(b"}\n\n") for one in raw[:-1])
-    assert all(one.count(b"\n") == 2 for one in raw)
-    return [json.loads(one.removeprefix(b"data: ")) for one in raw[:-1]]
+    assert all(item.startswith(b"data: {") and item.endswith(b"}\n\n") for item in raw[:-1])
+    assert all(item.count(b"\n") == 2 for item in raw)
+    return [json.loads(item.removeprefix(b"data: ")) for item in raw[:-1]]
 
 
 def deltas(chunks: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:
-    found = [one["choices"][0] for one in chunks if one["choices"]]
-    return [one["delta"] for one in found if one["index"] == index]
+    choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    return [item["delta"] for item in choices if item["index"] == index]
 
 
 def test_a_stream_tells_role_then_text_then_the_end() -> None:
     chunks = events(ANSWER)
-    assert {one["object"] for one in chunks} == {"chat.completion.chunk"}
-    assert not any("usage" in one for one in chunks)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert not any("usage" in chunk for chunk in chunks)
     first, *middle, last = deltas(chunks, 0)
     assert first == {"role": "assistant", "content": "", "refusal": None}
     assert last == {}
-    told_ = "".join(one.get("content", "") for one in middle)
+    told_ = "".join(item.get("content", "") for item in middle)
     assert told_ == ANSWER.choices[0].message.text
-    assert 2 <= sum("content" in one for one in middle) <= 8
-    assert "".join(one.get("reasoning_content", "") for one in middle) == "Let me think."
-    ends = [one["choices"][0]["finish_reason"] for one in chunks]
-    assert [one for one in ends if one] == ["stop", "tool_calls"]
+    assert 2 <= sum("content" in item for item in middle) <= 8
+    assert "".join(item.get("reasoning_content", "") for item in middle) == "Let me think."
+    ends = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert [end for end in ends if end] == ["stop", "tool_calls"]
 
 
 def test_a_stream_names_a_call_before_its_arguments() -> None:
@@ -319,32 +319,32 @@ def test_a_stream_names_a_call_before_its_arguments() -> None:
     function = {"name": CALL.name, "arguments": ""}
     begun = {"index": 0, "id": CALL.id, "type": "function", "function": function}
     assert named == {"tool_calls": [begun]}
-    assert all(set(one["tool_calls"][0]) == {"index", "function"} for one in arguments)
-    parts = [one["tool_calls"][0]["function"]["arguments"] for one in arguments]
+    assert all(set(argument["tool_calls"][0]) == {"index", "function"} for argument in arguments)
+    parts = [argument["tool_calls"][0]["function"]["arguments"] for argument in arguments]
     assert "".join(parts) == CALL.arguments
 
 
 def test_several_calls_of_a_turn_keep_their_places() -> None:
     other = ToolCall("call_2", FunctionCall("now", ""))
     told_ = deltas(events(answered(choice("Both.", calls=(CALL, other)))), 0)
-    calls = [one["tool_calls"][0] for one in told_ if "tool_calls" in one]
-    assert [(one["index"], one["id"]) for one in calls if "id" in one] == [
+    calls = [item["tool_calls"][0] for item in told_ if "tool_calls" in item]
+    assert [(call["index"], call["id"]) for call in calls if "id" in call] == [
         (0, "call_1"),
         (1, "call_2"),
     ]
-    assert {one["index"] for one in calls if "id" not in one} == {0}
+    assert {call["index"] for call in calls if "id" not in call} == {0}
     assert told_[0]["content"] == ""
 
 
 def test_tokens_of_reasoning_are_none_or_not_known() -> None:
     for reasoning, told_ in ((None, 0), ("hm", None)):
-        said = json.loads(WIRE.format_answer(ask(), answered(choice("x", reasoning=reasoning))))
-        assert said["usage"]["completion_tokens_details"]["reasoning_tokens"] == told_
+        data = json.loads(WIRE.format_answer(ask(), answered(choice("x", reasoning=reasoning))))
+        assert data["usage"]["completion_tokens_details"]["reasoning_tokens"] == told_
 
 
 def test_usage_comes_last_without_choices_and_only_where_asked_for() -> None:
     *rest, last = events(ANSWER, stream_options={"include_usage": True})
-    assert all(one["usage"] is None for one in rest)
+    assert all(item["usage"] is None for item in rest)
     assert last["choices"] == []
     assert last["usage"] == json.loads(WIRE.format_answer(ask(), ANSWER))["usage"]
 
@@ -353,27 +353,27 @@ def test_usage_comes_last_without_choices_and_only_where_asked_for() -> None:
 def test_streamed_logprobs_are_those_of_the_answer(tail: str) -> None:
     tokens = tuple(f"word{i} " for i in range(60))
     text = "".join(tokens) if tail != "not the text" else "something else " * 20
-    one = choice(text, tokens=(*tokens, *([tail] if tail else [])))
-    whole = json.loads(WIRE.format_answer(ask(logprobs=True), answered(one)))
-    chunks = events(answered(one), logprobs=True)
+    given_answer = choice(text, tokens=(*tokens, *([tail] if tail else [])))
+    whole = json.loads(WIRE.format_answer(ask(logprobs=True), answered(given_answer)))
+    chunks = events(answered(given_answer), logprobs=True)
     told_ = [c["choices"][0]["logprobs"] for c in chunks]
     streamed = [item for each in told_ if each for item in each["content"]]
     assert streamed == whole["choices"][0]["logprobs"]["content"]
-    assert len(streamed) == len(one.tokens)
+    assert len(streamed) == len(given_answer.tokens)
     assert "".join(d.get("content", "") for d in deltas(chunks, 0)) == text
 
 
 def test_a_token_of_half_a_character_has_no_bytes_and_no_infinite_logprob() -> None:
-    one = choice("é\ufffd", tokens=("é", "\ufffd"), logprobs=(-0.5, float("-inf")))
-    said = json.loads(WIRE.format_answer(ask(logprobs=True), answered(one)))
-    whole, half = said["choices"][0]["logprobs"]["content"]
+    given_answer = choice("é\ufffd", tokens=("é", "\ufffd"), logprobs=(-0.5, float("-inf")))
+    data = json.loads(WIRE.format_answer(ask(logprobs=True), answered(given_answer)))
+    whole, half = data["choices"][0]["logprobs"]["content"]
     assert whole == {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []}
     assert half == {"token": "\ufffd", "logprob": -9999.0, "bytes": None, "top_logprobs": []}
 
 
 def test_an_empty_answer_is_text_and_not_null() -> None:
-    said = json.loads(WIRE.format_answer(ask(), answered(choice(""))))
-    assert said["choices"][0]["message"]["content"] == ""
+    data = json.loads(WIRE.format_answer(ask(), answered(choice(""))))
+    assert data["choices"][0]["message"]["content"] == ""
 
 
 def test_the_same_answer_has_the_same_bytes() -> None:

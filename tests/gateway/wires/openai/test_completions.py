@@ -29,14 +29,14 @@ def refused(**more: Any) -> RequestRejected:
 
 @pytest.mark.parametrize("prompt", ["once", ["once"]])
 def test_a_prompt_of_text_is_the_text(prompt: Any) -> None:
-    asked = ask(prompt=prompt)
-    assert (asked.text, asked.prompt_ids, asked.messages) == ("once", None, ())
+    answer = ask(prompt=prompt)
+    assert (answer.text, answer.prompt_ids, answer.messages) == ("once", None, ())
 
 
 @pytest.mark.parametrize("prompt", [[5, 6, 0], [[5, 6, 0]]])
 def test_a_prompt_of_tokens_is_the_tokens(prompt: Any) -> None:
-    asked = ask(prompt=prompt)
-    assert (asked.text, asked.prompt_ids) == (None, (5, 6, 0))
+    answer = ask(prompt=prompt)
+    assert (answer.text, answer.prompt_ids) == (None, (5, 6, 0))
 
 
 def test_one_token_is_a_prompt() -> None:
@@ -46,9 +46,11 @@ def test_one_token_is_a_prompt() -> None:
 
 @pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2, 3]], ["a"] * 128])
 def test_several_prompts_are_kept_in_order(prompt: Any) -> None:
-    asked = ask(prompt=prompt)
-    assert asked.prompts == tuple(one if isinstance(one, str) else tuple(one) for one in prompt)
-    assert (asked.text, asked.prompt_ids) == (None, None)
+    answer = ask(prompt=prompt)
+    assert answer.prompts == tuple(
+        token if isinstance(token, str) else tuple(token) for token in prompt
+    )
+    assert (answer.text, answer.prompt_ids) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,8 @@ def test_several_prompts_are_kept_in_order(prompt: Any) -> None:
 def test_prompts_of_different_kinds_empty_ones_and_too_many_are_refused(
     prompt: Any, n: int
 ) -> None:
-    found = refused(prompt=prompt, n=n)
-    assert (found.param, found.code) == ("prompt", "invalid_value")
+    refusal = refused(prompt=prompt, n=n)
+    assert (refusal.param, refusal.code) == ("prompt", "invalid_value")
 
 
 @pytest.mark.parametrize(
@@ -99,23 +101,23 @@ def test_parameters_are_read_and_the_limit_is_the_endpoints_own() -> None:
     ],
 )
 def test_what_cannot_be_followed_is_refused_by_name(name: str, value: Any) -> None:
-    found = refused(**{name: value})
-    assert found.param == name
-    assert found.code.startswith("unsupported")
+    refusal = refused(**{name: value})
+    assert refusal.param == name
+    assert refusal.code.startswith("unsupported")
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "max_completion_tokens", "promt"])
 def test_parameters_of_other_endpoints_are_unknown_here(name: str) -> None:
-    found = refused(**{name: []})
-    assert (found.param, found.code) == (name, "unknown_parameter")
+    refusal = refused(**{name: []})
+    assert (refusal.param, refusal.code) == (name, "unknown_parameter")
 
 
 def test_an_answer_has_openais_shape() -> None:
     tokens = ("Hé", "llo", "</s>")
-    said = json.loads(WIRE.format_answer(ask(logprobs=1), answered(choice("Héllo", tokens=tokens))))
-    assert said["id"] == "cmpl-abc123"
-    assert said["object"] == "text_completion"
-    assert said["choices"] == [
+    data = json.loads(WIRE.format_answer(ask(logprobs=1), answered(choice("Héllo", tokens=tokens))))
+    assert data["id"] == "cmpl-abc123"
+    assert data["object"] == "text_completion"
+    assert data["choices"] == [
         {
             "index": 0,
             "text": "Héllo",
@@ -128,28 +130,28 @@ def test_an_answer_has_openais_shape() -> None:
             "finish_reason": "stop",
         }
     ]
-    assert said["usage"]["completion_tokens"] == 20
+    assert data["usage"]["completion_tokens"] == 20
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop")]
+    ("reason", "message"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop")]
 )
-def test_a_completion_ends_by_itself_or_is_cut(reason: str, told: str) -> None:
+def test_a_completion_ends_by_itself_or_is_cut(reason: str, message: str) -> None:
     answer = answered(replace(choice("x"), finish_reason=reason))
-    assert json.loads(WIRE.format_answer(ask(), answer))["choices"][0]["finish_reason"] == told
-    ends = [json.loads(one[6:])["choices"][0] for one in WIRE.stream(ask()).end(answer)[:-1]]
-    assert [one["finish_reason"] for one in ends] == [None, told]
+    assert json.loads(WIRE.format_answer(ask(), answer))["choices"][0]["finish_reason"] == message
+    ends = [json.loads(items[6:])["choices"][0] for items in WIRE.stream(ask()).end(answer)[:-1]]
+    assert [end["finish_reason"] for end in ends] == [None, message]
 
 
 def test_a_stream_adds_up_to_the_answer_for_every_choice() -> None:
     answer = answered(choice(TEXT), choice(""), choice("short"))
     *raw, done = WIRE.stream(ask(stream_options={"include_usage": True})).end(answer)
     assert done == b"data: [DONE]\n\n"
-    *chunks, last = [json.loads(one.removeprefix(b"data: ")) for one in raw]
+    *chunks, last = [json.loads(item.removeprefix(b"data: ")) for item in raw]
     texts = ["", "", ""]
-    for one in chunks:
-        assert one["usage"] is None
-        texts[one["choices"][0]["index"]] += one["choices"][0]["text"]
+    for chunk in chunks:
+        assert chunk["usage"] is None
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert texts == [TEXT, "", "short"]
     assert last["choices"] == []
     assert last["usage"]["total_tokens"] == 50
@@ -159,10 +161,10 @@ def test_a_stream_adds_up_to_the_answer_for_every_choice() -> None:
 @example("x" * 100_001)
 @example("x" * 319)
 def test_pieces_are_few_and_together_the_text(text: str) -> None:
-    found = sse.pieces(text)
-    assert "".join(found) == text
-    assert all(found)
-    assert len(found) <= 8
+    texts = sse.pieces(text)
+    assert "".join(texts) == text
+    assert all(texts)
+    assert len(texts) <= 8
 
 
 @given(st.lists(st.text(max_size=30), max_size=60), st.integers(0, 400))
@@ -172,16 +174,16 @@ def test_a_text_cut_between_its_tokens_keeps_every_token_and_character(
     tokens: list[str], length: int
 ) -> None:
     text = "".join(tokens)[:length]
-    found = sse.cut_at_tokens(tokens, text)
+    cuts = sse.cut_at_tokens(tokens, text)
     if not text:
-        assert found is None
+        assert cuts is None
         return
-    assert found is not None
-    assert "".join(piece for piece, _ in found) == text
-    assert all(piece for piece, _ in found)
-    assert [place for _, places in found for place in places] == list(range(len(tokens)))
-    assert len(found) <= 9
-    for piece, places in found[:-1]:
+    assert cuts is not None
+    assert "".join(piece for piece, _ in cuts) == text
+    assert all(piece for piece, _ in cuts)
+    assert [place for _, places in cuts for place in places] == list(range(len(tokens)))
+    assert len(cuts) <= 9
+    for piece, places in cuts[:-1]:
         assert "".join(tokens[place] for place in places) == piece
 
 

@@ -44,13 +44,16 @@ def test_every_library_parses_what_every_engine_says(dialect):
                     model="m", max_tokens=200, messages=HI, output_format=Weather
                 )
             parsed = [chat.choices[0].message.parsed, response.output_parsed, message.parsed_output]
-            assert all(isinstance(one, Weather) for one in parsed)
+            assert all(isinstance(item, Weather) for item in parsed)
             assert response.text.format.type == "json_schema"
             assert all(
-                one.schema["properties"].keys() == {"city", "days", "sky"} for one in engine.calls()
+                call.schema["properties"].keys() == {"city", "days", "sky"}
+                for call in engine.calls()
             )
-            history = await counter.play.history()
-            assert all(isinstance(one.sampling.json, str) for one in history.generations)
+            history = await counter.subject.history()
+            assert all(
+                isinstance(generation.sampling.json, str) for generation in history.generations
+            )
 
     perform(body)
 
@@ -63,7 +66,7 @@ def test_any_object_is_one_whether_streamed_or_not(stream):
                 model="m", messages=HI, response_format={"type": "json_object"}, stream=stream
             )
             if stream:
-                parts = [one.choices[0].delta.content or "" async for one in made]
+                parts = [item.choices[0].delta.content or "" async for item in made]
                 assert isinstance(json.loads("".join(parts)), dict)
             else:
                 assert isinstance(json.loads(made.choices[0].message.content), dict)
@@ -81,18 +84,18 @@ def test_any_object_is_one_whether_streamed_or_not(stream):
 def test_json_is_part_of_what_makes_a_request_the_same():
     async def body():
         async with engine_behind() as (engine, counter, binding), openai_client(binding) as client:
-            asked = {"model": "m", "messages": HI}
-            plain = await client.chat.completions.create(**asked)
+            request = {"model": "m", "messages": HI}
+            plain = await client.chat.completions.create(**request)
             made = await client.chat.completions.create(
-                **asked, response_format={"type": "json_object"}
+                **request, response_format={"type": "json_object"}
             )
             assert plain.choices[0].message.content != made.choices[0].message.content
             calls = len(engine.calls())
             async with counter.attempt() as (_, again), openai_client(again) as client:
-                told = await client.chat.completions.create(
-                    **asked, response_format={"type": "json_object"}
+                reply = await client.chat.completions.create(
+                    **request, response_format={"type": "json_object"}
                 )
-                assert told.choices[0].message.content == made.choices[0].message.content
+                assert reply.choices[0].message.content == made.choices[0].message.content
             assert len(engine.calls()) == calls
 
     perform(body)
@@ -106,9 +109,9 @@ def bad_schema(request):
     return BadRequest("http://e answered 400: Grammar error: Invalid type: nonsense")
 
 
-@pytest.mark.parametrize(("answer", "words"), [(cannot, "no engine"), (bad_schema, "nonsense")])
+@pytest.mark.parametrize(("answer", "arguments"), [(cannot, "no engine"), (bad_schema, "nonsense")])
 def test_what_the_engine_cannot_is_refused_in_the_providers_shape_and_the_attempt_goes_on(
-    answer, words
+    answer, arguments
 ):
     async def body():
         heard = []
@@ -119,13 +122,13 @@ def test_what_the_engine_cannot_is_refused_in_the_providers_shape_and_the_attemp
 
         async with opened(once) as (counter, trajectory, binding):
             async with openai_client(binding) as client:
-                with pytest.raises(openai.BadRequestError, match=words) as refused:
+                with pytest.raises(openai.BadRequestError, match=arguments) as refused:
                     await client.chat.completions.create(
                         model="m", messages=HI, response_format={"type": "json_object"}
                     )
                 assert refused.value.param == "response_format"
                 form = {"type": "json_schema", **STRICT}
-                with pytest.raises(openai.BadRequestError, match=words) as refused:
+                with pytest.raises(openai.BadRequestError, match=arguments) as refused:
                     await client.responses.create(model="m", input="hi", text={"format": form})
                 assert refused.value.param == "text.format"
             async with anthropic_client(binding) as client:
@@ -135,7 +138,7 @@ def test_what_the_engine_cannot_is_refused_in_the_providers_shape_and_the_attemp
                         model="m", max_tokens=9, messages=HI, output_config={"format": form}
                     )
             assert not trajectory.broken.is_set()
-            assert not (await counter.play.history()).steps
+            assert not (await counter.subject.history()).steps
             async with openai_client(binding) as client:
                 made = await client.chat.completions.create(model="m", messages=HI)
                 assert made.choices[0].message.content == "fine"
@@ -148,12 +151,12 @@ def test_json_with_tools_is_refused_where_tokens_are_sampled():
 
     async def body():
         async with engine_behind() as (engine, _, binding), openai_client(binding) as client:
-            asked = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
+            request = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
             with pytest.raises(openai.BadRequestError, match="cannot call tools") as refused:
-                await client.chat.completions.create(**asked, tools=[tool])
+                await client.chat.completions.create(**request, tools=[tool])
             assert refused.value.param == "response_format"
             assert not engine.calls()
-            await client.chat.completions.create(**asked, tools=[tool], tool_choice="none")
+            await client.chat.completions.create(**request, tools=[tool], tool_choice="none")
 
     perform(body)
 
@@ -169,8 +172,8 @@ def test_a_chat_engine_may_call_a_tool_instead():
     async def body():
         async with opened() as (_, trajectory, binding), openai_client(binding) as client:
             trajectory.session.speaker = Speaker(Calling(), MessagesOnly())
-            asked = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
-            made = await client.chat.completions.create(**asked, tools=[tool])
+            request = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
+            made = await client.chat.completions.create(**request, tools=[tool])
             assert made.choices[0].message.tool_calls[0].function.name == "look"
 
     perform(body)
@@ -204,9 +207,9 @@ def test_an_effort_is_written_where_the_renderer_knows_it(wire):
             voice = trajectory.session.speaker
             trajectory.session.speaker = Speaker(voice.policy, Thinking())
             await ask_with_effort(binding, wire, "low")
-            (request,) = counter.play.oracle.requests
+            (request,) = counter.subject.oracle.requests
             assert bytes(request.prompt[:3].tolist()) == b"low"
-            (step,) = (await counter.play.history()).steps.values()
+            (step,) = (await counter.subject.history()).steps.values()
             assert isinstance(step, Generated)
             assert step.sampling.reasoning_effort == "low"
 
@@ -222,7 +225,7 @@ def test_an_effort_is_refused_by_its_name_where_it_does_not(wire):
             error = refused.value.body.get("error", refused.value.body)
             assert EFFORTS[wire] in error["message"]
             assert error.get("param", EFFORTS[wire]) == EFFORTS[wire]
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
             assert not trajectory.broken.is_set()
 
     perform(body)
@@ -232,7 +235,7 @@ def test_a_chat_engine_is_told_the_effort():
     async def body():
         async with engine_behind("chat") as (engine, _, binding):
             await ask_with_effort(binding, CHAT, "high")
-            assert [one.effort for one in engine.calls()] == ["high"]
+            assert [call.effort for call in engine.calls()] == ["high"]
 
     perform(body)
 
@@ -241,7 +244,7 @@ def test_high_is_what_anthropic_calls_no_effort_at_all():
     async def body():
         async with opened() as (counter, _, binding):
             await ask_with_effort(binding, MESSAGES, "high")
-            (request,) = counter.play.oracle.requests
+            (request,) = counter.subject.oracle.requests
             assert request.sampling.reasoning_effort is None
 
     perform(body)
@@ -252,9 +255,9 @@ def test_tokens_are_counted_at_the_effort_that_is_asked_for():
         async with opened() as (_, trajectory, binding), anthropic_client(binding) as client:
             voice = trajectory.session.speaker
             trajectory.session.speaker = Speaker(voice.policy, Thinking())
-            asked = {"model": "m", "messages": HI}
-            plain = await client.messages.count_tokens(**asked)
-            low = await client.messages.count_tokens(**asked, output_config={"effort": "low"})
+            request = {"model": "m", "messages": HI}
+            plain = await client.messages.count_tokens(**request)
+            low = await client.messages.count_tokens(**request, output_config={"effort": "low"})
             assert low.input_tokens == plain.input_tokens + len("low")
 
     perform(body)
@@ -271,6 +274,6 @@ def test_a_wire_reads_what_it_cannot_do_before_a_trajectory_does():
                         model="m", messages=HI, response_format=form
                     )
                 assert refused.value.param.startswith("response_format")
-            assert not counter.play.oracle.requests
+            assert not counter.subject.oracle.requests
 
     perform(body)

@@ -65,20 +65,20 @@ def survives(wire: Wire, body: bytes) -> GenerationRequest | RequestRejected:
     """Any other exception is the test's failure. An ask can be written down and answered; a
     refusal is JSON in the provider's shape, and short."""
     try:
-        asked = wire.parse(body)
+        request = wire.parse(body)
     except RequestRejected as refused:
         return properly(wire, refused)
-    assert isinstance(asked, GenerationRequest)
-    assert msgspec.json.decode(msgspec.json.encode(asked), type=GenerationRequest) == asked
-    json.loads(wire.format_answer(msgspec.structs.replace(asked, logprobs=False), ANSWER))
-    return asked
+    assert isinstance(request, GenerationRequest)
+    assert msgspec.json.decode(msgspec.json.encode(request), type=GenerationRequest) == request
+    json.loads(wire.format_answer(msgspec.structs.replace(request, logprobs=False), ANSWER))
+    return request
 
 
 def properly(wire: Wire, refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
-    said = wire.format_error(refused)
-    assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
-    assert len(said) < 4000
+    bodies = wire.format_error(refused)
+    assert set(json.loads(bodies)["error"]) == {"message", "type", "param", "code"}
+    assert len(bodies) < 4000
     return refused
 
 
@@ -108,15 +108,15 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths to everything inside, and of a member that each object does not have yet."""
-    found: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
     if isinstance(value, dict):
-        found.append((*path, "extra`' - at `$.x"))
+        results.append((*path, "extra`' - at `$.x"))
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, one in inner:
-        found.append((*path, key))
-        if isinstance(one, dict | list):
-            found += places(one, (*path, key))
-    return found
+    for key, item in inner:
+        results.append((*path, key))
+        if isinstance(item, dict | list):
+            results += places(item, (*path, key))
+    return results
 
 
 def changed(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
@@ -221,17 +221,17 @@ def test_depth_is_refused_wherever_the_stack_ends() -> None:
 def test_a_schema_is_kept_up_to_its_depth_and_refused_beyond() -> None:
     """The tool and its function are two levels of a hundred."""
     for levels in (*range(90, 130), *range(130, 1100, 23)):
-        found = survives(CHAT, with_more(tool(deep(levels))))
-        assert isinstance(found, GenerationRequest if levels <= 98 else RequestRejected)
+        survivor = survives(CHAT, with_more(tool(deep(levels))))
+        assert isinstance(survivor, GenerationRequest if levels <= 98 else RequestRejected)
 
 
 def test_of_a_name_given_twice_the_last_counts() -> None:
-    asked = CHAT.parse(with_more(b'"n": 1, "n": 2'))
-    assert asked.n == 2
+    request = CHAT.parse(with_more(b'"n": 1, "n": 2'))
+    assert request.n == 2
 
 
 def test_integers_of_any_size_in_a_schema_are_kept() -> None:
     schema = b'{"maximum": 18446744073709551615, "minimum": -9223372036854775808}'
-    asked = survives(CHAT, with_more(tool(schema)))
-    assert isinstance(asked, GenerationRequest)
-    assert asked.tools[0]["function"] == {"name": "f", "parameters": json.loads(schema)}
+    survivor = survives(CHAT, with_more(tool(schema)))
+    assert isinstance(survivor, GenerationRequest)
+    assert survivor.tools[0]["function"] == {"name": "f", "parameters": json.loads(schema)}

@@ -68,7 +68,7 @@ def test_an_answer_is_read() -> None:
         "type": "function",
         "function": {"name": "weather", "arguments": CALL.arguments},
     }
-    assert [one.finish_reason for one in made.choices] == ["stop", "tool_calls"]
+    assert [item.finish_reason for item in made.choices] == ["stop", "tool_calls"]
     assert made.usage is not None
     assert made.usage.prompt_tokens_details is not None
     assert made.usage.prompt_tokens_details.cached_tokens == 8
@@ -83,14 +83,14 @@ def test_a_stream_is_read_and_adds_up_to_the_answer() -> None:
         ) as stream:
             return list(stream)
 
-    chunks, (asked,) = with_client(use)
-    assert asked.stream
-    assert asked.include_usage
-    told = [one.choices[0] for one in chunks if one.choices]
-    assert "".join(one.delta.content or "" for one in told if one.index == 0) == TEXT
-    calls = [call for one in told for call in one.delta.tool_calls or ()]
-    assert [one.id for one in calls if one.id] == ["call_1"]
-    assert "".join(one.function.arguments for one in calls) == CALL.arguments
+    chunks, (request,) = with_client(use)
+    assert request.stream
+    assert request.include_usage
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(item.delta.content or "" for item in choices if item.index == 0) == TEXT
+    calls = [call for item in choices for call in item.delta.tool_calls or ()]
+    assert [call.id for call in calls if call.id] == ["call_1"]
+    assert "".join(call.function.arguments for call in calls) == CALL.arguments
     assert chunks[-1].usage.total_tokens == 50
 
 
@@ -101,21 +101,21 @@ def test_the_librarys_own_accumulation_of_a_stream_equals_the_answer() -> None:
     )
 
     def use(client: openai.OpenAI) -> tuple[Any, Any]:
-        asked: dict[str, Any] = {"model": "m", "messages": HI, "n": 2, "logprobs": True}
+        request: dict[str, Any] = {"model": "m", "messages": HI, "n": 2, "logprobs": True}
         with client.chat.completions.stream(
-            **asked, stream_options={"include_usage": True}
+            **request, stream_options={"include_usage": True}
         ) as stream:
             streamed = stream.get_final_completion()
-        return streamed, client.chat.completions.create(**asked)
+        return streamed, client.chat.completions.create(**request)
 
     (streamed, whole), _ = with_client(use, lambda _: answer)
     assert streamed.usage == whole.usage
-    for one, other in zip(streamed.choices, whole.choices, strict=True):
-        assert one.logprobs == other.logprobs
-        assert one.finish_reason == other.finish_reason
-        assert (one.message.content or None) == other.message.content
+    for item, other in zip(streamed.choices, whole.choices, strict=True):
+        assert item.logprobs == other.logprobs
+        assert item.finish_reason == other.finish_reason
+        assert (item.message.content or None) == other.message.content
         assert [
-            (c.id, c.function.name, c.function.arguments) for c in one.message.tool_calls or ()
+            (c.id, c.function.name, c.function.arguments) for c in item.message.tool_calls or ()
         ] == [(c.id, c.function.name, c.function.arguments) for c in other.message.tool_calls or ()]
 
 
@@ -129,14 +129,14 @@ class Weather(BaseModel):
 def test_pydantic_tools_are_shown_and_their_calls_parsed() -> None:
     call = ToolCall("call_9", FunctionCall("Weather", '{"city": "Bern", "days": 2}'))
     tools: Any = [openai.pydantic_function_tool(Weather)]
-    made, (asked,) = with_client(
+    made, (request,) = with_client(
         lambda c: c.chat.completions.parse(model="m", messages=HI, tools=tools),
         lambda _: answered(choice("", calls=(call,))),
     )
     assert made.choices[0].message.tool_calls is not None
     parsed = made.choices[0].message.tool_calls[0].function.parsed_arguments
     assert parsed == Weather(city="Bern", days=2)
-    (tool,) = asked.tools
+    (tool,) = request.tools
     function = tool["function"]
     assert isinstance(function, dict)
     assert function["name"] == "Weather"
@@ -149,14 +149,14 @@ def test_a_turn_told_back_by_the_library_is_the_message_that_was_answered() -> N
 
     def use(client: openai.OpenAI) -> None:
         first = client.chat.completions.create(model="m", messages=HI, tools=[TOOL])  # type: ignore[list-item]
-        for said in (first.choices[1].message, first.choices[1].message.model_dump()):
+        for message in (first.choices[1].message, first.choices[1].message.model_dump()):
             result = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
-            history: Any = [*HI, said, result]
+            history: Any = [*HI, message, result]
             client.chat.completions.create(model="m", messages=history)
 
     _, asks = with_client(use)
-    for asked in asks[1:]:
-        assert asked.messages == (
+    for ask in asks[1:]:
+        assert ask.messages == (
             Message(Role.USER, "hi"),
             ANSWER.choices[1].message,
             Message(Role.TOOL, "rain", tool_call_id="call_1"),
@@ -165,11 +165,11 @@ def test_a_turn_told_back_by_the_library_is_the_message_that_was_answered() -> N
 
 def test_three_choices_keep_their_indices() -> None:
     answer = answered(*(choice(text) for text in "abc"))
-    made, (asked,) = with_client(
+    made, (request,) = with_client(
         lambda c: c.chat.completions.create(model="m", messages=HI, n=3), lambda _: answer
     )
-    assert asked.n == 3
-    assert [(one.index, one.message.content) for one in made.choices] == [
+    assert request.n == 3
+    assert [(item.index, item.message.content) for item in made.choices] == [
         (0, "a"),
         (1, "b"),
         (2, "c"),
@@ -177,14 +177,14 @@ def test_three_choices_keep_their_indices() -> None:
 
 
 def test_logprobs_are_read() -> None:
-    made, (asked,) = with_client(
+    made, (request,) = with_client(
         lambda c: c.chat.completions.create(model="m", messages=HI, logprobs=True),
         lambda _: SPELLED,
     )
-    assert asked.logprobs
+    assert request.logprobs
     assert made.choices[0].logprobs is not None
-    said = made.choices[0].logprobs.content or []
-    assert [(one.token, one.logprob) for one in said] == [
+    contents = made.choices[0].logprobs.content or []
+    assert [(content.token, content.logprob) for content in contents] == [
         (token, -0.25 * i) for i, token in enumerate(TOKENS)
     ]
 
@@ -274,13 +274,13 @@ def test_the_async_client_reads_answers_and_streams_side_by_side() -> None:
         ):
 
             async def streamed() -> str:
-                told = ""
-                async for one in await client.chat.completions.create(
+                text = ""
+                async for run in await client.chat.completions.create(
                     model="m", messages=HI, stream=True
                 ):
-                    if one.choices[0].index == 0:
-                        told += one.choices[0].delta.content or ""
-                return told
+                    if run.choices[0].index == 0:
+                        text += run.choices[0].delta.content or ""
+                return text
 
             whole: Any
             texts: list[Any]
@@ -307,13 +307,13 @@ def test_completions_are_read_whole_and_streamed() -> None:
     assert by_ids.prompt_ids == (1, 2, 3)
     assert by_text.text == "x"
     assert whole.choices[0].text == "Hello, you!"
-    said = whole.choices[0].logprobs
-    assert said.tokens == list(TOKENS)
-    assert said.text_offset == [0, 2, 5, 7, 10, 11]
-    told = [one.choices[0] for one in chunks if one.choices]
-    assert "".join(one.text for one in told) == "Hello, you!"
-    assert [t for one in told if one.logprobs for t in one.logprobs.tokens] == list(TOKENS)
-    assert [one.finish_reason for one in told] == [None] * (len(told) - 1) + ["stop"]
+    logprobs = whole.choices[0].logprobs
+    assert logprobs.tokens == list(TOKENS)
+    assert logprobs.text_offset == [0, 2, 5, 7, 10, 11]
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(item.text for item in choices) == "Hello, you!"
+    assert [t for item in choices if item.logprobs for t in item.logprobs.tokens] == list(TOKENS)
+    assert [item.finish_reason for item in choices] == [None] * (len(choices) - 1) + ["stop"]
     assert chunks[-1].usage == whole.usage
 
 
@@ -321,17 +321,22 @@ def test_models_are_listed_and_told_one_by_one() -> None:
     def use(client: openai.OpenAI) -> tuple[list[str], Any, openai.NotFoundError]:
         with pytest.raises(openai.NotFoundError) as caught:
             client.models.retrieve("gpt-x")
-        names = [one.id for one in client.models.list()]
+        names = [item.id for item in client.models.list()]
         return names, client.models.retrieve("org/m-2"), caught.value
 
-    (names, one, error), _ = with_client(use)
+    (names, first, error), _ = with_client(use)
     assert names == ["m", "org/m-2"]
-    assert (one.id, one.object, one.created, one.owned_by) == ("org/m-2", "model", 5, "holdfast")
+    assert (first.id, first.object, first.created, first.owned_by) == (
+        "org/m-2",
+        "model",
+        5,
+        "holdfast",
+    )
     assert (error.code, error.param) == ("model_not_found", "model")
 
 
 def test_the_retry_of_a_stream_has_the_same_bytes() -> None:
-    asked = GenerationRequest("m", (Message(Role.USER, "hi"),), stream=True)
+    request = GenerationRequest("m", (Message(Role.USER, "hi"),), stream=True)
     for wire in WIRES.values():
         copy = msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer)
-        assert wire.stream(asked).end(copy) == wire.stream(asked).end(ANSWER)
+        assert wire.stream(request).end(copy) == wire.stream(request).end(ANSWER)

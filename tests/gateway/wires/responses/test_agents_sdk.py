@@ -41,7 +41,7 @@ TURNS = (
 
 
 def answer(ask: GenerationRequest) -> Answer:
-    turn = sum(one.role is Role.ASSISTANT for one in ask.messages)
+    turn = sum(message.role is Role.ASSISTANT for message in ask.messages)
     reason = "tool_calls" if TURNS[turn].tool_calls else "stop"
     return Answer(f"a{turn}", 1700000000, ask.model, (AnswerChoice(TURNS[turn], reason),), 30, 20)
 
@@ -78,7 +78,14 @@ def test_an_agent_with_a_tool_sends_back_the_turns_that_it_was_told(stream: bool
         (f"{FIRST}_1", "Rome"),
         (f"{SECOND}_0", "Bonn"),
     ]
-    told = [Message(Role.TOOL, f"rain in {city}", tool_call_id=one) for one, city in results]
-    expected = (system("Be brief."), user("How is it?"), TURNS[0], *told[:2], TURNS[1], told[2])
+    messages = [Message(Role.TOOL, f"rain in {city}", tool_call_id=item) for item, city in results]
+    expected = (
+        system("Be brief."),
+        user("How is it?"),
+        TURNS[0],
+        *messages[:2],
+        TURNS[1],
+        messages[2],
+    )
     assert host.asks[-1].messages == expected
-    assert [one.stream for one in host.asks] == [stream] * 3
+    assert [ask.stream for ask in host.asks] == [stream] * 3

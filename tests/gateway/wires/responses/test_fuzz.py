@@ -54,21 +54,23 @@ def survives(body: bytes) -> GenerationRequest | RequestRejected:
     """Any other exception is the test's failure. An ask can be recorded and answered; a refusal is
     JSON in OpenAI's shape, and short."""
     try:
-        asked = WIRE.parse(body)
+        request = WIRE.parse(body)
     except RequestRejected as refused:
         return properly(refused)
-    assert asked.messages
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=GenerationRequest) == asked
-    json.loads(WIRE.format_answer(asked, ANSWER))
-    assert WIRE.stream(asked).end(ANSWER)[-1].startswith(b"event: response.completed\n")
-    return asked
+    assert request.messages
+    assert (
+        msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=GenerationRequest) == request
+    )
+    json.loads(WIRE.format_answer(request, ANSWER))
+    assert WIRE.stream(request).end(ANSWER)[-1].startswith(b"event: response.completed\n")
+    return request
 
 
 def properly(refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
-    said = WIRE.format_error(refused)
-    assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
-    assert len(said) < 4000
+    bodies = WIRE.format_error(refused)
+    assert set(json.loads(bodies)["error"]) == {"message", "type", "param", "code"}
+    assert len(bodies) < 4000
     return refused
 
 
@@ -100,12 +102,14 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths to everything inside, and of a member that each object does not have yet."""
-    found: list[tuple[Any, ...]] = [(*path, "extra`' - at `$.x")] if isinstance(value, dict) else []
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-        found.append((*path, key))
-        if isinstance(one, dict | list):
-            found += places(one, (*path, key))
-    return found
+    results: list[tuple[Any, ...]] = (
+        [(*path, "extra`' - at `$.x")] if isinstance(value, dict) else []
+    )
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        results.append((*path, key))
+        if isinstance(item, dict | list):
+            results += places(item, (*path, key))
+    return results
 
 
 def changed(path: tuple[Any, ...], value: Any) -> bytes:
@@ -185,5 +189,5 @@ def test_depth_is_refused_wherever_the_stack_ends() -> None:
     for levels in (*range(90, 130), *range(130, 1100, 23)):
         for more in (b'"text": {"format": %b}', b'"tool_choice": %b', b'"x": %b', b'"prompt": %b'):
             assert isinstance(survives(body_with(more % deep(levels))), RequestRejected)
-        found = survives(body_with(schema % deep(levels)))
-        assert isinstance(found, GenerationRequest if levels <= 98 else RequestRejected)
+        survivor = survives(body_with(schema % deep(levels)))
+        assert isinstance(survivor, GenerationRequest if levels <= 98 else RequestRejected)

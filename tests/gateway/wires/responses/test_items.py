@@ -23,19 +23,22 @@ def called(number: int, *, turn: int = 0, arguments: str = "{}") -> ToolCall:
 def items(message: Message, identifier: str = "a0") -> list[Item]:
     reason = "tool_calls" if message.tool_calls else "stop"
     answer = Answer(identifier, 1, "m", (AnswerChoice(message, reason),), 1, 1)
-    found: list[Item] = json.loads(WIRE.format_answer(ASK, answer))["output"]
-    return found
+    output: list[Item] = json.loads(WIRE.format_answer(ASK, answer))["output"]
+    return output
 
 
 def results(message: Message) -> list[Item]:
     return [
-        {"type": "function_call_output", "call_id": one.id, "output": f"of {one.id}"}
-        for one in message.tool_calls
+        {"type": "function_call_output", "call_id": tool_call.id, "output": f"of {tool_call.id}"}
+        for tool_call in message.tool_calls
     ]
 
 
 def tools(message: Message) -> list[Message]:
-    return [Message(Role.TOOL, f"of {one.id}", tool_call_id=one.id) for one in message.tool_calls]
+    return [
+        Message(Role.TOOL, f"of {tool_call.id}", tool_call_id=tool_call.id)
+        for tool_call in message.tool_calls
+    ]
 
 
 def read(*sent: Item) -> list[Message]:
@@ -44,16 +47,16 @@ def read(*sent: Item) -> list[Message]:
 
 
 def without(sent: list[Item], *names: str) -> list[Item]:
-    return [{key: value for key, value in one.items() if key not in names} for one in sent]
+    return [{key: value for key, value in item.items() if key not in names} for item in sent]
 
 
 def interleaved(sent: list[Item], outputs: list[Item]) -> list[Item]:
     """Each result right after its call."""
-    by_call = {one["call_id"]: one for one in outputs}
-    found = []
-    for one in sent:
-        found += [one, by_call[one["call_id"]]] if "call_id" in one else [one]
-    return found
+    by_call = {output["call_id"]: output for output in outputs}
+    result = []
+    for item in sent:
+        result += [item, by_call[item["call_id"]]] if "call_id" in item else [item]
+    return result
 
 
 TWO = Message(Role.ASSISTANT, "Let me see.", (called(0), called(1)), reasoning="hm")
@@ -63,7 +66,7 @@ REPLIES = st.builds(
     lambda text, reasoning, arguments: Message(
         Role.ASSISTANT,
         text,
-        tuple(called(place, arguments=one) for place, one in enumerate(arguments)),
+        tuple(called(place, arguments=argument) for place, argument in enumerate(arguments)),
         reasoning=reasoning or None,
     ),
     TEXTS,
@@ -83,7 +86,7 @@ def test_a_reply_that_is_sent_back_is_the_same_message(reply: Message) -> None:
 @settings(max_examples=100)
 @given(st.lists(REPLIES, max_size=4))
 def test_replies_that_follow_each_other_stay_apart(replies: list[Message]) -> None:
-    sent = [one for place, reply in enumerate(replies) for one in items(reply, f"a{place}")]
+    sent = [item for place, reply in enumerate(replies) for item in items(reply, f"a{place}")]
     assert read(*sent) == replies
 
 
@@ -99,30 +102,32 @@ def test_results_between_the_calls_of_a_reply_do_not_cut_it(reply: Message) -> N
 
 def test_whole_turns_without_any_ids_are_told_apart_by_their_order() -> None:
     def foreign(turn: int) -> Message:
-        calls = tuple(ToolCall(f"x{turn}{one}", FunctionCall("f", "{}")) for one in range(2))
+        calls = tuple(ToolCall(f"x{turn}{number}", FunctionCall("f", "{}")) for number in range(2))
         return Message(Role.ASSISTANT, f"turn {turn}", calls, reasoning=f"hm {turn}")
 
     turns = [foreign(0), foreign(1)]
-    sent = [one for turn in turns for one in [*without(items(turn), "id"), *results(turn)]]
-    assert read(*sent) == [one for turn in turns for one in [turn, *tools(turn)]]
+    sent = [item for turn in turns for item in [*without(items(turn), "id"), *results(turn)]]
+    assert read(*sent) == [item for turn in turns for item in [turn, *tools(turn)]]
     # A call after the result of a call of which nothing says that it was made with it.
     first = read(*interleaved(without(items(turns[0]), "id"), results(turns[0])))
-    assert [one.role for one in first] == [Role.ASSISTANT, Role.TOOL] * 2
+    assert [item.role for item in first] == [Role.ASSISTANT, Role.TOOL] * 2
 
 
 def test_words_after_a_call_that_waits_for_its_result_belong_to_it() -> None:
-    thought, words, *calls = without(items(TWO), "id")
-    assert read(thought, *calls, words, *results(TWO)) == [TWO, *tools(TWO)]
+    thought, arguments, *calls = without(items(TWO), "id")
+    assert read(thought, *calls, arguments, *results(TWO)) == [TWO, *tools(TWO)]
 
 
 def test_two_messages_in_a_row_are_two_replies() -> None:
-    said = [{"role": "assistant", "content": one} for one in ("a", "b")]
-    assert read(*said) == [assistant("a"), assistant("b")]
+    messages = [{"role": "assistant", "content": item} for item in ("a", "b")]
+    assert read(*messages) == [assistant("a"), assistant("b")]
 
 
 def test_reasoning_after_words_begins_another_reply() -> None:
-    said = [Message(Role.ASSISTANT, one, reasoning=f"hm {one}") for one in ("a", "b")]
-    assert read(*(item for one in said for item in without(items(one), "id"))) == said
+    messages = [Message(Role.ASSISTANT, item, reasoning=f"hm {item}") for item in ("a", "b")]
+    assert (
+        read(*(item for message in messages for item in without(items(message), "id"))) == messages
+    )
 
 
 def test_the_items_of_openai_itself_are_put_together_by_their_order() -> None:
@@ -148,10 +153,10 @@ def test_the_items_of_openai_itself_are_put_together_by_their_order() -> None:
 
 
 def test_reasoning_is_read_from_its_summary_where_there_is_no_text() -> None:
-    parts = [{"type": "summary_text", "text": one} for one in ("one", "two")]
+    parts = [{"type": "summary_text", "text": item} for item in ("one", "two")]
     sent = {"type": "reasoning", "id": "rs_1", "summary": parts}
-    said = {"role": "assistant", "content": "a"}
-    assert read(sent, said) == [Message(Role.ASSISTANT, "a", reasoning="one\n\ntwo")]
+    message = {"role": "assistant", "content": "a"}
+    assert read(sent, message) == [Message(Role.ASSISTANT, "a", reasoning="one\n\ntwo")]
     assert read(sent) == [Message(Role.ASSISTANT, "", reasoning="one\n\ntwo")]
 
 
@@ -162,12 +167,16 @@ def test_reasoning_that_is_left_out_is_all_that_is_missing() -> None:
 
 def test_somebody_else_speaking_ends_a_reply() -> None:
     sent = items(TWO)
-    words = read(*sent[:2], {"role": "developer", "content": "stop"}, *sent[2:])
-    assert [one.role for one in words] == [Role.ASSISTANT, Role.DEVELOPER, Role.ASSISTANT]
+    arguments = read(*sent[:2], {"role": "developer", "content": "stop"}, *sent[2:])
+    assert [argument.role for argument in arguments] == [
+        Role.ASSISTANT,
+        Role.DEVELOPER,
+        Role.ASSISTANT,
+    ]
 
 
 def test_parts_of_text_are_one_text() -> None:
-    parts = [{"type": "input_text", "text": one} for one in ("a", "b")]
+    parts = [{"type": "input_text", "text": item} for item in ("a", "b")]
     sent: list[Item] = [
         {"role": "user", "content": parts},
         {"type": "message", "role": "system", "content": parts},

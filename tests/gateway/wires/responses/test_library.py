@@ -68,7 +68,7 @@ def with_client(
 def test_an_answer_is_read() -> None:
     made, _ = with_client(lambda c: c.responses.create(model="m", input="hi"))
     assert (made.output_text, made.status, made.model) == (TEXT, "completed", "m")
-    assert [one.type for one in made.output] == ["reasoning", "message"]
+    assert [item.type for item in made.output] == ["reasoning", "message"]
     assert made.usage is not None
     assert (made.usage.input_tokens, made.usage.total_tokens) == (30, 50)
     assert made.usage.input_tokens_details.cached_tokens == 8
@@ -95,11 +95,11 @@ def test_a_stream_is_read_event_by_event() -> None:
 
     events, host = with_client(use, agent_answer)
     assert host.asks[0].stream
-    assert [one.sequence_number for one in events] == list(range(len(events)))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [events[0].type, events[-1].type] == ["response.created", "response.completed"]
-    arguments = [one for one in events if one.type == "response.function_call_arguments.done"]
-    assert [one.arguments for one in arguments] == [one.arguments for one in CALLS]
-    reasoning = [one.delta for one in events if one.type == "response.reasoning_text.delta"]
+    arguments = [event for event in events if event.type == "response.function_call_arguments.done"]
+    assert [argument.arguments for argument in arguments] == [call.arguments for call in CALLS]
+    reasoning = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
     assert "".join(reasoning) == ASKS_TOOLS.reasoning
     assert events[-1].response.output_text == "Let me look."
 
@@ -107,18 +107,20 @@ def test_a_stream_is_read_event_by_event() -> None:
 def test_the_librarys_own_accumulation_gives_the_same_response() -> None:
     def use(client: openai.OpenAI) -> tuple[str, Response, Response]:
         with client.responses.stream(model="m", input="hi", tools=[TOOL]) as stream:
-            text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
+            text = "".join(
+                item.delta for item in stream if item.type == "response.output_text.delta"
+            )
             streamed = stream.get_final_response()
         return text, streamed, client.responses.create(model="m", input="hi", tools=[TOOL])
 
     (text, streamed, whole), _ = with_client(use, agent_answer)
     assert text == "Let me look."
-    said = streamed.to_dict()
-    for item in said["output"]:
+    message = streamed.to_dict()
+    for item in message["output"]:
         item.pop("parsed_arguments", None)
         for part in item.get("content", ()):
             part.pop("parsed", None)
-    assert said == whole.to_dict()
+    assert message == whole.to_dict()
 
 
 def converse(client: openai.OpenAI, *, stream: bool) -> Response:
@@ -127,7 +129,7 @@ def converse(client: openai.OpenAI, *, stream: bool) -> Response:
     for _ in range(3):
         made = _respond(client, sent, stream=stream)
         sent += made.output
-        calls = [one for one in made.output if one.type == "function_call"]
+        calls = [item for item in made.output if item.type == "function_call"]
         if not calls:
             return made
         for call in calls:
@@ -137,10 +139,16 @@ def converse(client: openai.OpenAI, *, stream: bool) -> Response:
 
 
 def _respond(client: openai.OpenAI, sent: list[Any], *, stream: bool) -> Response:
-    asked: Any = {"model": "m", "input": sent, "instructions": "s", "tools": [TOOL], "store": False}
+    request: Any = {
+        "model": "m",
+        "input": sent,
+        "instructions": "s",
+        "tools": [TOOL],
+        "store": False,
+    }
     if not stream:
-        return client.responses.create(**asked)
-    with client.responses.stream(**asked) as events:
+        return client.responses.create(**request)
+    with client.responses.stream(**request) as events:
         return events.get_final_response()
 
 
@@ -172,7 +180,7 @@ def test_the_asynchronous_client_reads_the_same(stream: bool) -> None:
 
     made, asks = asyncio.run(run())
     assert made.output_text == "Let me look."
-    assert [one.call_id for one in made.output if one.type == "function_call"] == [
+    assert [item.call_id for item in made.output if item.type == "function_call"] == [
         "call_a",
         "call_b",
     ]
@@ -203,9 +211,9 @@ def test_logprobs_are_read_where_they_are_asked_for() -> None:
     (item,) = made.output
     assert item.type == "message"
     assert item.content[0].type == "output_text"
-    found = item.content[0].logprobs
-    assert found is not None
-    assert [(one.token, one.logprob) for one in found] == [
+    logprobs = item.content[0].logprobs
+    assert logprobs is not None
+    assert [(logprob.token, logprob.logprob) for logprob in logprobs] == [
         ("He", 0.0),
         ("llo", -0.25),
         ("!", -0.5),

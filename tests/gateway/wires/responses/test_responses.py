@@ -26,13 +26,13 @@ CALLS = (
 FULL = Message(Role.ASSISTANT, "Let me see. " * 40, CALLS, reasoning="Two cities.")
 
 
-def asked(**parameters: object) -> GenerationRequest:
+def parsed(**parameters: object) -> GenerationRequest:
     return WIRE.parse(json.dumps({"model": "m", "input": "hi", **parameters}).encode())
 
 
 def refused(**parameters: object) -> RequestRejected:
     with pytest.raises(RequestRejected) as caught:
-        asked(**parameters)
+        parsed(**parameters)
     return caught.value
 
 
@@ -41,28 +41,28 @@ def answer_of(message: Message, reason: str = "stop", **fields: object) -> Answe
     return Answer("a1B2", 1_700_000_000, "m", (choice,), 12, 34, cached_tokens=5)
 
 
-def told(ask: GenerationRequest, answer: Answer) -> dict:
+def formatted(ask: GenerationRequest, answer: Answer) -> dict:
     body = WIRE.format_answer(ask, answer)
     Response.model_validate_json(body)
     return json.loads(body)
 
 
 def events(ask: GenerationRequest, answer: Answer) -> list[dict]:
-    found = []
+    results = []
     for event in WIRE.stream(ask).end(answer):
         name, data, *end = event.decode().split("\n")
         assert end == ["", ""]
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-        EVENT.validate_python(found[-1])
-    return found
+        results.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {results[-1]['type']}"
+        EVENT.validate_python(results[-1])
+    return results
 
 
 # --- requests
 
 
 def test_a_string_is_what_the_user_says_after_the_instructions() -> None:
-    ask = asked(instructions="Be brief.", temperature=0.5, top_p=0.9, max_output_tokens=7)
+    ask = parsed(instructions="Be brief.", temperature=0.5, top_p=0.9, max_output_tokens=7)
     assert ask == GenerationRequest(
         "m",
         (system("Be brief."), user("hi")),
@@ -71,27 +71,27 @@ def test_a_string_is_what_the_user_says_after_the_instructions() -> None:
         top_p=0.9,
         instructed=True,
     )
-    assert asked(stream=True).stream
+    assert parsed(stream=True).stream
 
 
 def test_null_is_the_same_as_nothing() -> None:
     names = ["instructions", "max_output_tokens", "temperature", "top_p", "stream", "tools"]
     names += ["tool_choice", "include", "text", "reasoning", "previous_response_id", "conversation"]
     names += ["prompt", "background", "truncation", "parallel_tool_calls", "metadata", "user"]
-    assert asked(**dict.fromkeys(names)) == asked()
+    assert parsed(**dict.fromkeys(names)) == parsed()
 
 
 def test_tools_are_those_of_chat_completions_in_one_order_and_without_strict() -> None:
     function = {"name": "weather", "description": "d", "parameters": WEATHER}
     expected = ({"type": "function", "function": function},)
     shuffled = {"strict": True, "parameters": WEATHER, "description": "d", "name": "weather"}
-    ask = asked(tools=[{**shuffled, "type": "function"}], tool_choice="auto")
+    ask = parsed(tools=[{**shuffled, "type": "function"}], tool_choice="auto")
     assert ask.tools == expected
     assert json.dumps(ask.tools) == json.dumps(expected)
 
 
 def test_a_model_that_may_call_nothing_is_told_of_no_tools() -> None:
-    assert asked(tools=[TOOL], tool_choice="none").tools == ()
+    assert parsed(tools=[TOOL], tool_choice="none").tools == ()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_model_that_may_call_nothing_is_told_of_no_tools() -> None:
     ],
 )
 def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
-    assert asked(**{name: value}) == asked()
+    assert parsed(**{name: value}) == parsed()
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(name: str, value: object, param: str) -> None:
-    found = refused(**{name: value})
-    assert (found.status, found.param) == (400, param)
-    error = json.loads(WIRE.format_error(found))["error"]
+    refusal = refused(**{name: value})
+    assert (refusal.status, refusal.param) == (400, param)
+    error = json.loads(WIRE.format_error(refusal))["error"]
     assert error["type"] == "invalid_request_error"
     assert error["code"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -201,9 +201,9 @@ def test_what_cannot_be_done_is_refused_by_name(name: str, value: object, param:
     "kind", ["web_search", "file_search", "computer", "mcp", "code_interpreter", "custom", "shell"]
 )
 def test_built_in_tools_are_refused_by_their_type(kind: str) -> None:
-    found = refused(tools=[TOOL, {"type": kind, "name": "x"}])
-    assert found.param == "tools[1].type"
-    assert kind in found.message
+    refusal = refused(tools=[TOOL, {"type": kind, "name": "x"}])
+    assert refusal.param == "tools[1].type"
+    assert kind in refusal.message
 
 
 def test_state_on_the_server_is_refused_with_what_to_do_instead() -> None:
@@ -232,90 +232,95 @@ def test_schemas_that_nobody_could_record_are_refused() -> None:
 
 
 def test_an_answer_is_reasoning_then_words_then_calls() -> None:
-    ask = asked(instructions="Be brief.", tools=[TOOL], temperature=0.5)
-    found = told(ask, answer_of(FULL, "tool_calls"))
-    assert (found["id"], found["object"], found["status"]) == ("resp_a1B2", "response", "completed")
-    assert [one["type"] for one in found["output"]] == [
+    ask = parsed(instructions="Be brief.", tools=[TOOL], temperature=0.5)
+    reply = formatted(ask, answer_of(FULL, "tool_calls"))
+    assert (reply["id"], reply["object"], reply["status"]) == ("resp_a1B2", "response", "completed")
+    assert [item["type"] for item in reply["output"]] == [
         "reasoning",
         "message",
         "function_call",
         "function_call",
     ]
-    assert [one["id"] for one in found["output"]] == [
+    assert [item["id"] for item in reply["output"]] == [
         "rs_a1B2_0",
         "msg_a1B2_1",
         "fc_a1B2_2",
         "fc_a1B2_3",
     ]
-    assert {one["status"] for one in found["output"]} == {"completed"}
-    assert [one["arguments"] for one in found["output"][2:]] == ['{"city":  "Oslo"}', "{not json"]
-    assert found["usage"] == {
+    assert {item["status"] for item in reply["output"]} == {"completed"}
+    assert [item["arguments"] for item in reply["output"][2:]] == ['{"city":  "Oslo"}', "{not json"]
+    assert reply["usage"] == {
         "input_tokens": 12,
         "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
         "output_tokens": 34,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 46,
     }
-    assert (found["instructions"], found["temperature"]) == ("Be brief.", 0.5)
-    assert found["tools"][0]["name"] == "weather"
-    assert found["tools"][0]["parameters"] == WEATHER
+    assert (reply["instructions"], reply["temperature"]) == ("Be brief.", 0.5)
+    assert reply["tools"][0]["name"] == "weather"
+    assert reply["tools"][0]["parameters"] == WEATHER
 
 
 def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item() -> None:
-    found = told(asked(), answer_of(FULL, "length"))
-    assert found["status"] == "incomplete"
-    assert found["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert [one["status"] for one in found["output"]] == ["completed"] * 3 + ["incomplete"]
-    assert events(asked(), answer_of(FULL, "length"))[-1]["type"] == "response.incomplete"
+    reply = formatted(parsed(), answer_of(FULL, "length"))
+    assert reply["status"] == "incomplete"
+    assert reply["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["status"] for item in reply["output"]] == ["completed"] * 3 + ["incomplete"]
+    assert events(parsed(), answer_of(FULL, "length"))[-1]["type"] == "response.incomplete"
 
 
 def test_an_empty_answer_is_an_empty_message() -> None:
-    (item,) = told(asked(), answer_of(Message(Role.ASSISTANT, None)))["output"]
+    (item,) = formatted(parsed(), answer_of(Message(Role.ASSISTANT, None)))["output"]
     assert item["content"][0]["text"] == ""
     assert "response.output_text.delta" not in {
-        one["type"] for one in events(asked(), answer_of(Message(Role.ASSISTANT, "")))
+        chunk["type"] for chunk in events(parsed(), answer_of(Message(Role.ASSISTANT, "")))
     }
 
 
 def test_logprobs_are_those_of_the_text() -> None:
-    ask = asked(include=["message.output_text.logprobs"])
+    ask = parsed(include=["message.output_text.logprobs"])
     assert ask.logprobs
     tokens = ("<think>", "hm", "</think>", "Hel", "lo", " \ufffd", "\ufffd!", "<|end|>")
     message = Message(Role.ASSISTANT, "Hello \ufffd\ufffd!", reasoning="hm")
     logprobs = (-0.5, -1.0, -2.0, -3.0, float("-inf"), -4.0, -5.0, -6.0)
     answer = answer_of(message, tokens=tokens, logprobs=logprobs)
-    found = told(ask, answer)["output"][1]["content"][0]["logprobs"]
-    assert [(one["token"], one["logprob"]) for one in found] == [
+    results = formatted(ask, answer)["output"][1]["content"][0]["logprobs"]
+    assert [(result["token"], result["logprob"]) for result in results] == [
         ("Hel", -3.0),
         ("lo", -9999.0),
         (" \ufffd", -4.0),
         ("\ufffd!", -5.0),
     ]
-    deltas = [one for one in events(ask, answer) if one["type"] == "response.output_text.delta"]
-    assert [one for delta in deltas for one in delta["logprobs"]] == found
+    deltas = [
+        chunk for chunk in events(ask, answer) if chunk["type"] == "response.output_text.delta"
+    ]
+    assert [logprob for delta in deltas for logprob in delta["logprobs"]] == results
 
 
 def test_the_events_add_up_to_the_answer() -> None:
-    ask = asked(tools=[TOOL])
+    ask = parsed(tools=[TOOL])
     for reason in ("tool_calls", "length"):
         answer = answer_of(FULL, reason)
-        found = events(ask, answer)
-        assert [one["sequence_number"] for one in found] == list(range(len(found)))
-        assert [one["type"] for one in found[:2]] == ["response.created", "response.in_progress"]
-        assert found[-1]["response"] == told(ask, answer)
-        done = [one["item"] for one in found if one["type"] == "response.output_item.done"]
-        assert done == found[-1]["response"]["output"]
+        chunks = events(ask, answer)
+        assert [chunk["sequence_number"] for chunk in chunks] == list(range(len(chunks)))
+        assert [chunk["type"] for chunk in chunks[:2]] == [
+            "response.created",
+            "response.in_progress",
+        ]
+        assert chunks[-1]["response"] == formatted(ask, answer)
+        done = [chunk["item"] for chunk in chunks if chunk["type"] == "response.output_item.done"]
+        assert done == chunks[-1]["response"]["output"]
         for index, item in enumerate(done):
-            _check_deltas(found, index, item)
+            _check_deltas(chunks, index, item)
 
 
-def _check_deltas(found: list[dict], index: int, item: dict) -> None:
-    mine = [one for one in found if one.get("output_index") == index]
+def _check_deltas(results: list[dict], index: int, item: dict) -> None:
+    mine = [result for result in results if result.get("output_index") == index]
     whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
-    assert "".join(one["delta"] for one in mine if one["type"].endswith(".delta")) == whole
+    assert "".join(item["delta"] for item in mine if item["type"].endswith(".delta")) == whole
     assert mine[0]["type"] == "response.output_item.added"
     assert mine[-1]["type"] == "response.output_item.done"
-    assert {one["item_id"] for one in mine[1:-1]} == {item["id"]}
+    assert {item["item_id"] for item in mine[1:-1]} == {item["id"]}
 
 
 def test_the_same_answer_is_told_in_the_same_bytes() -> None:

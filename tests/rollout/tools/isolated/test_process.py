@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import threading
 import time
 import traceback
 
@@ -14,7 +13,7 @@ from holdfast.rollout.tools.isolated import pool
 from holdfast.rollout.tools.tool import Tool, tool
 from support.rollout import dangerous_tools as tools
 from support.rollout.isolated_pools import end_all
-from support.rollout.stage import Play, call
+from support.rollout.stage import TrajectoryUnderTest, call
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,8 +33,8 @@ def _fresh():
 fresh = pytest.mark.usefixtures("_fresh")
 
 
-def invoke(one: Tool, **arguments: object):
-    return asyncio.run(one.invoke(arguments))
+def invoke(item: Tool, **arguments: object):
+    return asyncio.run(item.invoke(arguments))
 
 
 def is_alive(pid: int) -> bool:
@@ -76,7 +75,7 @@ def test_arguments_arrive_as_their_types_and_defaults_are_the_functions_own():
 
 
 def test_the_key_reaches_the_function():
-    reply = asyncio.run(Play().perform(lambda t: t.tool(call("where"), tools.where)))
+    reply = asyncio.run(TrajectoryUnderTest().perform(lambda t: t.tool(call("where"), tools.where)))
     assert len(reply.content.split()[-1]) == 32
 
 
@@ -97,8 +96,8 @@ def test_a_function_that_is_a_tool_under_another_name_is_found():
     ids=lambda value: value[:16],
 )
 def test_results_are_shown_as_those_of_any_tool(kind, shown):
-    found = invoke(tools.returns, kind=kind)
-    assert tools.returns.render_result(found) == shown
+    result = invoke(tools.returns, kind=kind)
+    assert tools.returns.render_result(result) == shown
     assert tools.returns.render_result(tools.returns(kind=kind)) == shown
 
 
@@ -117,9 +116,9 @@ def test_calls_at_the_same_time_have_processes_of_their_own_up_to_a_limit(monkey
     async def main():
         return await asyncio.gather(*(tools.later.invoke({"seconds": 0.1}) for _ in range(6)))
 
-    found = asyncio.run(main())
-    assert len(found) == 6
-    assert len(set(found)) == 2
+    results = asyncio.run(main())
+    assert len(results) == 6
+    assert len(set(results)) == 2
 
 
 # --- what the tool says
@@ -131,7 +130,7 @@ def test_calls_at_the_same_time_have_processes_of_their_own_up_to_a_limit(monkey
 )
 def test_a_refusal_arrives_as_one_under_its_own_name(custom, kind, message):
     wanted = call("says_no", f'{{"custom": {str(custom).lower()}}}')
-    reply = asyncio.run(Play().perform(lambda t: t.tool(wanted, tools.says_no)))
+    reply = asyncio.run(TrajectoryUnderTest().perform(lambda t: t.tool(wanted, tools.says_no)))
     assert (reply.content, reply.error) == (message, kind)
     with pytest.raises(ToolSaysNo):
         invoke(tools.says_no, custom=custom)
@@ -166,7 +165,7 @@ def test_a_result_beyond_the_limit_is_an_accident():
 
 
 @pytest.mark.parametrize(
-    ("one", "arguments", "words"),
+    ("item", "arguments", "command"),
     [
         (tools.segfault, {}, "ended by SIGSEGV"),
         (tools.kill_itself, {}, r"ended by SIGKILL \(out of memory, or"),
@@ -177,11 +176,11 @@ def test_a_result_beyond_the_limit_is_an_accident():
     ],
     ids=["segfault", "kill", "exit 3", "exit 0", "hang up", "garbage"],
 )
-def test_a_tool_that_takes_its_process_down_costs_one_call(monkeypatch, one, arguments, words):
+def test_a_tool_that_takes_its_process_down_costs_one_call(monkeypatch, item, arguments, command):
     monkeypatch.setattr("holdfast.rollout.tools.isolated.process.EXIT_SECONDS", 0.2)
     first = invoke(tools.where)
-    with pytest.raises(EnvironmentBroken, match=words):
-        invoke(one, **arguments)
+    with pytest.raises(EnvironmentBroken, match=command):
+        invoke(item, **arguments)
     assert not is_alive(int(first.split()[0]))
     assert invoke(tools.where) != first
 
@@ -232,23 +231,21 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkey
     monkeypatch.setattr(pool, "PROCESSES", 1)
     file, end = tmp_path / "pids", tmp_path / "end"
 
-    def threads() -> int:
-        return sum("isolated tool calls" in one.name for one in threading.enumerate())
+    def calls() -> int:
+        tasks = asyncio.all_tasks(pool._offices[-1].loop())
+        return sum("Pool.run" in repr(task) for task in tasks)
 
     async def main():
-        while threads():
-            await asyncio.sleep(0.01)
         running = asyncio.create_task(tools.until.invoke({"path": str(end)}))
-        while threads() < 1:
+        while calls() < 1:
             await asyncio.sleep(0.01)
         waiting = asyncio.create_task(tools.patient_hang.invoke({"file": str(file)}))
-        while threads() < 2:
+        while calls() < 2:
             await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        while threads() > 1:
-            await asyncio.sleep(0.01)
+        assert calls() == 1
         assert not running.done()
         end.touch()
         pid = await running

@@ -128,20 +128,20 @@ def test_a_file_whose_name_belongs_to_another_module_is_still_the_one_that_is_me
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("trouble", "arguments"),
     [
         ("raise ValueError('only once')", "cannot be imported .*ValueError: only once"),
         ("raise SystemExit(3)", r"cannot be imported .*SystemExit\(3\)"),
         ("del where", "AttributeError: .*has no attribute 'where'"),
     ],
 )
-def test_a_module_that_does_not_import_there_says_why(tmp_path, trouble, words):
+def test_a_module_that_does_not_import_there_says_why(tmp_path, trouble, arguments):
     run = f"""
     if __name__ == "__main__": call(where)
     else: {trouble}
     """
     done = python(write(tmp_path / "script.py", TOOLS, CALL, run), cwd=tmp_path)
-    assert re.search(f"(EnvironmentBroken|RaisedElsewhere).*{words}", done.stdout, re.DOTALL), (
+    assert re.search(f"(EnvironmentBroken|RaisedElsewhere).*{arguments}", done.stdout, re.DOTALL), (
         done.stdout,
         done.stderr,
     )
@@ -166,11 +166,11 @@ def test_a_fork_of_the_driver_has_processes_of_its_own(tmp_path):
             call(where)
     """
     done = python(write(tmp_path / "script.py", TOOLS, CALL, run), cwd=tmp_path)
-    found = done.stdout.splitlines()
-    assert len(found) == 4, (done.stdout, done.stderr)
-    assert found.count(found[0]) == 3
-    assert len(set(found)) == 2
-    wait_until(lambda: not any(is_alive(int(line.split()[0])) for line in found))
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, (done.stdout, done.stderr)
+    assert lines.count(lines[0]) == 3
+    assert len(set(lines)) == 2
+    wait_until(lambda: not any(is_alive(int(line.split()[0])) for line in lines))
 
 
 def test_the_environment_and_the_folder_are_those_of_the_driver(tmp_path):

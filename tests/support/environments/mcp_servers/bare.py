@@ -52,7 +52,7 @@ def answer(method: str, params: dict) -> dict:
             return {"result": HELLO}
         case "tools/list":
             schema = {"type": "object"}
-            return {"result": {"tools": [{"name": one, "inputSchema": schema} for one in TOOLS]}}
+            return {"result": {"tools": [{"name": tool, "inputSchema": schema} for tool in TOOLS]}}
         case "tools/call":
             text = TOOLS[params["name"]](**params.get("arguments") or {})
             return {"result": {"content": [{"type": "text", "text": text}]}}
@@ -62,10 +62,10 @@ def answer(method: str, params: dict) -> dict:
 
 def main() -> None:
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "id" in asked:
-            body = {"jsonrpc": "2.0", "id": asked["id"]}
-            body |= answer(asked["method"], asked.get("params") or {})
+        data = json.loads(line)
+        if "id" in data:
+            body = {"jsonrpc": "2.0", "id": data["id"]}
+            body |= answer(data["method"], data.get("params") or {})
             sys.stdout.buffer.write(json.dumps(body).encode().replace(b" and ", b" \xff ") + b"\n")
             sys.stdout.buffer.flush()
 

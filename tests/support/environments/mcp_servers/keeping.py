@@ -21,7 +21,7 @@ def stdio(name: str, *args: str, **options) -> McpServer:
 
 async def call(environment: McpEnvironment, name: str, /, **arguments: object) -> str:
     """Calls a tool as a rollout does."""
-    tool = next(one for one in environment.tools if one.name == name)
+    tool = next(tool for tool in environment.tools if tool.name == name)
     return tool.render_result(await tool.invoke(tool.bind(json.dumps(arguments))))
 
 

@@ -12,8 +12,8 @@ server = McpServer.stdio(sys.executable, *sys.argv[1:], timeout=600)
 
 async def main() -> None:
     opening = asyncio.create_task(server.environment().reset(seed=1))
-    told = Path(sys.argv[-1])
-    while not told.exists() or not told.read_text():
+    path = Path(sys.argv[-1])
+    while not path.exists() or not path.read_text():
         await asyncio.sleep(0.02)
     print("ready", flush=True)
     await opening

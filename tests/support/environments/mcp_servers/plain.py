@@ -47,12 +47,12 @@ def called(name: str, arguments: dict) -> dict:
 
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    if "id" not in asked:
+    request = json.loads(line)
+    if "id" not in request:
         continue
-    told: dict = {"jsonrpc": "2.0", "id": asked["id"]}
+    reply: dict = {"jsonrpc": "2.0", "id": request["id"]}
     try:
-        told["result"] = answer(asked["method"], asked.get("params") or {})
+        reply["result"] = answer(request["method"], request.get("params") or {})
     except KeyError as error:
-        told["error"] = {"code": -32601, "message": f"no method {error}"}
-    print(json.dumps(told), flush=True)
+        reply["error"] = {"code": -32601, "message": f"no method {error}"}
+    print(json.dumps(reply), flush=True)

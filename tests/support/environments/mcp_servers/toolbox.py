@@ -107,8 +107,8 @@ class Person(BaseModel):
 @server.tool()
 async def greet(ctx: Context) -> str:
     """Wants to know whom, from whoever sits at the client."""
-    found = await ctx.elicit("Who are you?", schema=Person)
-    return f"hello {found}"
+    result = await ctx.elicit("Who are you?", schema=Person)
+    return f"hello {result}"
 
 
 @server.tool()

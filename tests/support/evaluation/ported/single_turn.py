@@ -23,8 +23,8 @@ def _text(content: str | list[ChatCompletionContentPartParam] | None) -> str:
 
 
 def _answer(text: str) -> int | None:
-    found = re.findall(r"boxed{(\d+)}", text)
-    return int(found[-1]) if found else None
+    matches = re.findall(r"boxed{(\d+)}", text)
+    return int(matches[-1]) if matches else None
 
 
 def math_dataset_adapter(rows: list[dict[str, Any]]) -> list[EvaluationRow]:

@@ -11,8 +11,8 @@ STREAM = "--stream" in sys.argv
 TOOL = {"name": "add", "description": DESCRIPTION, "input_schema": PARAMETERS}
 
 
-def said(client: Anthropic, messages: list, count: int) -> Message:
-    asked = {
+def ask_model(client: Anthropic, messages: list, count: int) -> Message:
+    request = {
         "model": os.environ["HOLDFAST_MODEL"],
         "max_tokens": 300,
         "system": "You add.",
@@ -20,8 +20,8 @@ def said(client: Anthropic, messages: list, count: int) -> Message:
         "tools": [TOOL],
     }
     if not STREAM:
-        return client.messages.create(**asked)
-    with client.messages.stream(**asked) as stream:
+        return client.messages.create(**request)
+    with client.messages.stream(**request) as stream:
         for _ in stream:
             crash(count, "stream")
         return stream.get_final_message()
@@ -30,10 +30,10 @@ def said(client: Anthropic, messages: list, count: int) -> Message:
 def main() -> None:
     tell_pid()
     client = Anthropic()
-    messages = [{"role": one["role"], "content": one["content"]} for one in read_task()]
+    messages = [{"role": fields["role"], "content": fields["content"]} for fields in read_task()]
     for count in range(CALLS):
         crash(count)
-        reply = said(client, messages, count)
+        reply = ask_model(client, messages, count)
         crash(count, "after")
         messages.append({"role": "assistant", "content": reply.content})
         if reply.stop_reason != "tool_use":

@@ -9,7 +9,7 @@ from adding import crash, read_task, tell_pid
 TURNS = 4
 
 
-def asked(messages: list) -> str:
+def ask_model(messages: list) -> str:
     body = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages}
     # The address alone says whose call it is.
     url = f"{os.environ['HOLDFAST_URL']}/v1/chat/completions"
@@ -25,9 +25,9 @@ def main() -> None:
     messages = list(task)
     for count in range(TURNS):
         crash(count)
-        said = asked(messages)
+        lines = ask_model(messages)
         crash(count, "after")
-        summary = f"so far {count + 1} turns, the last said {said[:12]!r}"
+        summary = f"so far {count + 1} turns, the last said {lines[:12]!r}"
         messages = [*task, {"role": "assistant", "content": summary}]
         messages.append({"role": "user", "content": "and now?"})
 

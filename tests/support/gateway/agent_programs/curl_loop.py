@@ -23,7 +23,7 @@ HEADERS = {
 URL = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
 
 
-def said(body: dict, count: int) -> dict:
+def ask_model(body: dict, count: int) -> dict:
     """The reply's message."""
     if "--stream" in sys.argv:
         return streamed(body | {"stream": True}, count)
@@ -60,16 +60,16 @@ def posted(data: str) -> dict:
         request = urllib.request.Request(URL, data.encode(), HEADERS)
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
-    words = [word for name, value in HEADERS.items() for word in ("-H", f"{name}: {value}")]
-    command = ["curl", "--silent", "--show-error", "--fail", URL, *words, "--data-binary", "@-"]
+    arguments = [word for name, value in HEADERS.items() for word in ("-H", f"{name}: {value}")]
+    command = ["curl", "--silent", "--show-error", "--fail", URL, *arguments, "--data-binary", "@-"]
     return json.loads(subprocess.run(command, input=data.encode(), capture_output=True).stdout)
 
 
 def located() -> dict:
-    found = f"in {os.getcwd()}, with {os.environ['HOLDFAST_TASK']}, are {os.listdir()}"
+    text = f"in {os.getcwd()}, with {os.environ['HOLDFAST_TASK']}, are {os.listdir()}"
     with open("left", "w") as file:
-        file.write(found)
-    return {"role": "user", "content": found}
+        file.write(text)
+    return {"role": "user", "content": text}
 
 
 def main() -> None:
@@ -79,8 +79,8 @@ def main() -> None:
         messages.append(located())
     for count in range(CALLS):
         crash(count)
-        asked = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
-        message = said(asked, count)
+        request = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
+        message = ask_model(request, count)
         crash(count, "after")
         messages.append(message)
         if not message.get("tool_calls"):

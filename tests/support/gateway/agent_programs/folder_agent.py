@@ -19,7 +19,7 @@ SAVED = Path("session.json")
 LEDGER = Path("ledger")
 
 
-def asked(messages: list[dict]) -> dict:
+def ask_model(messages: list[dict]) -> dict:
     body = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
     request = urllib.request.Request(
         f"{os.environ['OPENAI_BASE_URL']}/chat/completions",
@@ -43,10 +43,10 @@ def main() -> None:
     tell_pid()
     messages = json.loads(SAVED.read_text()) if "--resume" in sys.argv else read_task()
     for _ in range(CALLS):
-        count = sum(one["role"] == "assistant" for one in messages)
+        count = sum(message["role"] == "assistant" for message in messages)
         SAVED.write_text(json.dumps(messages))
         crash(count)
-        message = asked(messages)
+        message = ask_model(messages)
         crash(count, "after")
         messages.append(message)
         if not message.get("tool_calls"):

@@ -29,9 +29,9 @@ def main() -> None:
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition, {"tools": "tools", END: END})
     graph.add_edge("tools", "model")
-    task = [(one["role"], one["content"]) for one in read_task()]
-    found = graph.compile().invoke({"messages": task})
-    print(found["messages"][-1].content)
+    task = [(fields["role"], fields["content"]) for fields in read_task()]
+    result = graph.compile().invoke({"messages": task})
+    print(result["messages"][-1].content)
 
 
 main()

@@ -32,10 +32,10 @@ async def main() -> None:
     kind = OpenAIChatCompletionsModel if "--chat" in sys.argv else OpenAIResponsesModel
     model = kind(os.environ["HOLDFAST_MODEL"], openai_client=AsyncOpenAI())
     agent = Agent(name="adder", instructions="You add.", tools=[add], model=model)
-    task = [{"role": one["role"], "content": one["content"]} for one in read_task()]
+    task = [{"role": fields["role"], "content": fields["content"]} for fields in read_task()]
     config = RunConfig(tracing_disabled=True)
-    found = await Runner.run(agent, task, max_turns=CALLS, run_config=config)
-    print(found.final_output)
+    result = await Runner.run(agent, task, max_turns=CALLS, run_config=config)
+    print(result.final_output)
 
 
 asyncio.run(main())

@@ -16,14 +16,14 @@ TOOL = {
 }
 
 
-def said(client: OpenAI, messages: list, count: int) -> tuple[str, list]:
+def ask_model(client: OpenAI, messages: list, count: int) -> tuple[str, list]:
     """The reply's text and its calls, whole or from a stream."""
-    asked = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
+    request = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
     if not STREAM:
-        message = client.chat.completions.create(**asked).choices[0].message
+        message = client.chat.completions.create(**request).choices[0].message
         return message.content or "", [call.model_dump() for call in message.tool_calls or []]
     text, calls = "", {}
-    for chunk in client.chat.completions.create(**asked, stream=True):
+    for chunk in client.chat.completions.create(**request, stream=True):
         crash(count, "stream")
         for choice in chunk.choices:
             text += choice.delta.content or ""
@@ -42,7 +42,7 @@ def main() -> None:
     messages = read_task()
     for count in range(CALLS):
         crash(count)
-        text, calls = said(client, messages, count)
+        text, calls = ask_model(client, messages, count)
         crash(count, "after")
         message = {"role": "assistant", "content": text or None}
         if calls:

@@ -22,10 +22,10 @@ async def ask(client: AsyncOpenAI, messages: list) -> str:
 async def sub_agent(client: AsyncOpenAI, system: str, messages: list) -> str:
     messages = [{"role": "system", "content": system}, *messages]
     for turn in range(TURNS):
-        said = await ask(client, messages)
-        messages.append({"role": "assistant", "content": said})
+        answer = await ask(client, messages)
+        messages.append({"role": "assistant", "content": answer})
         messages.append({"role": "user", "content": f"go on, {turn}"})
-    return said
+    return answer
 
 
 async def main() -> None:
@@ -37,11 +37,14 @@ async def main() -> None:
             drafts = [group.create_task(ask(client, task)) for _ in range(3)]
         crash(1)
         async with asyncio.TaskGroup() as group:
-            helpers = [group.create_task(sub_agent(client, one, task)) for one in SUB_AGENTS]
+            helpers = [group.create_task(sub_agent(client, item, task)) for item in SUB_AGENTS]
         crash(2)
         # The order of identical drafts is a matter of timing: they are sorted.
-        found = [*sorted(one.result() for one in drafts), *(one.result() for one in helpers)]
-        last = {"role": "user", "content": "Choose: " + "; ".join(found)}
+        result = [
+            *sorted(draft.result() for draft in drafts),
+            *(helper.result() for helper in helpers),
+        ]
+        last = {"role": "user", "content": "Choose: " + "; ".join(result)}
         await ask(client, [{"role": "system", "content": "You judge."}, last])
         crash(3)
 

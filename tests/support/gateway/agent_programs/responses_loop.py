@@ -17,17 +17,17 @@ TOOL = {
 }
 
 
-def said(client: OpenAI, items: list, count: int) -> Response:
-    asked = {
+def ask_model(client: OpenAI, items: list, count: int) -> Response:
+    request = {
         "model": os.environ["HOLDFAST_MODEL"],
         "instructions": "You add.",
         "input": items,
         "tools": [TOOL],
     }
     if not STREAM:
-        return client.responses.create(**asked)
+        return client.responses.create(**request)
     whole = None
-    for event in client.responses.create(**asked, stream=True):
+    for event in client.responses.create(**request, stream=True):
         crash(count, "stream")
         if event.type == "response.completed":
             whole = event.response
@@ -38,13 +38,13 @@ def said(client: OpenAI, items: list, count: int) -> Response:
 def main() -> None:
     tell_pid()
     client = OpenAI()
-    items = [{"role": one["role"], "content": one["content"]} for one in read_task()]
+    items = [{"role": fields["role"], "content": fields["content"]} for fields in read_task()]
     for count in range(CALLS):
         crash(count)
-        reply = said(client, items, count)
+        reply = ask_model(client, items, count)
         crash(count, "after")
         items += reply.output
-        calls = [one for one in reply.output if one.type == "function_call"]
+        calls = [item for item in reply.output if item.type == "function_call"]
         if not calls:
             break
         for call in calls:

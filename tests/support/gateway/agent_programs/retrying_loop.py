@@ -18,7 +18,7 @@ GIVE_UP_AT = os.environ.get("GIVE_UP_AT", "").split(",")
 SECONDS = float(os.environ.get("GIVE_UP_SECONDS", "0.2"))
 
 
-def asked(messages: list, seconds: float) -> dict:
+def ask_model(messages: list, seconds: float) -> dict:
     body = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
     headers = {
         "Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}",
@@ -33,10 +33,10 @@ def asked(messages: list, seconds: float) -> dict:
 def patiently(messages: list, count: int) -> dict:
     if str(count) in GIVE_UP_AT:
         try:
-            return asked(messages, SECONDS)
+            return ask_model(messages, SECONDS)
         except TimeoutError:
             print(f"call {count} takes too long: once more")
-    return asked(messages, 60)
+    return ask_model(messages, 60)
 
 
 def main() -> None:

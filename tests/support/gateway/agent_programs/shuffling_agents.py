@@ -18,7 +18,7 @@ def shuffled(value: object) -> object:
     if isinstance(value, dict):
         members = list(value.items())
         random.shuffle(members)
-        return {name: shuffled(one) for name, one in members}
+        return {name: shuffled(item) for name, item in members}
     return value
 
 
@@ -32,14 +32,14 @@ def ask(messages: list[dict]) -> dict:
         return json.load(answer)["choices"][0]["message"]
 
 
-def work(system: str, task: list[dict], said: dict[str, str]) -> None:
+def work(system: str, task: list[dict], text: dict[str, str]) -> None:
     messages = [{"role": "system", "content": system}, *task]
     for _ in range(CALLS):
         message = ask(messages)
         messages.append(message)
         calls = message.get("tool_calls") or []
         if not calls:
-            said[system] = message["content"]
+            text[system] = message["content"]
             return
         for call in calls:
             content = add(call["function"]["arguments"])
@@ -48,14 +48,14 @@ def work(system: str, task: list[dict], said: dict[str, str]) -> None:
 
 def main() -> None:
     tell_pid()
-    task, said = read_task(), {}
+    task, messages = read_task(), {}
     names = random.sample(SUB_AGENTS, len(SUB_AGENTS))
-    threads = [threading.Thread(target=work, args=(name, task, said)) for name in names]
+    threads = [threading.Thread(target=work, args=(name, task, messages)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if len(said) < len(SUB_AGENTS):
+    if len(messages) < len(SUB_AGENTS):
         raise SystemExit("a sub-agent did not come to its end")
 
 

@@ -19,7 +19,7 @@ def note(count: int, kind: str, text: str) -> None:
         file.write(f"{line}\n")
 
 
-def told(count: int, text: str | None) -> str:
+def note_piece(count: int, text: str | None) -> str:
     """A piece of a reply has come."""
     if text:
         note(count, "piece", text)
@@ -56,7 +56,7 @@ def streamed(answer, count: int) -> dict:
         is_done = is_done or line.startswith(b"data: [DONE]")
         chunk = json.loads(line[6:]) if line.startswith(b"data: {") else {"choices": ()}
         for choice in chunk["choices"]:
-            text += told(count, choice["delta"].get("content"))
+            text += note_piece(count, choice["delta"].get("content"))
             for part in choice["delta"].get("tool_calls", ()):
                 if part["index"] == len(calls):
                     calls.append(part)
@@ -72,17 +72,17 @@ def anthropic_turn(messages: list, count: int) -> bool:
     from anthropic import Anthropic
 
     tool = {"name": "add", "description": DESCRIPTION, "input_schema": PARAMETERS}
-    asked = {"model": MODEL, "messages": messages, "tools": [tool], "max_tokens": 400}
-    with Anthropic() as client, client.messages.stream(**asked) as stream:
+    request = {"model": MODEL, "messages": messages, "tools": [tool], "max_tokens": 400}
+    with Anthropic() as client, client.messages.stream(**request) as stream:
         for text in stream.text_stream:
-            told(count, text)
+            note_piece(count, text)
         message = stream.get_final_message()
-    note(count, "whole", "".join(one.text for one in message.content if one.type == "text"))
+    note(count, "whole", "".join(item.text for item in message.content if item.type == "text"))
     messages.append({"role": "assistant", "content": message.content})
     results = [
-        {"type": "tool_result", "tool_use_id": one.id, "content": add(one.input)}
-        for one in message.content
-        if one.type == "tool_use"
+        {"type": "tool_result", "tool_use_id": item.id, "content": add(item.input)}
+        for item in message.content
+        if item.type == "tool_use"
     ]
     if results:
         messages.append({"role": "user", "content": results})

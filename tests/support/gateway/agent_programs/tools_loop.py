@@ -29,7 +29,7 @@ def use(call: dict, count: int) -> str:
     if "--twice" in sys.argv:
         results.append(post(f"/tools/{name}", arguments, **headers))
     crash(count, "told")
-    return "; ".join(one["content"] for one in results)
+    return "; ".join(result["content"] for result in results)
 
 
 def main() -> None:
@@ -39,8 +39,8 @@ def main() -> None:
         tools = json.load(answer)["tools"]
     for count in range(CALLS):
         crash(count)
-        asked = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": tools}
-        message = post("/v1/chat/completions", asked)["choices"][0]["message"]
+        request = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": tools}
+        message = post("/v1/chat/completions", request)["choices"][0]["message"]
         crash(count, "after")
         messages.append(message)
         if not message.get("tool_calls"):

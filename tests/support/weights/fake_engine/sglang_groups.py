@@ -113,11 +113,11 @@ class SglangGroups:
         group = self._groups.get(body.group_name)
         if group is None:
             raise RuntimeError("Please call `init_weights_update_group` first.")
-        found = {}
+        result = {}
         for name, dtype, shape in zip(body.names, body.dtypes, body.shapes, strict=True):
-            found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
-            dist.broadcast(found[name], src=0, group=group)
-        return found
+            result[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            dist.broadcast(result[name], src=0, group=group)
+        return result
 
 
 def _join(body: SglangGroupInit) -> Any:
@@ -126,8 +126,8 @@ def _join(body: SglangGroupInit) -> Any:
     c10d: Any = dist.distributed_c10d
     timeout = timedelta(seconds=JOIN_SECONDS)
     address = f"tcp://{body.master_address}:{body.master_port}"
-    found = c10d.rendezvous(address, body.rank_offset, body.world_size, timeout=timeout)
-    store, rank, world = next(found)
+    result = c10d.rendezvous(address, body.rank_offset, body.world_size, timeout=timeout)
+    store, rank, world = next(result)
     store.set_timeout(timeout)
     named = c10d.PrefixStore(body.group_name, store)
     group, _ = c10d._new_process_group_helper(  # as SGLang does

@@ -63,11 +63,11 @@ class WeightedOptions(FakeOptions, frozen=True):
 
 def content_of(tensors: Iterable[tuple[str, str, list[int], bytes]]) -> str:
     """What stands for weights: a digest of names, types, shapes and bytes."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name, dtype, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
-        found.update(f"{name} {dtype} {shape}\n".encode())
-        found.update(data)
-    return found.hexdigest()
+        result.update(f"{name} {dtype} {shape}\n".encode())
+        result.update(data)
+    return result.hexdigest()
 
 
 def read_folder(folder: Path) -> str:

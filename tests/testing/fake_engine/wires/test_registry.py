@@ -28,13 +28,13 @@ OFFERED = {
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[dict[str, FakeEngine]]:
-    found = {name: FakeEngine(dialect=name, max_model_len=2048) for name in get_args(Dialect)}
+    results = {name: FakeEngine(dialect=name, max_model_len=2048) for name in get_args(Dialect)}
     try:
-        for engine in found.values():
+        for engine in results.values():
             engine.start()
-        yield found
+        yield results
     finally:
-        for engine in found.values():
+        for engine in results.values():
             engine.stop()
 
 
@@ -58,9 +58,9 @@ def test_a_dialect_serves_its_own_endpoints_alone(
 ) -> None:
     engine = engines[dialect]
     # An empty body is a bad request where there is an endpoint, and 404 where there is none.
-    found = {path for path in SAMPLING if status_of(engine, path, b"{}") == 400}
-    found |= {path for path in ASIDE if status_of(engine, path) == 200}
-    assert found == OFFERED[dialect]
+    result = {path for path in SAMPLING if status_of(engine, path, b"{}") == 400}
+    result |= {path for path in ASIDE if status_of(engine, path) == 200}
+    assert result == OFFERED[dialect]
 
 
 @pytest.mark.parametrize("dialect", OFFERED)
@@ -118,15 +118,21 @@ def test_sglang_says_why_it_stopped(
 
 def test_sglang_gives_logprob_id_and_text(engines: dict[str, FakeEngine]) -> None:
     engine = engines["sglang"]
-    found = ask(engine, "sglang", max_tokens=4).json
+    result = ask(engine, "sglang", max_tokens=4).json
     named = ask(engine, "sglang", max_tokens=4, return_text_in_logprobs=True).json
     bare = ask(engine, "sglang", max_tokens=4, return_logprob=False).json
-    scored = found["meta_info"]["output_token_logprobs"]
-    assert [token for _, token, _ in scored] == found["output_ids"]
+    scored = result["meta_info"]["output_token_logprobs"]
+    assert [token for _, token, _ in scored] == result["output_ids"]
     assert {text for _, _, text in scored} == {None}
-    assert "".join(one[2] for one in named["meta_info"]["output_token_logprobs"]) == named["text"]
+    assert (
+        "".join(
+            output_token_logprobs[2]
+            for output_token_logprobs in named["meta_info"]["output_token_logprobs"]
+        )
+        == named["text"]
+    )
     assert "output_token_logprobs" not in bare["meta_info"]
-    counts = found["meta_info"]
+    counts = result["meta_info"]
     assert (counts["prompt_tokens"], counts["completion_tokens"]) == (len(PROMPT), 4)
 
 
@@ -134,14 +140,14 @@ def test_sglang_names_a_request_by_its_rid(engines: dict[str, FakeEngine]) -> No
     engine = engines["sglang"]
     engine.reset()
     request = body(engine, "sglang", rid="run/task/0")
-    found = asyncio.run(send(engine, "/generate", request, request_id=""))
-    assert found.json["meta_info"]["id"] == "run/task/0"
+    answer = asyncio.run(send(engine, "/generate", request, request_id=""))
+    assert answer.json["meta_info"]["id"] == "run/task/0"
     assert engine.requests() == [("run/task/0", 0)]
 
 
 def test_sglang_wants_a_prompt(engines: dict[str, FakeEngine]) -> None:
-    found = asyncio.run(send(engines["sglang"], "/generate", {"sampling_params": {}}))
-    assert (found.status, "input_ids" in found.json["error"]["message"]) == (400, True)
+    answer = asyncio.run(send(engines["sglang"], "/generate", {"sampling_params": {}}))
+    assert (answer.status, "input_ids" in answer.json["error"]["message"]) == (400, True)
 
 
 # --- Fireworks
@@ -152,9 +158,9 @@ def test_fireworks_scores_each_token_with_its_id(engines: dict[str, FakeEngine])
     assert engine.model == "accounts/fireworks/models/fake"
     choice = ask(engine, "fireworks", max_tokens=4).json["choices"][0]
     content = choice["logprobs"]["content"]
-    ids = [one["token_id"] for one in content]
+    ids = [item["token_id"] for item in content]
     assert ids == choice["token_ids"] == choice["raw_output"]["completion_token_ids"]
-    assert all(one["sampling_logprob"] == one["logprob"] < 0 for one in content)
+    assert all(item["sampling_logprob"] == item["logprob"] < 0 for item in content)
     raw = choice["raw_output"]
     assert raw["prompt_token_ids"] == choice["prompt_token_ids"] == PROMPT
     assert raw["completion"] == choice["text"]
@@ -172,8 +178,8 @@ def test_fireworks_gives_only_what_is_asked_for(engines: dict[str, FakeEngine]) 
 
 def test_fireworks_answers_under_both_of_its_addresses(engines: dict[str, FakeEngine]) -> None:
     engine = engines["fireworks"]
-    found = asyncio.run(send(engine, "/inference/v1/completions", body(engine, "fireworks")))
-    assert found.status == 200
+    answer = asyncio.run(send(engine, "/inference/v1/completions", body(engine, "fireworks")))
+    assert answer.status == 200
     assert got(engine, "/inference/v1/models") == got(engine, "/v1/models")
 
 
@@ -191,10 +197,10 @@ def test_a_fireworks_stream_has_its_usage_in_the_last_chunk(
 
 def test_a_plain_chat_server_ignores_who_asks_for_ids(engines: dict[str, FakeEngine]) -> None:
     engine = engines["chat"]
-    asked = {"model": engine.model, "messages": MESSAGES, "return_token_ids": True, "seed": 1}
-    asked |= {"max_tokens": 8, "logprobs": True}
-    plain = asyncio.run(send(engine, "/v1/chat/completions", asked))
-    stream = asyncio.run(send(engine, "/v1/chat/completions", {**asked, "stream": True}))
+    request = {"model": engine.model, "messages": MESSAGES, "return_token_ids": True, "seed": 1}
+    request |= {"max_tokens": 8, "logprobs": True}
+    plain = asyncio.run(send(engine, "/v1/chat/completions", request))
+    stream = asyncio.run(send(engine, "/v1/chat/completions", {**request, "stream": True}))
     assert (plain.status, stream.done) == (200, True)
     assert b"token_ids" not in plain.body + stream.body
     choice = plain.json["choices"][0]

@@ -57,11 +57,11 @@ def test_a_stream_says_what_the_plain_answer_says(
 
 def test_every_wire_samples_the_same(wire_and_engine: tuple[str, FakeEngine]) -> None:
     wire, engine = wire_and_engine
-    found = sampled(wire, [ask(engine, wire).json])
-    assert bytes(found.ids[:12]) == b"  yk agp oep"
-    assert found.logprobs[:2] == [-3.7578125, -1.74609375]
+    completion = sampled(wire, [ask(engine, wire).json])
+    assert bytes(completion.ids[:12]) == b"  yk agp oep"
+    assert completion.logprobs[:2] == [-3.7578125, -1.74609375]
     if wire != "generate":  # It knows no text.
-        assert found.text.encode() == bytes(token for token in found.ids if token < 256)
+        assert completion.text.encode() == bytes(token for token in completion.ids if token < 256)
 
 
 def test_chunks_have_as_many_tokens_as_they_are_told(
@@ -105,15 +105,17 @@ def test_tokens_are_counted_as_they_are_sampled() -> None:
 def test_streams_run_beside_each_other() -> None:
     async def both(engine: FakeEngine) -> list[Sampled]:
         requests = [body(engine, "completions", seed=n, stream=True) for n in range(20)]
-        answers = await asyncio.gather(*(send(engine, "/v1/completions", one) for one in requests))
+        answers = await asyncio.gather(
+            *(send(engine, "/v1/completions", request) for request in requests)
+        )
         return [sampled("completions", answer.events) for answer in answers]
 
     with FakeEngine(token_delay=0.001) as engine:
-        found = asyncio.run(both(engine))
+        result = asyncio.run(both(engine))
         alone = [
             sampled("completions", [ask(engine, "completions", seed=n).json]) for n in range(20)
         ]
-    assert found == alone
+    assert result == alone
 
 
 # --- what is special of each
@@ -222,19 +224,19 @@ def test_chunks_without_a_delta_still_carry_their_token_ids() -> None:
 def test_without_tools_a_call_is_only_text() -> None:
     with FakeEngine(replies=[CALL]) as engine:
         for more in ({"tools": None}, {"tools": [TOOL], "tool_choice": "none"}):
-            found = ask(engine, "chat", max_tokens=300, **more).json["choices"][0]
-            assert found["message"]["content"].startswith("<tool_call>")
-            assert found["finish_reason"] == "stop"
+            choice = ask(engine, "chat", max_tokens=300, **more).json["choices"][0]
+            assert choice["message"]["content"].startswith("<tool_call>")
+            assert choice["finish_reason"] == "stop"
 
 
 def test_chat_is_rendered_by_the_byte_renderer() -> None:
     with FakeEngine() as engine:
-        found = ask(engine, "chat").json
+        result = ask(engine, "chat").json
         history = [
             *MESSAGES,
             {"role": "assistant", "content": "x"},
             {"role": "user", "content": "y"},
         ]
         longer = ask(engine, "chat", messages=history).json
-    assert found["prompt_token_ids"] == list(ByteRenderer().render([user("hello")], [])) == PROMPT
+    assert result["prompt_token_ids"] == list(ByteRenderer().render([user("hello")], [])) == PROMPT
     assert longer["prompt_token_ids"][: len(PROMPT)] == PROMPT

@@ -29,13 +29,13 @@ def engine(tiny: FakeEngine) -> FakeEngine:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
+    return data
 
 
 def exchange(engine: FakeEngine, request: dict[str, Any]) -> tuple[int, Any]:
-    asked = request["body"]
-    data = None if asked is None else json.dumps(asked).encode()
+    query = request["body"]
+    data = None if query is None else json.dumps(query).encode()
     call = urllib.request.Request(engine.url + request["path"], data, method=request["method"])
     try:
         with urllib.request.urlopen(call) as response:
@@ -63,42 +63,42 @@ def streamed(response: str) -> Answer:
 def test_streamed_completions_have_the_recorded_chunks(engine: FakeEngine) -> None:
     of_vllm = recorded("completions_stream")
     request = of_vllm["request"]["body"] | {"prompt": list(b"ours"), "max_tokens": 2}
-    found = asyncio.run(send(engine, "/v1/completions", request))
+    answer = asyncio.run(send(engine, "/v1/completions", request))
     expected = streamed(of_vllm["response"])
-    assert (found.done, expected.done) == (True, True)
+    assert (answer.done, expected.done) == (True, True)
     first, second, *_, last, usage = expected.events
     assert shape(second) == shape(first | {"choices": second["choices"]})
-    assert [shape(event) for event in found.events] == [shape(first), shape(last), shape(usage)]
+    assert [shape(event) for event in answer.events] == [shape(first), shape(last), shape(usage)]
 
 
 @pytest.mark.parametrize("name", ["chat_stream", "chat_logprobs_token_ids"])
 def test_chat_has_the_recorded_shape(engine: FakeEngine, name: str) -> None:
     of_vllm = recorded(name)
     request = {**of_vllm["request"]["body"], "max_completion_tokens": 2}
-    found = asyncio.run(send(engine, "/v1/chat/completions", request))
+    answer = asyncio.run(send(engine, "/v1/chat/completions", request))
     if name == "chat_stream":
-        expected, ours = streamed(of_vllm["response"]).events, found.events
+        expected, ours = streamed(of_vllm["response"]).events, answer.events
         telling = (0, 1, -2, -1)
         assert [shape(ours[n]) for n in telling] == [shape(expected[n]) for n in telling]
         return
     expected_one = of_vllm["response"]
-    for one in expected_one["choices"][0]["logprobs"]["content"]:
-        one["top_logprobs"] = []  # We list none.
-    assert shape(found.json) == shape(expected_one)
+    for item in expected_one["choices"][0]["logprobs"]["content"]:
+        item["top_logprobs"] = []  # We list none.
+    assert shape(answer.json) == shape(expected_one)
 
 
 def test_a_tool_call_has_the_recorded_shape(engine: FakeEngine) -> None:
     of_vllm = recorded("chat_tools_named")
-    asked = of_vllm["request"]["body"]
+    query = of_vllm["request"]["body"]
     turn = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "and?"}]
-    request = {**asked, "messages": asked["messages"] + turn, "max_completion_tokens": 200}
+    request = {**query, "messages": query["messages"] + turn, "max_completion_tokens": 200}
     request["seed"] = 1
-    found = asyncio.run(send(engine, "/v1/chat/completions", request)).json
+    result = asyncio.run(send(engine, "/v1/chat/completions", request)).json
     expected = of_vllm["response"]
-    assert found["choices"][0]["message"].pop("content") is None
+    assert result["choices"][0]["message"].pop("content") is None
     assert expected["choices"][0]["message"].pop("content") == ""
-    assert shape(found) == shape(expected)
-    assert found["choices"][0]["finish_reason"] == "tool_calls"
+    assert shape(result) == shape(expected)
+    assert result["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_streamed_tool_calls_have_the_recorded_deltas() -> None:
@@ -111,7 +111,7 @@ def test_streamed_tool_calls_have_the_recorded_deltas() -> None:
 
     def kinds(choices: list[Any]) -> list[object]:
         shapes = [shape(choice) for choice in choices]
-        return [one for n, one in enumerate(shapes) if one not in shapes[:n]]
+        return [item for n, item in enumerate(shapes) if item not in shapes[:n]]
 
     # The role; nothing but ids; the name; arguments; the end.
     assert len(kinds(expected)) == 5
@@ -121,39 +121,39 @@ def test_streamed_tool_calls_have_the_recorded_deltas() -> None:
 def test_generate_has_the_recorded_shape(engine: FakeEngine) -> None:
     of_vllm = recorded("generate")
     request = {**of_vllm["request"]["body"], "token_ids": list(b"ours")}
-    found = asyncio.run(send(engine, "/inference/v1/generate", request))
-    assert (found.status, shape(found.json)) == (200, shape(of_vllm["response"]))
+    answer = asyncio.run(send(engine, "/inference/v1/generate", request))
+    assert (answer.status, shape(answer.json)) == (200, shape(of_vllm["response"]))
 
 
 def test_generate_is_refused_in_the_recorded_words_without_its_flag() -> None:
     of_vllm = recorded("generate_disabled")
     with FakeEngine(model="tiny") as engine:
-        found = exchange(engine, of_vllm["request"])
-    assert found == (of_vllm["status"], of_vllm["response"]) == (403, of_vllm["response"])
+        reply = exchange(engine, of_vllm["request"])
+    assert reply == (of_vllm["status"], of_vllm["response"]) == (403, of_vllm["response"])
 
 
 def test_an_aborted_generate_has_the_recorded_shape(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.ABORT))
-    found, expected = ask(engine, "generate").json, recorded("abort_generate")
-    assert found["choices"][0].pop("logprobs")
+    result, expected = ask(engine, "generate").json, recorded("abort_generate")
+    assert result["choices"][0].pop("logprobs")
     assert expected["choices"][0].pop("logprobs") == "...", "left out where it was recorded"
-    assert found.pop("prompt_token_ids")
+    assert result.pop("prompt_token_ids")
     del expected["prompt_token_ids"]
-    assert shape(found) == shape(expected)
-    assert found["choices"][0]["finish_reason"] == expected["choices"][0]["finish_reason"]
+    assert shape(result) == shape(expected)
+    assert result["choices"][0]["finish_reason"] == expected["choices"][0]["finish_reason"]
 
 
 def test_an_aborted_chat_stream_ends_as_recorded(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.ABORT, after=1))
     _, aborted, done = json.loads((WIRE / "chat_stream_abort_tail.json").read_text())
     request = body(engine, "chat", stream=True, stream_options=None)
-    found = asyncio.run(send(engine, "/v1/chat/completions", request))
+    answer = asyncio.run(send(engine, "/v1/chat/completions", request))
     expected = streamed(aborted).events[0]
-    ours = found.events[-1]
-    assert (found.done, done) == (True, "data: [DONE]\n")
+    ours = answer.events[-1]
+    assert (answer.done, done) == (True, "data: [DONE]\n")
     # A real engine may tell of a last token and of its end at once.
-    for one in (ours, expected):
-        one["choices"][0]["logprobs"] = one["choices"][0]["token_ids"] = None
+    for item in (ours, expected):
+        item["choices"][0]["logprobs"] = item["choices"][0]["token_ids"] = None
     assert shape(ours) == shape(expected)
     assert ours["choices"][0]["finish_reason"] == "abort"
 
@@ -172,27 +172,27 @@ def test_the_other_endpoints_answer_as_recorded(engine: FakeEngine, name: str) -
 def test_the_listing_of_an_engine_that_describes_nothing_is_the_recorded_one() -> None:
     of_vllm = recorded("models")
     with FakeEngine(model="tiny", describes=False) as engine:
-        status, said = exchange(engine, of_vllm["request"])
-    assert (status, shape(said)) == (200, shape(of_vllm["response"]))
+        status, reply = exchange(engine, of_vllm["request"])
+    assert (status, shape(reply)) == (200, shape(of_vllm["response"]))
 
 
 def test_a_new_weight_version_is_acknowledged_as_recorded() -> None:
     of_vllm = recorded("update_weight_version")
     with FakeEngine(model="tiny") as engine:
         assert exchange(engine, of_vllm["request"]) == (200, of_vllm["response"])
-        told = exchange(engine, recorded("weight_info")["request"])[1]
-    assert told == {"weight_version": of_vllm["response"]["new_version"]}
+        message = exchange(engine, recorded("weight_info")["request"])[1]
+    assert message == {"weight_version": of_vllm["response"]["new_version"]}
 
 
 def test_a_chat_keeps_to_structured_outputs() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     with FakeEngine() as engine:
-        found = ask(engine, "chat", structured_outputs={"json": schema}, max_tokens=100).json
-    assert json.loads(found["choices"][0]["message"]["content"]).keys() == {"city"}
+        result = ask(engine, "chat", structured_outputs={"json": schema}, max_tokens=100).json
+    assert json.loads(result["choices"][0]["message"]["content"]).keys() == {"city"}
 
 
 @pytest.mark.parametrize("top_p", [0, 1.5])
 def test_a_top_p_that_means_nothing_is_rejected(engine: FakeEngine, top_p: float) -> None:
     for wire in ("completions", "chat"):
-        found = ask(engine, wire, top_p=top_p)
-        assert (found.status, found.json["error"]["param"]) == (400, "top_p")
+        answer = ask(engine, wire, top_p=top_p)
+        assert (answer.status, answer.json["error"]["param"]) == (400, "top_p")

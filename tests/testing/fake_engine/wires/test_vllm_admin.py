@@ -95,9 +95,9 @@ def spans_of(wire: str, answer: Any) -> list[tuple[str, int, int]]:
 def test_a_switch_in_the_middle_gives_two_spans_and_other_tokens(
     engine: FakeEngine, wire: str, stream: bool
 ) -> None:
-    found = during(engine, lambda: engine.update_weights("v2"), wire=wire, stream=stream)
+    answer = during(engine, lambda: engine.update_weights("v2"), wire=wire, stream=stream)
     old = sampled(wire, [ask(fresh(engine), wire, max_tokens=40).json])
-    events = found.events if stream else [found.json]
+    events = answer.events if stream else [answer.json]
     seen = sampled(wire, events)
     last = events[-1] if wire == "sglang" or not stream else events[-2]
     assert spans_of(wire, last) == [("default", 0, 10), ("v2", 10, 40)]
@@ -128,8 +128,8 @@ def test_new_weights_outlive_the_process(vllm: FakeEngine) -> None:
 def test_the_version_is_told_and_can_be_named(engine: FakeEngine, wire: str) -> None:
     path = "/model_info" if wire == "sglang" else "/weight_info"
     assert control(engine, path, method="GET")["weight_version"] == "default"
-    said = control(engine, "/update_weight_version", {"new_version": "v9"})
-    assert (said["success"], said["new_version"]) == (True, "v9")
+    answer = control(engine, "/update_weight_version", {"new_version": "v9"})
+    assert (answer["success"], answer["new_version"]) == (True, "v9")
     assert control(engine, path, method="GET")["weight_version"] == "v9"
 
 
@@ -145,16 +145,16 @@ def test_a_kept_generation_goes_on_after_the_resume(vllm: FakeEngine) -> None:
         control(vllm, "/update_weight_version", {"new_version": "v2"})
         control(vllm, "/resume")
 
-    found = during(vllm, switch).json
-    assert spans_of("generate", found) == [("default", 0, 10), ("v2", 10, 40)]
+    result = during(vllm, switch).json
+    assert spans_of("generate", result) == [("default", 0, 10), ("v2", 10, 40)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_aborting_pause_answers_with_what_there_is(vllm: FakeEngine, stream: bool) -> None:
-    found = during(vllm, lambda: control(vllm, "/pause?mode=abort"), stream=stream)
+    answer = during(vllm, lambda: control(vllm, "/pause?mode=abort"), stream=stream)
     control(vllm, "/resume")
-    seen = sampled("generate", found.events[:-1] if stream else [found.json])
-    assert (found.status, found.broke, found.done) == (200, None, stream)
+    seen = sampled("generate", answer.events[:-1] if stream else [answer.json])
+    assert (answer.status, answer.broke, answer.done) == (200, None, stream)
     assert (seen.finish, len(seen.ids)) == ("abort", 10)
 
 
@@ -189,15 +189,15 @@ def test_new_requests_hang_until_the_resume(vllm: FakeEngine, mode: str, stream:
         return await sending
 
     control(vllm, f"/pause?mode={mode}")
-    found = asyncio.run(ask_during_pause())
-    assert (found.status, found.broke, vllm.stats().completions) == (200, None, 1)
+    answer = asyncio.run(ask_during_pause())
+    assert (answer.status, answer.broke, vllm.stats().completions) == (200, None, 1)
 
 
 def test_a_client_bounds_how_long_it_hangs(vllm: FakeEngine) -> None:
     control(vllm, "/pause")
     request = body(vllm, "completions")
-    found = asyncio.run(send(vllm, PATHS["completions"], request, seconds=0.3))
-    assert isinstance(found.broke, TimeoutError)
+    answer = asyncio.run(send(vllm, PATHS["completions"], request, seconds=0.3))
+    assert isinstance(answer.broke, TimeoutError)
     asyncio.run(until(lambda: vllm.stats().in_flight == 0))
     control(vllm, "/resume")
     assert vllm.stats().tokens == 0, "who has left is not answered later"
@@ -220,20 +220,20 @@ def test_requests_that_run_are_in_the_metrics(vllm: FakeEngine) -> None:
 
 def test_one_request_is_aborted_by_its_id(vllm: FakeEngine) -> None:
     def abort() -> None:
-        said = control(vllm, "/abort_requests", {"request_ids": ["generate-tokens-r-0"]})
-        assert said == {"status": "aborted", "aborted": 1}
+        answer = control(vllm, "/abort_requests", {"request_ids": ["generate-tokens-r-0"]})
+        assert answer == {"status": "aborted", "aborted": 1}
 
-    found = during(vllm, abort).json
-    assert found["choices"][0]["finish_reason"] == "abort"
+    result = during(vllm, abort).json
+    assert result["choices"][0]["finish_reason"] == "abort"
 
 
 @pytest.mark.parametrize("by", [{"rid": "mine"}, {"abort_all": True}])
 def test_sglang_aborts_by_its_own_names(sglang: FakeEngine, by: dict[str, Any]) -> None:
-    found = during(
+    result = during(
         sglang, lambda: control(sglang, "/abort_request", by), wire="sglang", rid="mine"
     ).json
-    assert found["meta_info"]["finish_reason"]["type"] == "abort"
-    assert (found["meta_info"]["id"], len(found["output_ids"])) == ("mine", 10)
+    assert result["meta_info"]["finish_reason"]["type"] == "abort"
+    assert (result["meta_info"]["id"], len(result["output_ids"])) == ("mine", 10)
 
 
 def test_sglang_pauses_by_its_own_names(sglang: FakeEngine) -> None:
@@ -242,11 +242,11 @@ def test_sglang_pauses_by_its_own_names(sglang: FakeEngine) -> None:
         sglang.update_weights("v2")
         control(sglang, "/continue_generation", {})
 
-    found = during(sglang, pause, wire="sglang").json
-    assert spans_of("sglang", found) == [("default", 0, 10), ("v2", 10, 40)]
+    result = during(sglang, pause, wire="sglang").json
+    assert spans_of("sglang", result) == [("default", 0, 10), ("v2", 10, 40)]
 
 
 def text_of(engine: FakeEngine, path: str) -> str:
     with urllib.request.urlopen(f"{engine.url}{path}", timeout=20) as response:
-        found: bytes = response.read()
-        return found.decode()
+        data: bytes = response.read()
+        return data.decode()

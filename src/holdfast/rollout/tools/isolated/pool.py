@@ -7,28 +7,25 @@ are ended after a while, all of them when the driver exits.
 
 import asyncio
 import atexit
-import contextlib
 import inspect
 import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.rollout.threads.mailbox import Begin, CallDropped, StartSignal, start_on_signal
-from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.processes.frames import FunctionHome
+from holdfast.rollout.processes.user_module import file_in_import
+from holdfast.rollout.threads.mailbox import Begin, StartSignal, on_loop, start_on_signal
 from holdfast.rollout.tools.isolated.process import Process, RemoteTraceback
 from holdfast.rollout.tools.isolated.wire import (
     Answer,
     Broken,
-    FunctionHome,
     Refusal,
     WorkerRequest,
     WorkerResult,
@@ -42,210 +39,120 @@ IDLE_SECONDS = 60.0
 """Seconds for which a process is kept without work."""
 
 
-class CallCancelled(Exception):
-    """Nobody waits for the call any more."""
-
-
-class IsolatedCall:
-    """One call: `run` blocks in a thread, `cancel` ends it from any other."""
-
-    def __init__(self, request: WorkerRequest, timeout: float):
-        self.is_cancelled = False
-        self._request = request
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._pool: Pool | None = None
-        self._process: Process | None = None
-
-    def run(self, home: FunctionHome, start: StartSignal) -> Answer:
-        """Waits for a process, then at the start, then for the answer."""
-        pool = self._pool = _offices[-1].pool(home)
-        process = pool.take(self)
-        is_fit = False
-        try:
-            self._attach(process)
-            process.get_ready()
-            start.wait()
-            answer = process.call(self._request, self._timeout)
-            is_fit = self._detach()
-            return answer
-        except CallDropped:
-            is_fit = self._detach()
-            raise
-        finally:
-            pool.give_back(process, is_fit=is_fit)
-
-    def cancel(self) -> None:
-        """The process is killed before this returns."""
-        with self._lock:
-            self.is_cancelled = True
-            if self._process is not None:
-                self._process.kill()
-        if self._pool is not None:
-            self._pool.wake()
-
-    def _attach(self, process: Process) -> None:
-        with self._lock:
-            if self.is_cancelled:
-                raise CallCancelled
-            self._process = process
-
-    def _detach(self) -> bool:
-        with self._lock:
-            self._process = None
-            return not self.is_cancelled
-
-
 class Pool:
     """The processes of one module."""
 
-    def __init__(self, home: FunctionHome, keeper: "ProcessStarter"):
+    def __init__(self, home: FunctionHome, office: "Office"):
         self._home = home
-        self._keeper = keeper
-        self._free = threading.Condition()
+        self._office = office
+        self._places = asyncio.Semaphore(PROCESSES)
         self._idle: list[Process] = []
-        self._busy = 0
 
-    def take(self, call: IsolatedCall) -> Process:
-        """A process that no other call has, or `CallCancelled`."""
-        with self._free:
-            self._free.wait_for(lambda: call.is_cancelled or self._idle or self._busy < PROCESSES)
-            if call.is_cancelled:
-                raise CallCancelled
-            self._busy += 1
-            process = self._idle.pop() if self._idle else None
-        if process is not None and not process.has_ended():
-            return process
-        try:
-            if process is not None:
-                process.end()
-            return self._keeper.start(self._home)
-        except BaseException:
-            self._leave(None)
-            raise
+    async def run(self, request: WorkerRequest, timeout: float, start: StartSignal) -> Answer:
+        """Waits for a process, then at the start, then for the answer. Cancelled in the middle of
+        the call, the process is ended before this returns."""
+        async with self._places:
+            process = await self._take()
+            is_fit = False
+            try:
+                await process.get_ready()
+                is_fit = True
+                await start.wait_on_loop()
+                is_fit = False
+                answer = await process.call(request, timeout)
+                is_fit = True
+                return answer
+            finally:
+                await self._give_back(process, is_fit=is_fit)
 
-    def give_back(self, process: Process, *, is_fit: bool) -> None:
+    async def _take(self) -> Process:
+        while self._idle:
+            process = self._idle.pop()
+            if not process.child.has_ended():
+                return process
+            await process.end()
+        return self._office.start(self._home)
+
+    async def _give_back(self, process: Process, *, is_fit: bool) -> None:
         """Kept for the next call, or ended before its place is free."""
         if is_fit and process.calls < MAX_CALLS:
             process.idle_since = time.monotonic()
-            self._leave(process)
-            return
-        try:
-            process.end()
-        finally:
-            self._leave(None)
+            self._idle.append(process)
+        else:
+            await process.end()
 
-    def wake(self) -> None:
-        with self._free:
-            self._free.notify_all()
-
-    def expire(self, before: float) -> bool:
-        """Ends what has been idle since `before`; whether anything is left."""
-        with self._free:
-            old = [process for process in self._idle if process.idle_since <= before]
-            self._idle = [process for process in self._idle if process not in old]
-            is_used = bool(self._busy or self._idle)
-        for process in old:
-            process.end()
-        return is_used
-
-    def _leave(self, process: Process | None) -> None:
-        with self._free:
-            self._busy -= 1
-            if process is not None:
-                self._idle.append(process)
-            self._free.notify()
+    def expired(self, before: float) -> list[Process]:
+        """Those that have been idle since `before`, which are in the pool no more."""
+        old = [process for process in self._idle if process.idle_since <= before]
+        self._idle = [process for process in self._idle if process not in old]
+        return old
 
 
-class ProcessStarter:
-    """The thread that starts all processes, since they die with the thread that started them."""
-
-    def __init__(self, office: "PoolRegistry"):
-        self._office = office
-        self._requests: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._started: list[Process] = []
-
-    def start(self, home: FunctionHome) -> Process:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._keep, name="holdfast-isolated-tools", daemon=True
-                )
-                self._thread.start()
-        future: Future[Process] = Future()
-        self._requests.put((home, future))
-        return future.result()
-
-    def end_all(self) -> None:
-        with self._lock:
-            started, self._started = self._started, []
-        for process in started:
-            process.kill()
-        for process in started:
-            process.end()
-
-    def _keep(self) -> None:
-        is_used = False
-        while True:
-            with contextlib.suppress(Empty):
-                self._start(*self._requests.get(timeout=IDLE_SECONDS / 4 if is_used else None))
-            is_used = self._office.expire()
-
-    def _start(self, home: FunctionHome, future: "Future[Process]") -> None:
-        try:
-            process = Process(home)
-        except BaseException as error:
-            future.set_exception(error)
-            return
-        with self._lock:
-            self._started = [earlier for earlier in self._started if not earlier.is_gone] + [
-                process
-            ]
-        future.set_result(process)
-
-
-class PoolRegistry:
-    """All pools of this process."""
+class Office:
+    """All pools of this process, on the loop of a thread of its own: a process dies with the thread
+    that started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pools: dict[FunctionHome, Pool] = {}
-        self._keeper = ProcessStarter(self)
+        self._started: list[Process] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def pool(self, home: FunctionHome) -> Pool:
-        with self._lock:
-            if home not in self._pools:
-                self._pools[home] = Pool(home, self._keeper)
-            return self._pools[home]
+    async def run(
+        self, home: FunctionHome, request: WorkerRequest, timeout: float, start: StartSignal
+    ) -> Answer:
+        """May be called on any loop."""
+        return await on_loop(self.loop(), lambda: self._pool(home).run(request, timeout, start))
 
-    def expire(self) -> bool:
-        """Ends what has been idle for too long; whether anything is left."""
+    def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            pools = list(self._pools.values())
-        used = [pool.expire(time.monotonic() - IDLE_SECONDS) for pool in pools]
-        return any(used)
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                name = "holdfast-isolated-tools"
+                threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+            return self._loop
 
     def close(self) -> None:
-        self._keeper.end_all()
+        """Ends all processes. From any thread, also when the interpreter ends."""
+        started, self._started = self._started, []
+        for process in started:
+            process.child.kill()
+        for process in started:
+            process.child.end()
+
+    # --- on its loop
+
+    def _pool(self, home: FunctionHome) -> Pool:
+        return self._pools.setdefault(home, Pool(home, self))
+
+    def start(self, home: FunctionHome) -> Process:
+        process = Process(home)
+        alive = [earlier for earlier in self._started if not earlier.child.is_gone]
+        self._started = [*alive, process]
+        self._end_idle()
+        return process
+
+    def _end_idle(self) -> None:
+        """Ends what has been idle for too long; looks again after a while, if anything is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        loop, before = asyncio.get_running_loop(), time.monotonic() - IDLE_SECONDS
+        for process in [old for pool in self._pools.values() for old in pool.expired(before)]:
+            task = loop.create_task(process.end())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        if any(not process.child.is_gone for process in self._started):
+            self._timer = loop.call_later(IDLE_SECONDS / 4, self._end_idle)
 
 
-_offices = [PoolRegistry()]
+_offices = [Office()]
 """The last is this process's own. Those before belong to the processes that forked it: their
 workers are not its to use or to end, nor to be collected as its garbage."""
 
-
-def _close() -> None:
-    _offices[-1].close()
-
-
-os.register_at_fork(after_in_child=lambda: _offices.append(PoolRegistry()))
-atexit.register(_close)
-
-
-_threads = DaemonThreads("isolated tool calls")
-_imports: list[str] = []
+os.register_at_fork(after_in_child=lambda: _offices.append(Office()))
+atexit.register(lambda: _offices[-1].close())
 
 
 class Isolated:
@@ -264,29 +171,22 @@ class Isolated:
         self, arguments: dict[str, object], *, key: str | None, timeout: float
     ) -> "AsyncIterator[Begin[str]]":
         """A process that is there and ready; `timeout` counts from when the call begins."""
-        if _imports:
+        if (importing := file_in_import()) is not None:
             raise UsageError(
-                f"{_imports[-1]} calls an isolated tool while it is imported: what it runs has to "
+                f"{importing} calls an isolated tool while it is imported: what it runs has to "
                 'be under `if __name__ == "__main__":`'
             )
         written = msgspec.json.encode(arguments).decode()
-        call = IsolatedCall(WorkerRequest(self._name, written, key), timeout)
-        await _threads.room()
+        request = WorkerRequest(self._name, written, key)
         start = StartSignal()
-        async with start_on_signal(start, self._answer(call, start)) as running:
+        answer = _offices[-1].run(self._home, request, timeout, start)
+        async with start_on_signal(start, answer) as running:
 
             async def begin() -> str:
                 start.allow()
                 return _text(await running)
 
             yield begin
-
-    async def _answer(self, call: IsolatedCall, start: StartSignal) -> Answer:
-        try:
-            return await _threads.run(lambda: call.run(self._home, start))
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
 
 
 def _text(answer: Answer) -> str:
@@ -296,16 +196,6 @@ def _text(answer: Answer) -> str:
         raise _refusal(answer)
     assert isinstance(answer, Broken), "a process says once that it is ready"
     raise RaisedElsewhere(answer.kind, answer.message) from RemoteTraceback(answer.traceback)
-
-
-@contextlib.contextmanager
-def importing(home: FunctionHome) -> Iterator[None]:
-    """While a worker imports a module, which must not start another that does the same."""
-    _imports.append(home.file)
-    try:
-        yield
-    finally:
-        _imports.pop()
 
 
 def _refusal(answer: Refusal) -> ToolSaysNo:

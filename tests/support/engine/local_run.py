@@ -24,7 +24,7 @@ from support.rollout.renderers import BeginsEmpty
 from support.rollout.stage import Oracle
 
 
-class Yard:
+class LocalRun:
     """One run in one journal. `work` is one process that works on it."""
 
     def __init__(
@@ -110,13 +110,13 @@ class Yard:
         return self.histories()[name]
 
     def statuses(self) -> dict[str, tuple[str, bool]]:
-        async def found():
+        async def rows_of_run():
             run = await self.journal.find_run("run")
             return await self.journal.trajectories(run)
 
         return {
             f"{row.key.task}/{row.key.sample}": (row.status.name, row.settled)
-            for row in asyncio.run(found())
+            for row in asyncio.run(rows_of_run())
         }
 
     def report(self) -> RunReport:

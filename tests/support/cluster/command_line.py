@@ -19,7 +19,7 @@ from holdfast.journal.find_run import run_named
 HERE = Path(__file__).parent
 
 
-class ClusterLab:
+class ClusterCommandLine:
     """A folder with the workload, and the commands of a user in it."""
 
     def __init__(self, place: Path, *, tasks: int, journal: str, engine):
@@ -32,13 +32,13 @@ class ClusterLab:
         lines = [json.dumps({"id": f"t{n}", "prompt": f"do {n}"}) for n in range(tasks)]
         (self.code / "tasks.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
-    def start(self, *words: object, **env: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: object, **env: str) -> "subprocess.Popen[str]":
         environment = os.environ | {
             "HOLDFAST_LOGS": str(self.place / "logs"),
             "HOLDFAST_WORKLOAD_NOTES": str(self.notes),
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+            [sys.executable, "-m", "holdfast", *(str(word) for word in arguments)],
             cwd=self.code,
             env=environment | env,
             stdout=subprocess.PIPE,
@@ -46,7 +46,7 @@ class ClusterLab:
             text=True,
         )
 
-    def words(self, run: str, *more: object, journal: str = "") -> list[object]:
+    def arguments(self, run: str, *more: object, journal: str = "") -> list[object]:
         return [
             "run", "workload.py", "--tasks", "tasks.jsonl", "--samples", 2, "--run", run,
             "--policy", self.engine.url, "--model", self.engine.model, "--seed", 7, "--quiet",
@@ -64,33 +64,33 @@ class ClusterLab:
 
     async def _export(self, run: str, where: str) -> bytes:
         async with opened_journal(where) as journal:
-            found = await run_named(journal, run)
-            samples = [row async for row in rows(journal, found, What.SAMPLES)]
+            stored_run = await run_named(journal, run)
+            samples = [row async for row in rows(journal, stored_run, What.SAMPLES)]
         return b"\n".join(map(msgspec.json.encode, samples)).replace(run.encode(), b"RUN")
 
     def pids(self, what: str) -> list[int]:
         """Processes that have rolled out, or scored, and still live."""
-        found = [int(path.name.split("-")[1]) for path in self.notes.glob(f"{what}-*")]
-        return [pid for pid in found if is_alive(pid)]
+        results = [int(path.name.split("-")[1]) for path in self.notes.glob(f"{what}-*")]
+        return [pid for pid in results if is_alive(pid)]
 
     def gateways(self, run: str) -> list[int]:
         """The processes of a run's gateways on the nodes."""
-        found = []
+        results = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                words = entry.read_bytes().split(b"\0")
+                arguments = entry.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"--as-node" in words and run.encode() in words:
-                found.append(int(entry.parent.name))
-        return found
+            if b"--as-node" in arguments and run.encode() in arguments:
+                results.append(int(entry.parent.name))
+        return results
 
     def until(self, what: str, count: int, *, seconds: float = 240) -> list[int]:
         deadline = time.monotonic() + seconds
-        while len(found := self.pids(what)) < count:
-            assert time.monotonic() < deadline, (found, self.logs())
+        while len(process_ids := self.pids(what)) < count:
+            assert time.monotonic() < deadline, (process_ids, self.logs())
             time.sleep(0.05)
-        return found
+        return process_ids
 
     def noted(self, what: str) -> list[str]:
         """Keys of trajectories that were begun, or scored, by any process."""
@@ -117,15 +117,15 @@ def is_alive(pid: int) -> bool:
 
 def ancestors(pid: int) -> list[int]:
     """Its parent, and so on, as long as it lives."""
-    found: list[int] = []
+    pids: list[int] = []
     while pid > 1:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             break
         pid = int(stat.rpartition(")")[2].split()[1])
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def kill(pid: int) -> bool:

@@ -49,7 +49,7 @@ class World:
     effects: Counter[str] = field(default_factory=Counter)
 
 
-class Lab:
+class KillableRun:
     """One engine, one zygote, one folder per experiment."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Lab:
         )
         self.zygote: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> "Lab":
+    def __enter__(self) -> "KillableRun":
         self.engine.start()
         self.zygote = subprocess.Popen(
             [sys.executable, str(HERE / "zygote.py"), self.workload],
@@ -209,12 +209,12 @@ class Baseline:
     records: int
 
 
-def undisturbed(lab: Lab) -> Baseline:
-    place = lab.fresh("undisturbed")
-    assert lab.drive(place) == 0
-    world = lab.world(place)
+def undisturbed(killable: KillableRun) -> Baseline:
+    place = killable.fresh("undisturbed")
+    assert killable.drive(place) == 0
+    world = killable.world(place)
     assert not world.interrupted
-    report = lab.check(place)
+    report = killable.check(place)
     assert not report.findings, report.findings
     return Baseline(
         samples=read_samples(place / "samples.jsonl"),
@@ -223,36 +223,38 @@ def undisturbed(lab: Lab) -> Baseline:
     )
 
 
-def kill_and_resume(lab: Lab, baseline: Baseline, plan: str) -> bool:
+def kill_and_resume(killable: KillableRun, baseline: Baseline, plan: str) -> bool:
     """False when the run ended before the crash point was reached."""
-    place = lab.fresh(plan.replace(":", "-"))
-    code = lab.drive(place, crash=plan)
+    place = killable.fresh(plan.replace(":", "-"))
+    code = killable.drive(place, crash=plan)
     if code == 0:
         return False
     assert code == SIGKILLED, plan
-    before = lab.world(place)
-    assert lab.drive(place) == 0, plan
-    verify(baseline, before, lab.world(place), place, lab=lab)
+    before = killable.world(place)
+    assert killable.drive(place) == 0, plan
+    verify(baseline, before, killable.world(place), place, killable=killable)
     return True
 
 
-def kill_in_part(lab: Lab, baseline: Baseline, when: str, part: int, *, parts: int) -> None:
+def kill_in_part(
+    killable: KillableRun, baseline: Baseline, when: str, part: int, *, parts: int
+) -> None:
     """One kill, at a record boundary in this part of the run."""
     # Spread over the run, and shifted from one half to the other.
     position = (part + (0.25 if when == "after" else 0.75)) / parts
     boundary = max(1, round(position * baseline.records))
     # How many drafts there are is a matter of time: a run may end before one that was slower.
     for _ in range(4):
-        if kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        if kill_and_resume(killable, baseline, f"{when}:{boundary}"):
             return
         boundary = max(1, boundary * 9 // 10)
     raise AssertionError(f"{when}:{boundary} was not reached")
 
 
-def kill_everywhere(lab: Lab, baseline: Baseline, when: str) -> None:
+def kill_everywhere(killable: KillableRun, baseline: Baseline, when: str) -> None:
     """A kill at every record boundary, one run each."""
     boundary = 1
-    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+    while kill_and_resume(killable, baseline, f"{when}:{boundary}"):
         boundary += 1
     assert boundary > baseline.records
     print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
@@ -260,22 +262,27 @@ def kill_everywhere(lab: Lab, baseline: Baseline, when: str) -> None:
 
 def read_samples(path: Path) -> dict[str, str]:
     """Lines by trajectory, as they are in the file: equal strings are equal bytes."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
         name = f"crash/{row['task']}/{row['sample']}"
-        found[name] = found.get(name, "") + line
-    return found
+        fields[name] = fields.get(name, "") + line
+    return fields
 
 
 def verify(
-    baseline: Baseline, before: World, after: World, place: Path, *, lab: Lab | None = None
+    baseline: Baseline,
+    before: World,
+    after: World,
+    place: Path,
+    *,
+    killable: KillableRun | None = None,
 ) -> None:
     """Everything that must hold after a kill and a resume."""
     _same_data(baseline, after, read_samples(place / "samples.jsonl"))
     _nothing_generated_twice(baseline, before, after)
     _effects_obey_contracts(after)
-    report = check(place / "journal.db") if lab is None else lab.check(place)
+    report = check(place / "journal.db") if killable is None else killable.check(place)
     assert not report.findings, report.findings
 
 

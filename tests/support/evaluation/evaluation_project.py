@@ -34,7 +34,7 @@ ROWS = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in r
 """
 
 
-class Course:
+class EvaluationProject:
     def __init__(self, pytester: pytest.Pytester, engine: FakeEngine):
         self.pytester = pytester
         self.engine = engine
@@ -45,11 +45,11 @@ class Course:
         path.write_text(head + textwrap.dedent(source), encoding="utf-8")
         return path
 
-    def words(self, *extra: object, policy: bool = True) -> list[str]:
-        words = ["-p", "no:cacheprovider", "-W", "error"]
-        words += ["--holdfast-summary", "summary.json"]
-        words += ["--holdfast-policy", self.engine.url] if policy else []
-        return [*words, *(str(one) for one in extra)]
+    def arguments(self, *extra: object, policy: bool = True) -> list[str]:
+        arguments = ["-p", "no:cacheprovider", "-W", "error"]
+        arguments += ["--holdfast-summary", "summary.json"]
+        arguments += ["--holdfast-policy", self.engine.url] if policy else []
+        return [*arguments, *(str(item) for item in extra)]
 
     def run(self, *extra: object, policy: bool = True) -> pytest.RunResult:
         """In this process, with no other plugin: to find those that are installed takes longer
@@ -58,14 +58,14 @@ class Course:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "dont_write_bytecode", True)
             return self.pytester.runpytest_inprocess(
-                *self.words(*extra, policy=policy), plugins=[plugin]
+                *self.arguments(*extra, policy=policy), plugins=[plugin]
             )
 
     def apart(self, *extra: object) -> "subprocess.Popen[str]":
         """In a process of its own, with no other plugins than those that are named."""
-        words = ["-p", "holdfast.evaluation.plugin", *self.words(*extra)]
+        arguments = ["-p", "holdfast.evaluation.plugin", *self.arguments(*extra)]
         return Popen(
-            [sys.executable, "-m", "pytest", *words],
+            [sys.executable, "-m", "pytest", *arguments],
             cwd=self.folder,
             env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
@@ -76,10 +76,10 @@ class Course:
     # --- what came of it
 
     def outcomes(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads((self.folder / "summary.json").read_text())[
+        evaluations: list[dict[str, Any]] = json.loads((self.folder / "summary.json").read_text())[
             "evaluations"
         ]
-        return found
+        return evaluations
 
     def only(self) -> dict[str, Any]:
         """The only run of the only evaluation."""
@@ -109,11 +109,11 @@ class Course:
         async def read() -> dict[str, History]:
             journal = open_journal(str(self.journal))
             try:
-                found = await journal.find_run(run)
-                assert found is not None, f"there is no run {run}"
+                stored_run = await journal.find_run(run)
+                assert stored_run is not None, f"there is no run {run}"
                 return {
                     f"{row.key.task}/{row.key.sample}": History(log)
-                    async for row, log in journal.histories(found)
+                    async for row, log in journal.histories(stored_run)
                 }
             finally:
                 await journal.close()

@@ -27,7 +27,7 @@ from holdfast.server_tokens import known_token
 from holdfast.testing import FakeEngine
 from support.fork_server import Popen
 
-RUN = "outpost"
+RUN = "agents"
 SECONDS = 60.0
 GONE = (ConnectionError, http.client.HTTPException, urllib.error.URLError, TimeoutError, OSError)
 REPLIES = ("@0 so {n}", "@1 then {n}{n}", "@2 it is {n}")
@@ -57,7 +57,7 @@ def until(condition, *, what: str = "it", seconds: float = SECONDS) -> None:
         time.sleep(0.01)
 
 
-class Outpost:
+class GatewayProcess:
     """One run in a folder; `start` is the same command each time."""
 
     def __init__(self, place: Path, engine: FakeEngine, *options: object, tasks=("a", "b")):
@@ -71,30 +71,34 @@ class Outpost:
         self.options = options
         self.shows_progress = False
         self.process: subprocess.Popen[str] | None = None
-        self.said = self._heard = ""
+        self.output = self._heard = ""
 
-    def words(self, *more: object) -> list[str]:
-        words = (
+    def arguments(self, *more: object) -> list[str]:
+        arguments = (
             "gateway", "--tasks", self.place / "tasks.jsonl", "--run", RUN, "--seed", 7,
             "--policy", self.engine.url, "--model", self.engine.model, "--max-tokens", 60,
             "--journal", self.journal, "--port", self.port, "--log", self.log,
             *(() if self.shows_progress else ("--quiet",)), *self.options, *more,
         )  # fmt: skip
-        return [sys.executable, "-m", "holdfast", *(str(word) for word in words)]
+        return [sys.executable, "-m", "holdfast", *(str(word) for word in arguments)]
 
     def start(self, *more: object, crash: str = "", **env: str) -> None:
         env = {**os.environ, **env, **({"HOLDFAST_CRASH": crash} if crash else {})}
         self._heard = ""
         self.process = Popen(
-            self.words(*more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+            self.arguments(*more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=env,
         )
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def hear(self, words: str) -> None:
+    def hear(self, text: str) -> None:
         """Waits until it has said so."""
-        while words not in self._heard:
+        while text not in self._heard:
             read = os.read(self.process.stdout.fileno(), 65536)
             assert read, f"it ended without these words: {self._heard}"
             self._heard += read.decode()
@@ -102,7 +106,7 @@ class Outpost:
     def ended(self, seconds: float = SECONDS) -> int:
         """Its exit code; what it said is in `said`."""
         rest, _ = self.process.communicate(timeout=seconds)
-        self.said = self._heard + rest
+        self.output = self._heard + rest
         return self.process.returncode
 
     def close(self) -> None:
@@ -123,14 +127,14 @@ class Outpost:
     def owner(self, task: str = "a") -> int:
         """The process that has a trajectory."""
         row = next(row for row in self.trajectories() if row.key.task == task)
-        found = re.match(r"process (\d+) ", row.owner)
-        assert found, "nobody has it"
-        return int(found[1])
+        matcheds = re.match(r"process (\d+) ", row.owner)
+        assert matcheds, "nobody has it"
+        return int(matcheds[1])
 
     # --- what is recorded
 
     def trajectories(self) -> list:
-        async def found():
+        async def rows_of_run():
             journal = open_journal(self.journal, read_only=True)
             try:
                 run = await journal.find_run(RUN)
@@ -139,12 +143,12 @@ class Outpost:
                 await journal.close()
 
         try:
-            return asyncio.run(found())
+            return asyncio.run(rows_of_run())
         except JournalError:
             return []  # It was not there yet, or killed before the file became a journal.
 
     def histories(self) -> dict[str, History]:
-        async def found():
+        async def histories_of_run():
             journal = open_journal(self.journal, read_only=True)
             try:
                 run = await journal.find_run(RUN)
@@ -152,7 +156,7 @@ class Outpost:
             finally:
                 await journal.close()
 
-        return asyncio.run(found()) if self.trajectories() else {}
+        return asyncio.run(histories_of_run()) if self.trajectories() else {}
 
     def durable(self) -> set[str]:
         """The generations, as the engine names them."""
@@ -164,7 +168,7 @@ class Outpost:
         }
 
     def samples(self) -> str:
-        async def found():
+        async def samples_of_run():
             journal = open_journal(self.journal, read_only=True)
             try:
                 run = await journal.find_run(RUN)
@@ -172,7 +176,7 @@ class Outpost:
             finally:
                 await journal.close()
 
-        return json.dumps(asyncio.run(found()), default=str)
+        return json.dumps(asyncio.run(samples_of_run()), default=str)
 
 
 def posted(url: str, body: object, key: str = "", *, seconds: float = SECONDS) -> dict:
@@ -199,9 +203,9 @@ class Agent(threading.Thread):
     """Takes trajectories until there are none, and does not give up when nobody answers: it asks
     again, with the key that it has."""
 
-    def __init__(self, outpost: Outpost, *, stream: bool = False, one: bool = False):
+    def __init__(self, gateway: GatewayProcess, *, stream: bool = False, item: bool = False):
         super().__init__(daemon=True)
-        self._outpost, self._stream, self._one = outpost, stream, one
+        self._outpost, self._stream, self._one = gateway, stream, item
         self.taken: list[dict] = []
         self.heard: list[tuple[str, str]] = []
         """What it was answered, with the trajectory."""
@@ -253,11 +257,11 @@ class Agent(threading.Thread):
             try:
                 return posted(url, body, key)
             except urllib.error.HTTPError as error:
-                said = error.read().decode()
+                text = error.read().decode()
                 if error.code in over and (error.code != 404 or self._over()):
                     return {}
                 if error.code not in (404, 503):
-                    raise AssertionError(f"{url}: {error.code} {said}") from error
+                    raise AssertionError(f"{url}: {error.code} {text}") from error
             except GONE:
                 if over and self._over():
                     return {}
@@ -270,7 +274,7 @@ class Agent(threading.Thread):
         return bool(rows) and all(row.settled for row in rows)
 
 
-def work(outpost: Outpost, *agents: Agent) -> int:
+def work(gateway: GatewayProcess, *agents: Agent) -> int:
     """Lets the agents finish; the exit code of the gateway."""
     for agent in agents:
         if agent.ident is None:
@@ -280,23 +284,23 @@ def work(outpost: Outpost, *agents: Agent) -> int:
         assert not agent.is_alive(), "the agent hangs"
         if agent.error is not None:
             raise agent.error
-    return outpost.ended()
+    return gateway.ended()
 
 
 SIGKILLED = -signal.SIGKILL
 
 
-def metrics(outpost: Outpost) -> str:
-    with urllib.request.urlopen(f"{outpost.url}/metrics", timeout=20) as answer:
+def metrics(gateway: GatewayProcess) -> str:
+    with urllib.request.urlopen(f"{gateway.url}/metrics", timeout=20) as answer:
         return answer.read().decode()
 
 
-def holding(outpost: Outpost) -> list[str]:
+def holding(gateway: GatewayProcess) -> list[str]:
     """What each worker that is there says."""
     try:
-        found = re.findall(
-            r'^holdfast_gateway_holding\{worker="\d"\} (\d)$', metrics(outpost), re.MULTILINE
+        matches = re.findall(
+            r'^holdfast_gateway_holding\{worker="\d"\} (\d)$', metrics(gateway), re.MULTILINE
         )
     except (OSError, urllib.error.URLError):
         return []
-    return found
+    return matches

@@ -1,0 +1,68 @@
+"""In a process of user code: it ends with its parent, and imports the user's module."""
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from holdfast.rollout.processes.frames import FunctionHome
+
+_PR_SET_PDEATHSIG = 1
+_imports: list[str] = []
+
+
+def die_with(parent: int) -> None:
+    """The kernel ends this process when the process `parent`, which started it, ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before it could be tied to.
+        os._exit(0)
+
+
+def file_in_import() -> str | None:
+    """The file that is being imported: what that runs must not start another such process."""
+    return _imports[-1] if _imports else None
+
+
+def import_module(home: FunctionHome) -> ModuleType:
+    """The module of the user's code, under its own name unless that is another module's."""
+    sys.argv[:] = [home.file]
+    spec = _find_module(home.module)
+    with _importing(home):
+        if spec is not None and _is_at(spec, home.file):
+            return importlib.import_module(home.module)
+        name = home.module if spec is None else f"isolated_{home.module}"
+        spec = importlib.util.spec_from_file_location(name, home.file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{home.file} is no Python file")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@contextmanager
+def _importing(home: FunctionHome) -> Iterator[None]:
+    _imports.append(home.file)
+    try:
+        yield
+    finally:
+        _imports.pop()
+
+
+def _find_module(module: str) -> ModuleSpec | None:
+    """What would be imported by this name."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _is_at(spec: ModuleSpec, file: str) -> bool:
+    origin = spec.origin
+    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, file)

@@ -1,0 +1,128 @@
+"""A process of user code, as whoever started it sees it.
+
+Whatever happens to the process, `end` leaves nothing of it: no process of its group, no zombie. It
+dies with the thread that started it.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+POLL_SECONDS = 0.5
+"""How often a silent process is checked: its children may hold the connection open."""
+REAP_SECONDS = 10.0
+STREAM_LIMIT = 1024 * 1024
+_BOOT = (
+    "import importlib, json, sys\n"
+    "module, path, *numbers = sys.argv[1:]\n"
+    "sys.path[:] = json.loads(path)\n"
+    "importlib.import_module(module).main(*map(int, numbers))\n"
+)
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class UserProcess:
+    """Runs `main` of a module with the descriptor of a connection and the pid of its parent."""
+
+    def __init__(self, module: str, *, faults: int | None = None, output: int | None = None):
+        """`faults`: another descriptor for `main`. `output`: of what the process prints, if that
+        does not go where this process prints."""
+        self._lock = threading.Lock()
+        self.is_gone = False
+        """Whether it has been ended, and nothing is left of it."""
+        self._connection, theirs = socket.socketpair()
+        more = () if faults is None else (faults,)
+        numbers = [str(number) for number in (theirs.fileno(), os.getpid(), *more)]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603  (this interpreter, our own code)
+                    [sys.executable, "-u", "-c", _BOOT, module, json.dumps(sys.path), *numbers],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(), *more),
+                    # A group of its own, to be killed as a whole; and Ctrl-C is its parent's.
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def connect(self) -> _Connection:
+        """Once. The caller closes it."""
+        return await asyncio.open_connection(sock=self._connection, limit=STREAM_LIMIT)
+
+    def has_ended(self) -> bool:
+        with self._lock:
+            if self.is_gone:
+                return True
+            # Looked at, not reaped: its number stays its own until nothing is sent to it any more.
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, flags) is not None
+
+    def kill(self) -> None:
+        """Ends the process and all that it started in its group; returns at once."""
+        with self._lock:
+            if not self.is_gone:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self, *, grace: float = 0.0) -> str:
+        """Blocks until nothing is left of it; how it ended. It may end by itself for so many
+        seconds. One that the kernel does not let die is left to its signal."""
+        by_itself = self._wait(grace)
+        self.kill()
+        code = -signal.SIGKILL
+        if self._wait(REAP_SECONDS):
+            with self._lock:
+                self.is_gone = True
+                code = self._process.wait()
+        return (
+            _how(code) if by_itself else "its process closed its connection, or hung; it was killed"
+        )
+
+    def _wait(self, seconds: float) -> bool:
+        deadline, pause = time.monotonic() + seconds, 0.0005
+        while not self.has_ended():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)
+        return True
+
+
+@functools.cache
+def tie() -> tuple[str, ...]:
+    """The prefix of a command that the kernel kills together with the thread that starts it;
+    nothing where the system cannot do that."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return ()
+    prefix = (setpriv, "--pdeathsig", "KILL", "--")
+    # Not every setpriv has the option.
+    probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
+    return prefix if probe.returncode == 0 else ()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"its process ended itself with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    more = " (out of memory, or killed from outside)" if code == -signal.SIGKILL else ""
+    return f"its process was ended by {name}{more}"
