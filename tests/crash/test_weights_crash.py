@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal import open_journal
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.samples.replica_weights import newest_by_replica
-from holdfast.weights.version import UNFINISHED
 from support.crash.killable_run import SIGKILLED
 from support.exhaustive import points
 from support.paths import TESTS

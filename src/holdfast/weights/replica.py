@@ -13,9 +13,10 @@ import msgspec
 from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.errors import HoldfastError
 from holdfast.weights.carrier import Device
-from holdfast.weights.version import UNFINISHED, WeightsNotTaken
+from holdfast.weights.version import WeightsNotTaken
 
 SWITCH_SECONDS = 60.0
 """For a request that moves no weights."""

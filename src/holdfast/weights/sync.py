@@ -22,6 +22,7 @@ from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.probe import UNREACHABLE, describe_error
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.weight_gate import WeightGate, WeightRecords
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.errors import (
     EndpointDown,
     EngineUnavailable,
@@ -47,7 +48,7 @@ from holdfast.weights.strategies.strategy import (
     choose,
     describe,
 )
-from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 MAX_SENDS = 3
 """How often a replica that answers is sent a version that it does not take."""

@@ -9,9 +9,6 @@ from holdfast.records.errors import HoldfastError
 PREFIXES = (*range(2, 48, 3), 96, 192)
 """Lengths of beginnings of the fixed sequence. The last fill blocks of a prefix cache: one that is
 stale shows."""
-UNFINISHED = "unfinished-update"
-"""The version that an engine is given before it is sent weights which it loads as they come. One
-that still has it is half loaded; one that was started anew has another."""
 
 
 class WeightsNotTaken(HoldfastError):

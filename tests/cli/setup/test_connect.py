@@ -73,6 +73,14 @@ def test_an_engine_that_was_left_paused_is_said_to_be(tmp_path):
         assert "is paused" not in shell.holdfast("policy", "check", engine.url).err
 
 
+def test_an_engine_whose_update_did_not_end_is_not_fit_for_training(tmp_path):
+    with FakeEngine(dialect="vllm-scale-out", version="unfinished-update") as engine:
+        done = CommandLine(tmp_path, engine).holdfast("policy", "check", engine.url)
+    assert done.code == Exit.FAILURES
+    assert "no  weight versions" in done.out
+    assert "may be half loaded" in done.out
+
+
 def test_an_engine_without_tokens_is_still_fit_for_evaluation(shell):
     arguments = ("policy", "check", shell.engine.url, "--dialect", "chat")
     done = shell.holdfast(*arguments)

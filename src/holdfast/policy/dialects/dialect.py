@@ -54,6 +54,9 @@ class Seeds(StrEnum):
     """Nothing."""
 
 
+UNFINISHED = "unfinished-update"
+"""What an engine calls its weights while others are sent to it. One that still does is half loaded;
+one that was started anew does not."""
 OUR_ADAPTERS = "holdfast-"
 """How the names of adapters begin that a training of ours loads."""
 
