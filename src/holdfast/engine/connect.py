@@ -106,16 +106,16 @@ async def _until_up(
     address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
 ) -> Answer:
     """What `ask` returns. Where the address says so, an engine that is down is waited for."""
-    began, is_told = time.monotonic(), False
+    began, is_reported = time.monotonic(), False
     while True:
         try:
             return await ask()
         except EndpointDown as error:
             if not address.waits or time.monotonic() - began >= address.patience:
                 raise
-            if not is_told:
+            if not is_reported:
                 notify(f"{error}; waiting for it")
-            is_told = True
+            is_reported = True
         await asyncio.sleep(LOOK_SECONDS)
 
 

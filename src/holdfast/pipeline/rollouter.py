@@ -78,9 +78,9 @@ class Rollouter:
         they were started anew: nobody could tell whose tokens they are."""
         request = Request(PROMPT, Sampling(1), 0, "holdfast-rollouter-check")
         spans = (await policy.sample(request)).versions
-        is_told = all(span.source is VersionSource.ENGINE for span in spans)
+        is_labelled = all(span.source is VersionSource.ENGINE for span in spans)
         for endpoint in policy.endpoints:
-            if not is_told and not endpoint.incarnation:
+            if not is_labelled and not endpoint.incarnation:
                 raise UsageError(
                     f"{endpoint.name} says neither which weights sampled a token nor when it was "
                     "started, and a rollouter of its own cannot know: start vLLM with "

@@ -473,8 +473,8 @@ class WeightSync:
         """Why it has to be started anew first; None if it need not, or was."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
-        told = await replica.endpoint.version()
-        if told is not None and told not in (*self._sent, UNFINISHED):
+        version = await replica.endpoint.version()
+        if version is not None and version not in (*self._sent, UNFINISHED):
             return None  # Weights that it was not sent: those that it was started with.
         why = f"{self._suspects[replica]}; it has to be started anew"
         if self._restart is not None:

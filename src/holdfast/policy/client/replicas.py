@@ -173,13 +173,13 @@ class EnginePolicy:
 
     async def _discover(self, endpoint: Endpoint) -> None:
         """An engine that is paused samples nothing, and could not be measured."""
-        began, is_told = self.clock.elapsed(), False
+        began, is_reported = self.clock.elapsed(), False
         while self._is_trained and await endpoint.is_paused():
             if self.clock.elapsed() - began >= self.patience:
                 raise EndpointDown(f"{endpoint.name} {PAUSED}")
-            if not is_told:
+            if not is_reported:
                 self.notify(f"{endpoint.name} {PAUSED}; waiting for it")
-            is_told = True
+            is_reported = True
             await self.clock.sleep(PAUSED_POLL_SECONDS)
         await discover(endpoint, self._dialect)
 
