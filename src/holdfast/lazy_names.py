@@ -17,8 +17,8 @@ def lazy_names(
             return import_module(f"{package}.{name}")
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: object = getattr(import_module(f"holdfast.{where[name]}"), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value: object = getattr(import_module(f"holdfast.{where[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return load, sorted(where)

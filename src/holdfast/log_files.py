@@ -65,11 +65,11 @@ def read_index(folder: Path) -> list[dict[str, str]]:
         lines = (folder / INDEX).read_text().splitlines()
     except FileNotFoundError:
         return []
-    found = []
+    entries = []
     for line in lines:
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            entries.append(json.loads(line))
+    return entries
 
 
 def tail(path: Path, lines: int, *, most: int = 1_000_000) -> str:

@@ -68,8 +68,8 @@ def test_an_image_for_a_model_that_reads_text_is_refused_cleanly(
     message = Message(Role.USER, [{"type": "text", "text": "what is it?"}, image(url)])
     refused = sample(server, Kind.CHAT, message, Sampling(max_tokens=4))
     assert isinstance(refused, BadRequest)
-    assert "400" in refused.said
-    assert "multimodal" in refused.said or "image" in refused.said
+    assert "400" in refused.reason
+    assert "multimodal" in refused.reason or "image" in refused.reason
     assert "s3cr3t" not in str(refused)
     assert PIXEL[30:] not in str(refused)
 
@@ -81,5 +81,5 @@ def test_a_budget_that_it_was_not_told_how_to_hold_is_refused(
     budget = Sampling(max_tokens=4, thinking_token_budget=10)
     refused = sample(server, kind, user("hi"), budget)
     assert isinstance(refused, BadRequest)
-    assert "reasoning" in refused.said
+    assert "reasoning" in refused.reason
     assert not isinstance(sample(server, kind, user("hi"), Sampling(max_tokens=4)), BadRequest)

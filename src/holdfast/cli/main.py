@@ -136,7 +136,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _config() -> "tuple[Config, UsageError | None]":
-    """What the configuration file sets, or what is wrong with it: `--help` works all the same."""
+    """The settings of the configuration file, or what is wrong with it; `--help` works either
+    way."""
     try:
         return find_config(Path.cwd()), None
     except UsageError as error:
@@ -146,7 +147,8 @@ def _config() -> "tuple[Config, UsageError | None]":
 
 
 def _take_passwords(args: argparse.Namespace) -> None:
-    """What is printed, recorded and passed on of a journal's URL has no password in it."""
+    """Takes the password out of a journal's URL, before the URL is printed, recorded or passed
+    on."""
     if PASSWORDS in os.environ:
         adopt_passwords()
     for name in _JOURNALS:
@@ -191,14 +193,14 @@ def _parser(*, only: str | None = None) -> Parser:
 
 
 def _close_to_other_processes() -> None:
-    """What this process has in its variables and in its memory is not shown to others of the same
-    user: agents are some. Only here, where the process is ours; it then leaves no core files."""
+    """Hides this process's variables and memory from other processes of the user, such as agents.
+    Only the command line does this, since the process is ours. It then writes no core files."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _arm_crash_points() -> None:
-    """For the crash suite: `HOLDFAST_CRASH` names where this process is to kill itself."""
+    """For the crash suite: `HOLDFAST_CRASH` names the point at which this process kills itself."""
     if plan := os.environ.get("HOLDFAST_CRASH"):
         from holdfast.testing import crash_points
 

@@ -43,8 +43,8 @@ class Child:
             if not more:
                 os._exit(os.EX_UNAVAILABLE)
             self._read += more
-        found, _, self._read = self._read.partition(b"\n")
-        return found
+        first_line, _, self._read = self._read.partition(b"\n")
+        return first_line
 
     def report(self, message: WorkerReport) -> None:
         with self._lock:
@@ -68,7 +68,7 @@ class Child:
         handle(order)
 
     async def joined(self, worker: Worker) -> None:
-        """Reports it, and returns when the driver knows it: whoever loses this process can then
-        give back at once what it holds."""
+        """Reports that this process has joined, and returns when the driver knows it. If the
+        process dies later, the driver can give back its work at once."""
         self.report(WorkerReport(worker=worker))
         await self._may_go.wait()

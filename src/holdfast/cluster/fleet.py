@@ -40,10 +40,10 @@ class WorkerStopped(HoldfastError):
 
 
 class FleetSize(Struct, frozen=True):
-    """How many processes are wanted for how much that is open."""
+    """How many processes are needed for how many open trajectories."""
 
     most: int | None
-    """None: as many as the nodes have room for."""
+    """None: as many as fit on the nodes."""
     each: int = 1
     """Trajectories that one takes at once; only of use without a number."""
 
@@ -110,7 +110,7 @@ class Fleet:
         return max(1, min(by_cpu, by_gpu))
 
     async def grow(self, wanted: int) -> None:
-        """Starts what is missing; those that are too many go by themselves."""
+        """Starts the missing processes. Surplus ones end by themselves."""
         if not self._may_start():
             return
         if not (self._one_per_node or self._off_gpu_nodes):
@@ -237,7 +237,7 @@ class Fleet:
         return [node for node in nodes if not node.gpus]
 
     def _emptiest(self, nodes: Iterable[str]) -> list[str]:
-        """The node with the fewest of these processes; none where there is no node."""
+        """The node with the fewest of these processes; None without a node."""
         taken = [member.node for member in self.members]
         return [node for _, node in sorted((taken.count(node), node) for node in nodes)[:1]]
 

@@ -53,11 +53,11 @@ def travel_folder(
 
 def _sizes(root: Path, exclude: tuple[str, ...]) -> dict[str, int]:
     """Bytes of each entry of the folder, without what is left out."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for path in _files(root, {name.strip("/") for name in exclude}):
         first = path.relative_to(root).parts[0]
-        found[first] = found.get(first, 0) + path.stat(follow_symlinks=False).st_size
-    return found
+        sizes[first] = sizes.get(first, 0) + path.stat(follow_symlinks=False).st_size
+    return sizes
 
 
 def _files(root: Path, exclude: set[str]) -> Iterator[Path]:

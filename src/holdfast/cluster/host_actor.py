@@ -27,14 +27,14 @@ NODE_ADDRESS = "HOLDFAST_NODE_ADDRESS"
 """The environment variable with the address at which other nodes reach this one."""
 END_SECONDS = 10.0
 READ_SECONDS = 5.0
-"""For what a process reported before its end to be read."""
+"""Seconds for reading what a process reported before it ended."""
 TAIL_LINES = 20
 REPORT_SECONDS = 30.0
 """For how long a call waits for a report before it returns without one."""
 
 
 def this_place() -> bytes:
-    """Where this process of Ray runs."""
+    """The place of this Ray process."""
     import ray
 
     context = ray.get_runtime_context()
@@ -117,7 +117,8 @@ class ProcessHost:
         return True
 
     def reports(self, seen: int) -> list[bytes]:
-        """Those after the first `seen`; none after a while, or when the process has ended."""
+        """The reports after the first `seen`. Empty after a while without one, or when the process
+        has ended."""
         with self._change:
             self._change.wait_for(
                 lambda: len(self._reports) > seen or self._ended.is_set(), REPORT_SECONDS
@@ -125,7 +126,7 @@ class ProcessHost:
             return self._reports[seen:]
 
     def wait(self, seconds: float) -> bytes:
-        """How it ended; empty while it runs. What it had reported is among its reports then."""
+        """How the process ended; empty while it runs. All of its reports are there then."""
         if not self._ended.wait(seconds):
             return b""
         assert self._process is not None, "it has ended"

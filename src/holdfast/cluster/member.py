@@ -23,7 +23,7 @@ AGAIN_SECONDS = 0.5
 
 class HowEnded(StrEnum):
     DONE = "done"
-    """By itself, with nothing left to do."""
+    """It ended by itself, with nothing left to do."""
     REFUSED = "refused"
     """It cannot work, and the next one could not either."""
     STOPPED = "stopped"
@@ -86,10 +86,10 @@ class FleetMember:
         )
 
     async def work(self) -> MemberEnd:
-        """Starts the process and watches it; how it ended. Its actor is gone then.
+        """Starts the process, watches it, and returns how it ended; its actor is gone then.
 
-        Raises at once what reading its reports raised: it would wait for ever for what it is to
-        do. What it holds then ends with its lease.
+        An error while its reports are read is raised at once: the process would wait for ever for
+        its work. What it holds then ends with its lease.
         """
         try:
             self.place = msgspec.json.decode(await self._actor.place.remote(), type=Place)
@@ -128,8 +128,8 @@ class FleetMember:
     async def _wait(self) -> ChildEnd:
         while True:
             try:
-                if found := await self._actor.wait.remote(WAIT_SECONDS):
-                    return msgspec.json.decode(found, type=ChildEnd)
+                if ended := await self._actor.wait.remote(WAIT_SECONDS):
+                    return msgspec.json.decode(ended, type=ChildEnd)
             except self._ray.exceptions.ActorUnavailableError:
                 # Not known to be gone: the network may be back, or Ray will find it dead.
                 await asyncio.sleep(AGAIN_SECONDS)

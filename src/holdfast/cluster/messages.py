@@ -66,7 +66,7 @@ class WorkerReport(Struct, frozen=True, omit_defaults=True):
     again: bool = False
     """Another process may do better."""
     port: int = 0
-    """Where it listens."""
+    """The port that it listens on."""
     url: str = ""
 
 
@@ -77,7 +77,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     stop: str = ""
     """Finish what is in flight, for this reason."""
     scorers: "list[ScorerAddress] | None" = None
-    """Those that there are from now on."""
+    """The scorers that are available from now on."""
 
 
 class ScorerAddress(Struct, frozen=True):

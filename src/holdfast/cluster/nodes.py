@@ -40,7 +40,7 @@ class Node(Struct, frozen=True):
 
 
 class NodeProbe(Struct, frozen=True):
-    """What a node was asked, and its answer."""
+    """A question to a node, and its answer."""
 
     modules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -50,13 +50,13 @@ class NodeProbe(Struct, frozen=True):
 def live_nodes(ray: Any) -> list[Node]:
     return [
         Node(
-            found["NodeID"],
-            found["NodeManagerAddress"],
-            found["Resources"].get("CPU", 0.0),
-            found["Resources"].get("GPU", 0.0),
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["Resources"].get("CPU", 0.0),
+            node["Resources"].get("GPU", 0.0),
         )
-        for found in ray.nodes()
-        if found["Alive"]
+        for node in ray.nodes()
+        if node["Alive"]
     ]
 
 
@@ -82,11 +82,11 @@ def check_gpus(nodes: Sequence[Node], *, option: str, wanted: float) -> None:
 async def probe_nodes(
     ray: Any, nodes: Sequence[Node], *, modules: Iterable[str], hosts: Iterable[str] = ()
 ) -> list[Place]:
-    """Where each node is. Raises where one has another version or lacks a module, or where one
-    does not know the name of a host."""
+    """Asks every node where it is. Raises if a node has another version, lacks a module, or cannot
+    resolve the name of a host."""
     question = msgspec.json.encode(NodeProbe(tuple(modules), tuple(hosts)))
-    found = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
-    answers = [answer for answer in found if answer is not None]
+    results = await asyncio.gather(*(_probe(ray, node, question) for node in nodes))
+    answers = [answer for answer in results if answer is not None]
     for answer in answers:
         _check(answer)
     return [answer.place for answer in answers if answer.place is not None]
@@ -115,12 +115,12 @@ async def _probe(ray: Any, node: Node, question: bytes) -> NodeProbe | None:
 
 
 def answer_probe(question: bytes) -> bytes:
-    """On a node: what it lacks, and where it is."""
-    asked = msgspec.json.decode(question, type=NodeProbe)
+    """Runs on a node: reports what the node lacks, and where it is."""
+    probe = msgspec.json.decode(question, type=NodeProbe)
     return msgspec.json.encode(
         NodeProbe(
-            modules=tuple(name for name in asked.modules if not _is_there(name)),
-            hosts=tuple(host for host in asked.hosts if not resolves(host)),
+            modules=tuple(name for name in probe.modules if not _is_there(name)),
+            hosts=tuple(host for host in probe.hosts if not resolves(host)),
             place=msgspec.json.decode(this_place(), type=Place),
         )
     )
@@ -166,10 +166,10 @@ def _cannot_work(node: Node, error: Exception) -> UsageError:
             f"node {node.address} has no Holdfast: pip install '.[ray,postgres]' in a clone "
             "there, or name it in --requirements FILE"
         )
-    _, is_pip, said = message.partition("ERROR: ")
+    _, is_pip, reason = message.partition("ERROR: ")
     if is_pip and "runtime environment" in message:
         return UsageError(
-            f"node {node.address} cannot install what --requirements names: {said[:600]}"
+            f"node {node.address} cannot install what --requirements names: {reason[:600]}"
         )
     # What Ray reports begins with where it was, and ends with what it was.
     shown = message if len(message) <= 800 else f"{message[:200]} … {message[-600:]}"

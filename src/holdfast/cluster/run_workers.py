@@ -30,7 +30,7 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     scorer: Resources = Resources(cpus=0.0)
     off_gpu_nodes: bool = False
     one_per_node: bool = False
-    """Whatever the size: for gateways."""
+    """One process on each node, whatever the size: for gateways."""
     grace: float = 20.0
     """Seconds that workers have to finish what is in flight."""
     patience: float = 900.0

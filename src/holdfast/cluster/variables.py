@@ -26,14 +26,14 @@ NAMES = (
 )
 PREFIXES = ("HF_", "HOLDFAST_", "PG")
 LOCAL = ("HOLDFAST_CRASH",)
-"""What is meant for this process alone."""
+"""Variables that are meant for this process only."""
 MAX_SHOWN = 80
 
 
 def traveling(
     names: Iterable[str] = (), *, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Those of this process that are on the list, or are named."""
+    """The variables of this process that are on the list or in `named`."""
     wanted = {*NAMES, *names}
     return {
         name: value
@@ -43,7 +43,7 @@ def traveling(
 
 
 def describe(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> str:
-    """On one line, with no value of a secret, and none of what was `named`."""
+    """The variables on one line, without the values of secrets and of `named` ones."""
     hidden = set(named)
     shown = (
         f"{name}={'(hidden)' if is_secret_name(name) or name in hidden else _shown(value)}"
@@ -53,7 +53,8 @@ def describe(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> str:
 
 
 def hide_secrets(variables: Mapping[str, str], *, named: Iterable[str] = ()) -> None:
-    """No message of ours will contain them. What was `named` is one by its looks, too."""
+    """Keeps the secrets among them out of all our messages. A variable in `named` counts as secret
+    if its value looks like one."""
     for name, value in variables.items():
         if is_secret_name(name):
             hide(value)

@@ -1,4 +1,4 @@
-"""What a trainer would train wrongly, refused before it does."""
+"""Checks that refuse data which a trainer would train wrongly."""
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def samples_for(function: str, given: Iterable[Sample]) -> list[Sample]:
-    """What a converter of samples was given; raises `UsageError` where it is anything else."""
+    """The samples that a converter received. Raises `UsageError` for anything else."""
     wants = f"{function} wants a list of Samples ([s async for s in holdfast.samples(…)])"
     return listed(given, wants, lambda item: isinstance(item, Sample))
 
@@ -41,7 +41,8 @@ def rows_for(function: str, given: Iterable[Item]) -> list[Item]:
 
 @contextmanager
 def read_back(wants: str, what: str) -> Iterator[None]:
-    """Reads `what` of a format: one line for what is no data of it. `wants`: what would be."""
+    """Reads `what` of a format. Raises one line if the data is invalid; `wants` says what would be
+    valid."""
     try:
         yield
     except KeyError as error:
@@ -51,16 +52,16 @@ def read_back(wants: str, what: str) -> Iterator[None]:
 
 
 def listed(given: Iterable[Item], wants: str, is_one: Callable[[object], bool]) -> list[Item]:
-    """What a converter was given, item by item; raises `UsageError` where it is anything else."""
+    """The items that a converter received, one by one. Raises `UsageError` for anything else."""
     if isinstance(given, AsyncIterable):
         raise UsageError(f"{wants}, not an async generator")
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"{wants}, not {describe(given)}")
-    found = list(given)
-    for number, item in enumerate(found):
+    items = list(given)
+    for number, item in enumerate(items):
         if not is_one(item):
             raise UsageError(f"{wants}; item {number} of the list is {describe(item)}")
-    return found
+    return items
 
 
 def describe(value: object) -> str:

@@ -31,11 +31,11 @@ _FINISHED = (None, 0, 100)
 def from_rows(rows: Iterable[Row | Any]) -> list[Sample]:
     """Rows as dicts, or as eval-protocol's own objects, in the order of their groups."""
     numbers: Counter[str] = Counter()
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for position, given in enumerate(rows_for("from_rows", rows)):
         row = given if isinstance(given, Mapping) else given.model_dump(mode="json")
-        found += _Reader(row, position, numbers).samples()
-    return found
+        samples += _Reader(row, position, numbers).samples()
+    return samples
 
 
 class _Reader:
@@ -68,12 +68,12 @@ class _Reader:
 
     def _checked(self, read: Any, *arguments: Any) -> list[Sample]:
         try:
-            found: list[Sample] = read(*arguments)
+            samples: list[Sample] = read(*arguments)
         except (ValueError, TypeError, KeyError, IndexError, msgspec.ValidationError) as error:
             raise NotTrainable(
                 f"row {self._name!r}: its token fields do not fit together: {error}"
             ) from error
-        return found
+        return samples
 
     def _has_finished(self) -> bool:
         if self._extra.get("failed_samples"):
@@ -88,10 +88,10 @@ class _Reader:
         logprobs = self._logprobs(len(completions))
         boundaries = extra.get("turn_boundaries")
         masks = extra.get("loss_mask") or [[1] * len(ids) for ids in completions]
-        found = []
+        samples = []
         for number, ids in enumerate(completions):
             turns = boundaries if boundaries is not None else [[0, len(ids)]]
-            found.append(
+            samples.append(
                 self._sample(
                     number,
                     prompt=extra["prompt_ids"],
@@ -101,7 +101,7 @@ class _Reader:
                     turns=turns,
                 )
             )
-        return found
+        return samples
 
     def _from_flat(self, ids: Sequence[int]) -> list[Sample]:
         """One conversation as flat lists. Without a mask, every token of it was sampled: that can
@@ -113,8 +113,8 @@ class _Reader:
                 f"row {self._name!r} has {replies} turns in flat lists without a loss_mask: which "
                 "tokens were sampled is lost; export it with token_turn_traces"
             )
-        found = self._extra.get("inference_logprobs") or self._extra.get("completion_logprobs")
-        if found is None:
+        logprobs = self._extra.get("inference_logprobs") or self._extra.get("completion_logprobs")
+        if logprobs is None:
             raise self._without_logprobs()
         if mask is not None and mask and isinstance(mask[0], list):
             mask = mask[0]
@@ -124,7 +124,7 @@ class _Reader:
                 0,
                 prompt=self._extra["prompt_ids"],
                 ids=ids,
-                logprobs=found[0] if isinstance(found[0], list) else found,
+                logprobs=logprobs[0] if isinstance(logprobs[0], list) else logprobs,
                 mask=mask or [1] * len(ids),
                 turns=boundaries,
             )
@@ -224,10 +224,10 @@ class _Reader:
         return self._numbers[self._name] - 1
 
     def _logprobs(self, completions: int) -> Sequence[Sequence[float]]:
-        found = self._extra.get("inference_logprobs")
-        if not found or len(found) != completions:
+        logprobs = self._extra.get("inference_logprobs")
+        if not logprobs or len(logprobs) != completions:
             raise self._without_logprobs()
-        return list(found)
+        return list(logprobs)
 
     def _without_logprobs(self) -> NotTrainable:
         return NotTrainable(
@@ -272,8 +272,8 @@ class _Reader:
 
 
 def _mapping(holder: Row, name: str) -> Row:
-    found = holder.get(name)
-    return found if isinstance(found, Mapping) else {}
+    row = holder.get(name)
+    return row if isinstance(row, Mapping) else {}
 
 
 def _stream(trace: Row) -> list[int]:
@@ -282,10 +282,10 @@ def _stream(trace: Row) -> list[int]:
 
 def _runs(mask: Sequence[int]) -> list[list[int]]:
     """Where its ones begin and end."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for place, trained in enumerate(mask):
-        if trained and found and found[-1][1] == place:
-            found[-1][1] = place + 1
+        if trained and runs and runs[-1][1] == place:
+            runs[-1][1] = place + 1
         elif trained:
-            found.append([place, place + 1])
-    return found
+            runs.append([place, place + 1])
+    return runs

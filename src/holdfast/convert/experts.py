@@ -32,8 +32,8 @@ _TYPES = {1: "u1", 2: "<u2", 4: "<u4"}
 async def load_experts(
     journal: Journal | str | Path, run: str, *, members: Sequence[TrajectoryRow] | None = None
 ) -> "Experts":
-    """Of these trajectories of a run; None: of all that are settled. A branch that has not all of
-    its rows is left out."""
+    """The routed experts of these trajectories of a run; of all settled ones for None. A branch
+    with missing rows is left out."""
     async with opened_to_read(journal) as opened:
         if members is None:
             members = [
@@ -41,14 +41,14 @@ async def load_experts(
                 for row in await opened.trajectories(await run_named(opened, run))
                 if row.settled and row.status.is_outcome
             ]
-        found: dict[tuple[str, int], Rows] = {}
+        rows_by_trajectory: dict[tuple[str, int], Rows] = {}
         for member in members:
             history = await history_of(opened, member)
             for branch, spans in enumerate(experts_of(history)):
                 rows = await _read(opened, spans)
                 if rows is not None:
-                    found[f"{member.key.task}/{member.key.sample}", branch] = rows
-        return found
+                    rows_by_trajectory[f"{member.key.task}/{member.key.sample}", branch] = rows
+        return rows_by_trajectory
 
 
 async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | None":
@@ -58,15 +58,15 @@ async def _read(journal: Journal, spans: Sequence[RoutedExperts]) -> "Rows | Non
         return None
     width, layers, size = spans[0].shape
     # 16 bits, as verl has them; engines give no larger numbers than there are experts.
-    found = np.full((max(span.end for span in spans), width), -1, dtype=np.int32)
+    routes = np.full((max(span.end for span in spans), width), -1, dtype=np.int32)
     for span in spans:
         body = await journal.get_blob(span.blob)
         rows = np.frombuffer(body, dtype=_TYPES[size]).reshape(-1, width)
-        found[span.start : span.end] = rows[: span.end - span.start]
-    if found.min(initial=0) < 0 or found.max(initial=0) > MAX_EXPERT:
+        routes[span.start : span.end] = rows[: span.end - span.start]
+    if routes.min(initial=0) < 0 or routes.max(initial=0) > MAX_EXPERT:
         return None
     shape = (-1, layers, width // layers) if layers else (-1, width)
-    return found.astype(np.int16).reshape(shape)
+    return routes.astype(np.int16).reshape(shape)
 
 
 def check_experts(given: object) -> None:
@@ -79,8 +79,8 @@ def check_experts(given: object) -> None:
 
 
 def rows_of(experts: "Experts", sample: Sample, *, layers: int | None) -> "Rows":
-    """Those of each token of a sample but the last. `layers`: where the engine did not say it.
-    Raises `NotTrainable` where some are missing."""
+    """The routed experts of each token of a sample, except the last. `layers` is needed if the
+    engine did not report it. Raises `NotTrainable` if some are missing."""
     name = f"task {sample.task!r}, sample {sample.sample}"
     rows = experts.get((sample.trajectory, sample.branch))
     wanted = len(sample.token_ids) - 1

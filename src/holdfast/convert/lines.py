@@ -33,7 +33,7 @@ class Format(StrEnum):
 
 
 class FormatOptions(Struct, frozen=True, kw_only=True):
-    """What becomes of what a format cannot hold."""
+    """What to do with data that a format cannot hold."""
 
     fixed_groups: bool = False
     logprobs: Accepted = Accepted.PROCESSED
@@ -46,7 +46,8 @@ class FormatOptions(Struct, frozen=True, kw_only=True):
 async def format_lines(
     journal: Journal, run: Run, form: Format, options: FormatOptions
 ) -> AsyncIterator[Fields]:
-    """In the order of tasks and samples. Raises `NotTrainable` for what the format cannot hold."""
+    """The lines in the order of tasks and samples. Raises `NotTrainable` for data that the format
+    cannot hold."""
     if form is Format.SFT:
         async for row in _conversations(journal, run, options):
             yield row
@@ -148,7 +149,7 @@ def _slime(samples: list[Sample], options: FormatOptions, place: _Place) -> Iter
 
 
 def mode_of(row: Fields) -> str | None:
-    """What its logprobs are of, as its sample said."""
+    """The distribution of its logprobs, as its sample names it."""
     for holder in (row, row.get("metadata"), row.get("extra_fields"), row.get("extra_env_info")):
         provenance = holder.get(KEY) if isinstance(holder, dict) else None
         if isinstance(provenance, dict):

@@ -87,26 +87,26 @@ def message_log(
 
 def _segments(sample: Sample) -> list[tuple[int, int, bool]]:
     """Tokens from, tokens to, and whether they were sampled; together they are the stream."""
-    found: list[tuple[int, int, bool]] = []
+    segments: list[tuple[int, int, bool]] = []
     place = 0
     for start, end in _sampled_spans(sample):
         if start < place:
             raise _not_contiguous(sample, f"a turn begins at token {start}, inside of another")
         if start > place:
-            found.append((place, start, False))
+            segments.append((place, start, False))
         if len(set(sample.loss_mask[start:end])) > 1:
             raise _not_contiguous(sample, f"the turn at token {start} is trained in part")
         if end > start:
-            found.append((start, end, True))
+            segments.append((start, end, True))
         place = end
     if place < len(sample.token_ids):
-        found.append((place, len(sample.token_ids), False))
+        segments.append((place, len(sample.token_ids), False))
     covered = [
-        trained for start, end, is_sampled in found for trained in [is_sampled] * (end - start)
+        trained for start, end, is_sampled in segments for trained in [is_sampled] * (end - start)
     ]
     if any(mask and not sampled for mask, sampled in zip(sample.loss_mask, covered, strict=True)):
         raise _not_contiguous(sample, "tokens outside of its turns are trained")
-    return found
+    return segments
 
 
 def _sampled_spans(sample: Sample) -> list[tuple[int, int]]:
@@ -133,22 +133,22 @@ def _as_tensors(message: Fields) -> Fields:
     with needed_by("to_nemo with tensors", extra="local"):
         import torch
 
-    found: dict[str, Any] = dict(message)
-    found["token_ids"] = torch.tensor(found["token_ids"], dtype=torch.int64)
-    if "generation_logprobs" in found:
-        logprobs = torch.tensor(found["generation_logprobs"], dtype=torch.float32)
-        found["generation_logprobs"] = logprobs
-    return found
+    tensors: dict[str, Any] = dict(message)
+    tensors["token_ids"] = torch.tensor(tensors["token_ids"], dtype=torch.int64)
+    if "generation_logprobs" in tensors:
+        logprobs = torch.tensor(tensors["generation_logprobs"], dtype=torch.float32)
+        tensors["generation_logprobs"] = logprobs
+    return tensors
 
 
 def from_nemo(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
     """What `to_nemo` made them of; logprobs of tokens that are trained elsewhere are 0."""
     wants = "from_nemo wants the rows of to_nemo, as dicts (of an export, json.loads of each line)"
-    found = []
+    samples = []
     for number, row in enumerate(listed(rows, wants, lambda item: isinstance(item, Mapping))):
         with read_back(wants, f"row {number}"):
-            found.append(_read(row))
-    return found
+            samples.append(_read(row))
+    return samples
 
 
 def _read(row: Mapping[str, Any]) -> Sample:
@@ -168,5 +168,5 @@ def _read(row: Mapping[str, Any]) -> Sample:
 
 
 def _listed(values: Any) -> list[Any] | None:
-    found: list[Any] | None = values.tolist() if hasattr(values, "tolist") else values
-    return found
+    as_list: list[Any] | None = values.tolist() if hasattr(values, "tolist") else values
+    return as_list

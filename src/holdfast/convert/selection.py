@@ -20,11 +20,11 @@ class Branches(StrEnum):
 
     REFUSE = "refuse"
     LONGEST = "longest"
-    """Its longest branch alone; what is left out is counted."""
+    """Only the longest branch; the others are counted as left out."""
 
 
 class MissingReward(StrEnum):
-    """What becomes of a trajectory without a reward where a format has no place for none."""
+    """What to do with a trajectory without a reward, in a format that needs one."""
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave_out"
@@ -34,13 +34,13 @@ class MissingReward(StrEnum):
 Word = TypeVar("Word", bound=StrEnum)
 
 
-def chosen(words: type[Word], name: str, value: str) -> Word:
-    """What a user chose for `name`, as Python or as the command line spells it ("leave-out").
+def chosen(choices: type[Word], name: str, value: str) -> Word:
+    """The user's choice for `name`, in Python's spelling or the command line's ("leave-out").
     Raises `UsageError`."""
     try:
-        return words(str(value).replace("-", "_"))
+        return choices(str(value).replace("-", "_"))
     except ValueError:
-        raise UsageError(f"{name} is one of {', '.join(words)}, not {value!r:.100}") from None
+        raise UsageError(f"{name} is one of {', '.join(choices)}, not {value!r:.100}") from None
 
 
 class GroupMember(Struct, frozen=True):
@@ -75,13 +75,13 @@ Group = tuple[GroupMember, ...]
 
 
 def groups_of(samples: Iterable[Sample]) -> list[Group]:
-    """In the order in which they come; what is of one trajectory belongs together."""
-    found: dict[str, dict[int, list[Sample]]] = {}
+    """The samples by group and trajectory, in the order in which they come."""
+    groups: dict[str, dict[int, list[Sample]]] = {}
     for sample in samples:
-        found.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
+        groups.setdefault(sample.group, {}).setdefault(sample.sample, []).append(sample)
     return [
         tuple(GroupMember(tuple(branches)) for branches in members.values())
-        for members in found.values()
+        for members in groups.values()
     ]
 
 
@@ -93,14 +93,14 @@ def real_members(group: Group) -> Group:
 def rewarded_members(
     group: Group, missing: MissingReward, *, trainer: str, placeholders: bool = False
 ) -> Group:
-    """All with a reward, and without placeholders. With `placeholders`, these stay, and stand for
-    what has no reward, too: the group keeps its size."""
-    found = []
+    """The members with a reward, without placeholders. With `placeholders`, these stay, and replace
+    members without a reward, so that the group keeps its size."""
+    members = []
     for member in group:
         if member.is_placeholder:
-            found += [member] if placeholders else []
+            members += [member] if placeholders else []
         elif member.reward is not None:
-            found.append(member)
+            members.append(member)
         elif missing is MissingReward.REFUSE:
             raise NotTrainable(
                 f"{member.name}: its reward is None, for which {trainer} has no place; score it, "
@@ -108,12 +108,12 @@ def rewarded_members(
                 "--missing-reward leave-out)"
             )
         elif placeholders:
-            found.append(member.aborted())
-    return tuple(found)
+            members.append(member.aborted())
+    return tuple(members)
 
 
 def single_branch(member: GroupMember, branches: Branches, *, trainer: str) -> tuple[Sample, int]:
-    """The sample that stands for the trajectory, and how many are left out."""
+    """The sample that represents the trajectory, and the number of those left out."""
     if len(member.samples) == 1:
         return member.first, 0
     if branches is not Branches.LONGEST:
@@ -146,15 +146,15 @@ def _trained_as(turn: TurnSpan, mask: Sequence[int]) -> TurnSpan:
     return structs.replace(turn, trained=bool(mask[turn.start]) if turn.start < turn.end else False)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
+def _common(ids: Sequence[int], other: Sequence[int]) -> int:
+    length = min(len(ids), len(other))
+    if ids[:length] == other[:length]:
         return length
-    return next(place for place in range(length) if one[place] != other[place])
+    return next(place for place in range(length) if ids[place] != other[place])
 
 
 def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Group:
-    """With `size` members: those that are missing are placeholders, where the trainer can leave
+    """The group with `size` members. Missing ones become placeholders, if the trainer can leave
     them out of its baseline (`allowed`)."""
     if len(group) > size:
         raise UsageError(
@@ -178,7 +178,7 @@ def filled_group(group: Group, size: int, *, trainer: str, allowed: bool) -> Gro
 
 
 def response_start(sample: Sample) -> int:
-    """Where the first sampled token is: what is before it is the prompt."""
+    """The position of the first sampled token; everything before it is the prompt."""
     start = sample.turns[0].start if sample.turns else _first_trained(sample)
     if not start and not sample.remove_sample:
         raise NotTrainable(
@@ -197,12 +197,12 @@ def placed_rewards(sample: Sample, start: int) -> list[tuple[int, float]]:
     rest on the last one."""
     if sample.reward is None:
         return []
-    found: dict[int, float] = {}
+    rewards: dict[int, float] = {}
     rest = sample.reward
     for step in sample.step_rewards:
         place = max(step.place - 1, start) - start
-        found[place] = found.get(place, 0.0) + step.reward
+        rewards[place] = rewards.get(place, 0.0) + step.reward
         rest -= step.reward
     last = len(sample.token_ids) - 1 - start
-    found[last] = found.get(last, 0.0) + rest
-    return sorted(found.items())
+    rewards[last] = rewards.get(last, 0.0) + rest
+    return sorted(rewards.items())

@@ -22,7 +22,7 @@ class SftLayout(StrEnum):
     MESSAGES = "messages"
     """The whole conversation."""
     PROMPT_COMPLETION = "prompt_completion"
-    """What was there before the first reply, and the rest."""
+    """`prompt` is everything before the first reply, `completion` the rest."""
 
 
 def to_sft(
@@ -31,7 +31,8 @@ def to_sft(
     layout: str = SftLayout.MESSAGES,
     min_reward: float | None = None,
 ) -> list[Fields]:
-    """Those that completed or were truncated, and, with `min_reward`, earned as much."""
+    """Rows of trajectories that completed or were truncated and, with `min_reward`, earned at least
+    that."""
     written = chosen(SftLayout, "layout", layout)
     views = views_for("to_sft", trajectories)
     rows = (sft_row(view, layout=written, min_reward=min_reward) for view in views)
@@ -41,7 +42,7 @@ def to_sft(
 def sft_row(
     view: TrajectoryView, *, layout: SftLayout, min_reward: float | None = None
 ) -> Fields | None:
-    """None where there is nothing to learn from."""
+    """The row of a trajectory; None if nothing in it can be learned."""
     if not view.status.is_outcome:
         return None
     if min_reward is not None and (view.reward is None or view.reward < min_reward):
@@ -84,9 +85,10 @@ def _content(message: Message) -> object:
 
 
 def _arguments(text: str) -> object:
-    """As a mapping, which templates write themselves; what the model wrote wrongly, as it is."""
+    """A call's arguments as a mapping, because templates write the JSON themselves. Invalid JSON
+    stays text."""
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-    return found if isinstance(found, dict) else text
+    return decoded if isinstance(decoded, dict) else text

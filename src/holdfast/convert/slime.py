@@ -80,7 +80,7 @@ def to_slime(
             for group in groups
         ]
     as_lists = _as_lists(groups, fan_out)
-    found: list[list[SlimeMember]] = []
+    by_group: list[list[SlimeMember]] = []
     index = first_index
     for number, group in enumerate((g for g in groups if g), first_group):
         members: list[SlimeMember] = []
@@ -94,8 +94,8 @@ def to_slime(
                     row["rollout_routed_experts"] = _routes(experts, sample, layers)
             members.append(rows if as_lists else rows[0])
             index += 1
-        found.append(members)
-    return found
+        by_group.append(members)
+    return by_group
 
 
 def _as_lists(groups: Sequence[Group], fan_out: bool | None) -> bool:
@@ -154,15 +154,15 @@ def from_slime(groups: Iterable[Sequence[Any]]) -> list[Sample]:
         "from_slime wants the groups of to_slime, each a list of samples (of an export, all "
         "lines as one group: from_slime([rows]))"
     )
-    found = []
+    samples = []
     for number, group in enumerate(
         listed(groups, wants, lambda item: isinstance(item, list | tuple))
     ):
         for member in group:
             for row in member if isinstance(member, list) else [member]:
                 with read_back(wants, f"a sample of group {number}"):
-                    found.append(_restored(row if isinstance(row, Mapping) else row.to_dict()))
-    return found
+                    samples.append(_restored(row if isinstance(row, Mapping) else row.to_dict()))
+    return samples
 
 
 def _restored(row: Mapping[str, Any]) -> Sample:

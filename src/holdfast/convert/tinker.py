@@ -39,7 +39,7 @@ class TinkerDatum(Struct, frozen=True):
     logprobs: list[float]
     advantages: list[float]
     mask: list[int]
-    """What is trained; for reading back, and for `weights`."""
+    """What is trained. It is kept for reading back, and for `weights`."""
     spans: list[TinkerSpan]
     """Of the whole branch; `datum` cuts them to the input and to the targets."""
     reward: float | None
@@ -74,11 +74,11 @@ def to_tinker(
 ) -> list[TinkerDatum]:
     """A datum for each branch of each trajectory with a reward; what has none is left out, as it
     is in no baseline. `advantages` by trajectory (`task/sample`) go before those of `estimator`."""
-    found = []
+    tinker_datums = []
     for group in groups_of(samples_for("to_tinker", samples)):
         for sample, advantage in _with_advantages(group, estimator, advantages):
-            found.append(_datum(sample, advantage))
-    return found
+            tinker_datums.append(_datum(sample, advantage))
+    return tinker_datums
 
 
 def _with_advantages(
@@ -115,31 +115,31 @@ def _datum(sample: Sample, advantage: float) -> TinkerDatum:
 
 def _spans(sample: Sample) -> list[TinkerSpan]:
     """Each turn's tokens, and before them those of its prompt that no turn has yet."""
-    found: list[TinkerSpan] = []
+    spans: list[TinkerSpan] = []
     place = 0
     for number, turn in enumerate(sample.turns):
         name = f"{sample.trajectory}#{sample.branch}/{number}"
         if turn.start > place:
-            found.append(TinkerSpan(False, name, place, turn.start - place))
-        found.append(TinkerSpan(True, name, 0, turn.end - turn.start))
+            spans.append(TinkerSpan(False, name, place, turn.start - place))
+        spans.append(TinkerSpan(True, name, 0, turn.end - turn.start))
         place = turn.end
     if place < len(sample.token_ids):
         name = f"{sample.trajectory}#{sample.branch}/{len(sample.turns)}"
-        found.append(TinkerSpan(False, name, place, len(sample.token_ids) - place))
-    return found
+        spans.append(TinkerSpan(False, name, place, len(sample.token_ids) - place))
+    return spans
 
 
 def _cut(spans: Sequence[TinkerSpan], start: int, end: int) -> list[TinkerSpan]:
     """The parts of them between two tokens."""
-    found = []
+    spans = []
     place = 0
     for span in spans:
         first, last = max(place, start), min(place + span.length, end)
         if last > first:
             offset = span.offset + first - place
-            found.append(TinkerSpan(span.is_sampled, span.sequence_id, offset, last - first))
+            spans.append(TinkerSpan(span.is_sampled, span.sequence_id, offset, last - first))
         place += span.length
-    return found
+    return spans
 
 
 def _real(span: TinkerSpan) -> Any:

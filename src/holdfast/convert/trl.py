@@ -61,7 +61,7 @@ def to_trl(
     kept = chosen(Branches, "branches", branches)
     if num_generations is not None:
         check_whole("num_generations", num_generations, least=1)
-    found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     left_out = placeholders = 0
     for group in groups_of(samples_for("to_trl", samples)):
         if num_generations is not None:
@@ -76,8 +76,8 @@ def to_trl(
                 row = _row(sample)
                 left_out += more
             for name, value in row.items():
-                found[name].append(value)
-    return TrlColumns(found, left_out, placeholders)
+                columns[name].append(value)
+    return TrlColumns(columns, left_out, placeholders)
 
 
 def _prompt(group: tuple[GroupMember, ...], prompts: Mapping[str, Sequence[int]]) -> list[int]:
@@ -160,10 +160,10 @@ def to_trl_async(
         import numpy as np
 
     check_whole("first_group", first_group, least=0)
-    found = samples_for("to_trl_async", samples)
+    converted = samples_for("to_trl_async", samples)
     known = steps_of("to_trl_async", versions)
     rows: list[Fields] = []
-    for number, group in enumerate(groups_of(found), first_group):
+    for number, group in enumerate(groups_of(converted), first_group):
         members = real_members(group)
         (advantages,) = estimate([[member.reward for member in members]], estimator)
         for member, advantage in zip(members, advantages, strict=True):

@@ -112,8 +112,8 @@ def to_verl(
     )
     tensors = _tensors(rows, starts, wide=wide, long=long, pad=pad_token_id)
     if experts is not None:
-        found = [rows_of(experts, sample, layers=layers) for sample in rows]
-        tensors["routed_experts"] = _placed(found, starts, wide=wide, long=long)
+        routes = [rows_of(experts, sample, layers=layers) for sample in rows]
+        tensors["routed_experts"] = _placed(routes, starts, wide=wide, long=long)
     return VerlBatch(tensors, _non_tensors(rows, known), left_out)
 
 
@@ -187,19 +187,19 @@ def _placed(experts: "Sequence[Rows]", starts: Sequence[int], *, wide: int, long
     """At their tokens; padding, and the last token, have zeros, as verl has them."""
     import numpy as np
 
-    found = np.zeros((len(experts), wide + long, *experts[0].shape[1:]), dtype=np.int16)
+    placed = np.zeros((len(experts), wide + long, *experts[0].shape[1:]), dtype=np.int16)
     for row, (rows, start) in enumerate(zip(experts, starts, strict=True)):
-        found[row, wide - start : wide - start + len(rows)] = rows
-    return found
+        placed[row, wide - start : wide - start + len(rows)] = rows
+    return placed
 
 
 def _non_tensors(rows: Sequence[Sample], known: Mapping[str, int]) -> "Arrays":
     import numpy as np
 
     def column(values: Iterable[object]) -> "np.ndarray[Any, Any]":
-        found = np.empty(len(rows), dtype=object)
-        found[:] = list(values)
-        return found
+        column = np.empty(len(rows), dtype=object)
+        column[:] = list(values)
+        return column
 
     steps = [global_steps(sample, known) for sample in rows]
     return {

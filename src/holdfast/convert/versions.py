@@ -12,7 +12,7 @@ from holdfast.records.samples.version import WeightVersion
 
 
 async def load_versions(journal: Journal | str | Path, run: str) -> list[WeightVersion]:
-    """Those that the trainer of a run has published, in their order."""
+    """The versions that the trainer of a run has published, in order."""
     async with opened_to_read(journal) as opened:
         return await opened.versions(await run_named(opened, run))
 
@@ -20,15 +20,15 @@ async def load_versions(journal: Journal | str | Path, run: str) -> list[WeightV
 def steps_of(function: str, versions: Iterable[WeightVersion]) -> Mapping[str, int]:
     """The step of each version; `UsageError` where a converter was given anything else."""
     wants = f"{function} wants the versions of the run (await holdfast.convert.load_versions(…))"
-    found = listed(versions, wants, lambda item: isinstance(item, WeightVersion))
-    return {version.name: version.step for version in found}
+    checked = listed(versions, wants, lambda item: isinstance(item, WeightVersion))
+    return {version.name: version.step for version in checked}
 
 
 def global_steps(sample: Sample, known: Mapping[str, int]) -> tuple[int | None, int | None]:
-    """The steps of the oldest and the newest weights in it; None where one is not `known`: a step
-    is never guessed."""
+    """The steps of the oldest and the newest weights in it. None for weights that are not `known`;
+    steps are never guessed."""
     steps = [known.get(span.version) for span in sample.version_spans]
-    found = [step for step in steps if step is not None]
-    if not found or len(found) < len(steps):
+    known_steps = [step for step in steps if step is not None]
+    if not known_steps or len(known_steps) < len(steps):
         return None, None
-    return min(found), max(found)
+    return min(known_steps), max(known_steps)

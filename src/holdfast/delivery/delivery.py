@@ -113,7 +113,7 @@ class Delivery:
         self._stack = AsyncExitStack()
         self._next = 0
         self._asking = asyncio.Lock()
-        """Of whoever is given the next step: each step is given once."""
+        """Held while someone gets the next step, so that each step is given once."""
         self._names_steps = trained is not None
         """It takes groups, and says later which step they are in."""
         self._taken: set[str] = set()
@@ -183,8 +183,8 @@ class Delivery:
             yield batch.step, batch
 
     async def next_async(self) -> DeliveredBatch | None:
-        """The batch of the next step; None at the end of the run. Who asks before the last one was
-        committed, or while another asks, gets the one after it."""
+        """The batch of the next step; None at the end of the run. A caller who asks before the last
+        commit, or while another asks, gets the step after it."""
         async with self._asking:
             return await self._next_batch()
 
@@ -279,7 +279,7 @@ class Delivery:
     # --- opening and closing
 
     async def _refuse_training(self, journal: Journal, run: Run) -> None:
-        """A training's own ledger says what its checkpoints hold: nobody else writes it."""
+        """Refuses the ledger of a training of ours, which only that training may write."""
         if self._name != TRAINER or run.spec.model != TRAINED_MODEL:
             return
         if await is_training(journal, run):
@@ -329,9 +329,9 @@ class Delivery:
         return step
 
     async def _check_known(self, journal: Journal, consumer: Consumer, step: int) -> None:
-        """A checkpoint of a step that this run never gave is of another run, or a mistake: what is
-        not trained would count as trained. And where nobody has said which groups are in it, what
-        is trained would come again."""
+        """Refuses a checkpoint of a step that this run never gave: untrained groups would count as
+        trained. Refuses a restored checkpoint without the names of its groups, if only the
+        checkpoint knows them: trained groups would come again."""
         ledger = await journal.ledger(consumer.run, consumer.name)
         committed = consumer.committed or 0
         taken = [entry for entry in ledger if entry.reason == "taken" and entry.step is None]

@@ -38,9 +38,9 @@ class ArgumentTable(Struct, frozen=True):
         return self.followed | self.refused.keys() | self.irrelevant
 
     def check(self, values: Mapping[str, object], defaults: Mapping[str, object]) -> None:
-        """Raises `UsageError` for an argument that is refused and set, and warns of those that are
-        set and in no class. `values` has none of other programs. An argument without a default is
-        set where it has any value."""
+        """Raises `UsageError` for refused arguments that are set, and warns about set arguments in
+        no class. `values` has no arguments of other programs. An argument without a default counts
+        as set if it has any value."""
         for name, refused in self.refused.items():
             value = values.get(name, defaults.get(name))
             if _is_set(value, defaults.get(name)) and value not in refused.unless:
@@ -76,7 +76,7 @@ class ArgumentTable(Struct, frozen=True):
 
 
 def _is_set(value: object, default: object) -> bool:
-    """What is empty is as good as nothing: None, False, "", [], {}."""
+    """Whether it has a value other than None, False, "", [] or {}."""
     return bool(value != default and (value or default))
 
 

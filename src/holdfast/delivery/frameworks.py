@@ -20,13 +20,13 @@ def require(package: str, *, tested: str, module: str, remedy: str) -> None:
     import importlib.metadata  # Half of the time that the error takes.
 
     try:
-        found = importlib.metadata.version(package)
+        installed = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return  # A clone on the path has no version.
     # What was tested may be no version, but a date.
-    if tested[:1].isdigit() and found.split(".")[:2] != tested.split(".")[:2]:
+    if tested[:1].isdigit() and installed.split(".")[:2] != tested.split(".")[:2]:
         warnings.warn(
-            f"{module} was tested with {package} {tested}, and {found} is installed",
+            f"{module} was tested with {package} {tested}, and {installed} is installed",
             stacklevel=3,
         )
 

@@ -13,15 +13,17 @@ from holdfast.records.errors import HoldfastError
 from holdfast.records.run import Run
 
 LOOK_SECONDS = 1.0
-"""After which a change by another process is noticed; those of this one wake who waits at once."""
+"""Seconds after which a change by another process is noticed. Changes by this process wake waiters
+at once."""
 _PAUSE = 4
-"""Between two looks, in units of what a look took: one costs as much as there are waits."""
+"""The pause between two looks, in units of the duration of a look."""
 _MAX_PAUSE = 0.05
 """In seconds: a look that a busy event loop held up was not expensive."""
 
 
 class SettledGroups:
-    """Of one run. `check` raises what has ended its rollouts: then every wait raises it."""
+    """The settled groups of one run. If `check` raises why rollouts have ended, every wait raises
+    that."""
 
     def __init__(self, journal: Journal, run: Run, *, check: Callable[[], None]):
         self._journal = journal
@@ -31,7 +33,7 @@ class SettledGroups:
         self._watching: asyncio.Task[None] | None = None
 
     async def under_way(self, ordinals: Collection[int]) -> set[int]:
-        """Those of these groups that are not settled."""
+        """Those of the groups that are not settled yet."""
         rows = await self._journal.trajectories(self._run, ordinals=ordinals)
         return {row.ordinal for row in rows if not row.settled}
 

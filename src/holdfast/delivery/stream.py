@@ -57,7 +57,7 @@ class NothingToTrain(HoldfastError):
 
 
 class StepGroup(Struct, frozen=True):
-    """What was sampled for one task of a step."""
+    """The samples of one task of a step."""
 
     task: Task
     samples: tuple[Sample, ...]
@@ -126,8 +126,8 @@ class RolloutStream:
         consumer: str | None,
         trained: bool = True,
     ):
-        """Without a consumer, steps are not reserved: several processes may share the run, and
-        what is trained is the trainer's own bookkeeping. `trained=False`: it is an evaluation."""
+        """Without a consumer, steps are not reserved: several processes may share the run, and the
+        trainer keeps its own books. `trained=False` makes it an evaluation."""
         self.plan = plan
         self._is_trained = trained
         self._connect = connect
@@ -254,7 +254,7 @@ class RolloutStream:
             self._stack.push_async_callback(self._end_rollouts, self._rolling)
 
     async def close(self) -> None:
-        """Ends everything, and gives the leases back. What is under way goes on next time."""
+        """Ends everything and gives the leases back. Open trajectories continue next time."""
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -279,12 +279,12 @@ class RolloutStream:
         known = [self._ordinals[task.id] for task in tasks if task.id in self._ordinals]
         rows = [row for members in await self._rows(known) for row in members] if known else []
         histories = await asyncio.gather(*(history_of(self.journal, row) for row in rows))
-        found: set[str] = set()
+        names: set[str] = set()
         for history in histories:
             sampled = [turn.versions for turn in history.generations]
             sampled += [draft.versions for draft in history.drafts.values()]
-            found |= {span.version for spans in sampled for span in spans}
-        return found
+            names |= {span.version for spans in sampled for span in spans}
+        return names
 
     async def roll_out(self, step: int | None, tasks: Sequence[Task]) -> list[StepGroup]:
         """The groups of these tasks, in their order, reserved for `step`; with None (an
@@ -301,10 +301,10 @@ class RolloutStream:
             rows = await self._reserve(step, tasks, ordinals)
         crashpoint.reach("stream.reserved")
         size = self.run.spec.samples
-        found = {members[0].key.task: members for members in rows}
+        members_by_task = {members[0].key.task: members for members in rows}
         groups = []
         for task in tasks:
-            members = found.get(task.id)
+            members = members_by_task.get(task.id)
             loaded = None if members is None else await self._load(members)
             samples = [s for t in loaded.trajectories for s in t.samples] if loaded else []
             experts = await self._experts(members or ())
@@ -349,8 +349,8 @@ class RolloutStream:
         return await self.journal.ledger(self.run, self.consumer.name, since=since)
 
     async def dismissals(self, *, since: int) -> Counter[str]:
-        """How many groups, from ordinal `since` on, nobody trains on, by the reason. One that waits
-        for a member has none yet."""
+        """How many groups, from ordinal `since` on, were dismissed, by reason. A group that waits
+        for a member is not among them."""
         entries = await self.ledger(since=since)
         return Counter(entry.reason for entry in entries if entry.end is GroupEnd.DISMISSED)
 
@@ -364,11 +364,12 @@ class RolloutStream:
         crashpoint.reach("stream.admitted")
 
     async def _read_ordinals(self) -> None:
-        """Of all tasks that are not known yet: whoever was cancelled has admitted some, too."""
+        """Reads the ordinals of all unknown tasks. A cancelled call may have admitted some of
+        them."""
         total = (await self.journal.progress(self.run)).planned // self.run.spec.samples
         numbers = range(len(self._ordinals), total)
-        found = await self.journal.tasks(self.run, ordinals=numbers)
-        self._ordinals |= {task.id: n for n, task in zip(numbers, found, strict=True)}
+        tasks = await self.journal.tasks(self.run, ordinals=numbers)
+        self._ordinals |= {task.id: n for n, task in zip(numbers, tasks, strict=True)}
 
     def check_alive(self) -> None:
         """Raises what ended the rollouts, or took the lease."""
@@ -381,8 +382,8 @@ class RolloutStream:
     async def _reserve(
         self, step: int, tasks: Sequence[Task], ordinals: Sequence[int]
     ) -> Sequence[tuple[TrajectoryRow, ...]]:
-        """The settled groups that the run keeps, of these tasks alone. What an earlier life of the
-        trainer reserved for this step under other prompts is dismissed."""
+        """Reserves the settled, kept groups of these tasks for the step. What an earlier process of
+        the trainer reserved for the step under other prompts is dismissed."""
         names = {task.id for task in tasks}
         wanted = len(tasks)
         while wanted:
@@ -392,18 +393,18 @@ class RolloutStream:
             if not batch.groups:
                 wanted -= batch.missing
                 continue
-            found = [members[0].key.task for members in batch.groups]
-            if others := [name for name in found if name not in names]:
+            task_ids = [members[0].key.task for members in batch.groups]
+            if others := [name for name in task_ids if name not in names]:
                 await self.journal.dismiss(self.consumer, others, reason=SUPERSEDED)
                 continue
             return batch.groups
         return ()
 
     async def _rows(self, ordinals: Sequence[int]) -> Sequence[tuple[TrajectoryRow, ...]]:
-        found: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
+        rows_by_group: dict[int, list[TrajectoryRow]] = {ordinal: [] for ordinal in ordinals}
         for row in await self.journal.trajectories(self.run, ordinals=ordinals):
-            found[row.ordinal].append(row)
-        return [tuple(members) for members in found.values()]
+            rows_by_group[row.ordinal].append(row)
+        return [tuple(members) for members in rows_by_group.values()]
 
     async def nothing_to_train(
         self, which: str, *, tasks: Sequence[Task] | None = None
@@ -423,7 +424,7 @@ class RolloutStream:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    """Raises where no trainer would compute the logprobs of what is sampled so."""
+    """Raises if no trainer could compute logprobs for this sampling."""
     altered = [f"{name} {getattr(sampling, name)!r:.60}" for name in sampling.altered_by]
     if not sampling.temperature > 0:
         altered.append(f"temperature {sampling.temperature:g}")

@@ -82,5 +82,5 @@ class TakenRows:
 
     def split(self) -> dict[str, list[int]]:
         """The trained rows of groups of which others are not."""
-        found = self._restored | self._trained
-        return {task: sorted(rows) for task, rows in found.items() if rows}
+        restoreds = self._restored | self._trained
+        return {task: sorted(rows) for task, rows in restoreds.items() if rows}

@@ -90,7 +90,8 @@ class BackgroundTask:
             self._task.result()
 
     async def end(self) -> None:
-        """What has ended it before is logged where no `check` has raised it."""
+        """Ends the thread. An error that ended it earlier, and that no `check` raised, is
+        logged."""
         self._task.cancel()
         await asyncio.wait({self._task})
         error = None if self._task.cancelled() else self._task.exception()

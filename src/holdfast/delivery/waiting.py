@@ -22,12 +22,12 @@ ASK_SECONDS = 5.0
 LOOK_SECONDS = 60.0
 """Between two looks at who works on the run."""
 REPEAT_SECONDS = 600.0
-"""Between two lines that say that nobody does."""
+"""Seconds between two lines that say that nobody works on the run."""
 _log = logging.getLogger("holdfast.delivery")
 
 
 class GroupWait:
-    """One wait for groups, of at most `limit` seconds; None: for as long as it takes."""
+    """One wait for groups, for at most `limit` seconds; None: without a limit."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class GroupWait:
         limit: float | None,
         clock: Clock | None = None,
     ):
-        """`address`: of the journal, as anyone may see it; None where nobody knows it."""
+        """`address`: the journal's address without secrets; None if unknown."""
         self._journal = journal
         self._run = run
         self._address = address
@@ -85,16 +85,17 @@ class GroupWait:
 
     @property
     def _how(self) -> str:
-        """What somebody would have to do."""
+        """The command that would continue the run."""
         if self._run.spec.command is None:
             return "start the program again that rolls it out"
-        words = ["holdfast", "resume", self._run.spec.name]
-        words += [] if self._address is None else ["--journal", self._address]
-        return f"to go on: {shlex.join(words)}"
+        arguments = ["holdfast", "resume", self._run.spec.name]
+        arguments += [] if self._address is None else ["--journal", self._address]
+        return f"to go on: {shlex.join(arguments)}"
 
 
 async def log_undelivered(journal: Journal, consumer: Consumer) -> None:
-    """At the end of a run: groups that nobody was given, as too few of their members are valid."""
+    """At the end of a run: logs groups that nobody received, because too few of their members are
+    valid."""
     run = consumer.run
     ledger = await journal.ledger(run, consumer.name)
     short = [entry for entry in ledger if entry.reason == Dismissal.TOO_FEW_VALID]

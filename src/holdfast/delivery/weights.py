@@ -24,7 +24,8 @@ class ModelWeights(Struct, frozen=True):
 
 
 async def read_weights(model: Any, tensors: Mapping[str, Any] | None = None) -> ModelWeights:
-    """Of the model as it is now. `tensors`: what the trainer gives, instead of those in there."""
+    """The weights of the model as it is now. `tensors`: the trainer's tensors, used instead of the
+    model's."""
     if hasattr(model, "peft_config"):
         raise UsageError(
             "the trainer's model has an adapter (peft), which cannot be written as a whole model "

@@ -236,7 +236,7 @@ class EmbeddedEngine:
         return code
 
     def _tail(self) -> str:
-        """What it has said since this start."""
+        """What the child printed since this start."""
         if self._log is None or not self._log.exists():
             return "(it has no log)"
         said = self._log.read_bytes()[self._logged :][-_TAIL_BYTES:]
@@ -257,14 +257,14 @@ class Start:
         self.stage = "beginning to start"
         """As it reports it."""
         self.notes: list[str] = []
-        """What whoever waits for it should know."""
+        """Messages for whoever waits for the child."""
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._since
 
     def idle_seconds(self) -> float:
-        """Since it last computed, read, or said something."""
+        """Seconds since it last computed, read or printed something."""
         if (work := _work_of(self._pid)) != self._work:
             self._work, self._active = work, time.monotonic()
         return time.monotonic() - self._active

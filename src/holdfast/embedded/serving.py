@@ -36,7 +36,7 @@ from holdfast.server_tokens import LoopbackToken, token_file
 _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
 _STOP_SECONDS = 60.0
-"""For what is in flight to be answered, on a machine that has other things to do as well."""
+"""Seconds for answering requests in flight, also on a busy machine."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -205,7 +205,7 @@ def end_at_once() -> None:
 
 
 def end_with_stdin() -> None:
-    """From here on, the end of stdin is one SIGTERM; nobody writes to it."""
+    """From here on, the end of stdin acts like SIGTERM. Nobody writes to stdin."""
     # A second signal, after the handlers of the first are gone, would kill a clean exit.
     signalled = _signal_from_kernel()
     follow = threading.Thread(target=_follow, args=[signalled], name="holdfast-stdin", daemon=True)

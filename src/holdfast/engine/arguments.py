@@ -54,9 +54,8 @@ def address_of(
     api_key: str | None = None,
     needs_key: bool = True,
 ) -> EngineAddress:
-    """Where a policy is that is named by its address, by those of its replicas, or not at all: then
-    the embedded engine serves `model`, a folder, or its own. `needs_key`: whether that of a
-    provider is wanted already."""
+    """Where the policy is: at the given address or addresses, or nowhere; then the embedded engine
+    serves `model`, or its own. `needs_key`: whether a provider's key must be there already."""
     if model is not None and not isinstance(model, str | PurePath):
         raise UsageError(f"model is a name, or the path of a folder, not {model!r:.100}")
     name = None if model is None else str(model)
@@ -153,8 +152,8 @@ def _has(value: object, *methods: str) -> bool:
 
 
 def name_from(name: str | None, rollout: object, tasks: object) -> str:
-    """The run's name; where none is given, that of the rollout and of the file or function that
-    its tasks come from: the same call has the same name, and goes on with the same run."""
+    """The run's name. Without one, it is made of the names of the rollout and of the tasks' file or
+    function. So the same call has the same name and continues the same run."""
     if name is not None:
         return name
     parts = [function_name(rollout)]

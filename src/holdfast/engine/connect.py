@@ -44,7 +44,7 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """Where a policy is served, and how to speak to it."""
 
     urls: tuple[str, ...] = ()
-    """Of the replicas; none: the embedded engine."""
+    """The addresses of the replicas; empty: the embedded engine."""
     models: tuple[str, ...] = ()
     """Names that the engine may have for the model, the first as it was given; none: its only
     model."""
@@ -126,7 +126,7 @@ async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Co
 
 
 def recorded_connection(spec: RunSpec) -> Connection:
-    """In place of one to the engine of a run, where nothing of it is left to sample."""
+    """Replaces the connection to an engine if nothing is left to sample."""
     why = PolicyRefused(
         f"run {spec.name!r} was only to be scored, and samples again; give the same command again"
     )
@@ -145,7 +145,7 @@ async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
 
 
 def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, remedy: str) -> str:
-    """The one of `models` that is served; where none is named, the only one that is served."""
+    """The one of `models` that is served. Without a name, the only model that is served."""
     found = [name for name in models if name in served]
     if found or (not models and len(served) == 1):
         return (found or served)[0]

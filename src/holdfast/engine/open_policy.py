@@ -28,10 +28,10 @@ async def open_policy(
     model: "str | PurePath | None" = None,
     api_key: str | None = None,
 ) -> AsyncIterator[Policy]:
-    """A policy that several runs may share, closed at the end of the block.
+    """Opens a policy that several runs may share, and closes it at the end of the block.
 
-    `where`: the address of an engine, or those of its replicas; none: the embedded engine, started
-    here and stopped at the end. `model` and `api_key` are as in `holdfast.run`.
+    `where`: the address of an engine, or of its replicas; without one, the embedded engine is
+    started and stopped here. `model` and `api_key` are as in `holdfast.run`.
     """
     async with AsyncExitStack() as stack:
         engine = connected(address_of(where, model=model, api_key=api_key))

@@ -22,12 +22,12 @@ from holdfast.records.task import Task, content_digest
 
 MAX_NAMED = 3
 _CORRECTABLE = "ground_truth"
-"""Of a task that was worked on: what a scorer compares replies with, and nobody else reads."""
+"""A field that may change in a task with records: only scorers read it."""
 LEASE_SECONDS = 30.0
 TRAINER = "trainer"
-"""As what a training consumes its run; and any other loop that gives itself no name."""
+"""The consumer's name of a training, and of any other loop that names none."""
 TRAINED_MODEL = "policy"
-"""What a training's engines call the model, whatever its version."""
+"""The name under which a training's engines serve the model, in every version."""
 _log = logging.getLogger("holdfast.engine")
 
 
@@ -120,8 +120,8 @@ class _Change(Struct, frozen=True):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What it means for groups that consumers have, and for what is finished, by the field
-        that changed."""
+        """What the change means for the groups of consumers and for finished trajectories, by
+        changed field."""
         now = {task.id for task in self.tasks}
         staying = {name: [task for task in had if task in now] for name, had in self.held.items()}
         found = {}
@@ -170,7 +170,7 @@ def _with_note(line: str, notes: Mapping[str, str]) -> str:
 
 
 def _check(group: GroupPolicy) -> None:
-    """Of a new policy only: a run that is recorded so goes on as it began."""
+    """Checks a new policy. A recorded run with the same policy continues as it began."""
     if group.shortfall is Shortfall.DROP and group.at_least > 1:
         raise UsageError(
             f"group shortfall drop keeps whole groups only, so that at least {group.at_least} is "
@@ -203,14 +203,14 @@ async def _find_objections(journal: Journal, change: _Change) -> str:
 
 
 async def is_training(journal: Journal, run: Run) -> bool:
-    """Whether a trainer of ours made it: its tasks come one after the other, and by the time that
-    it is sealed, versions of weights are recorded. Who consumes a run says nothing of it."""
+    """Whether one of our trainers made the run: its tasks come one after the other, and a sealed
+    one has recorded versions of weights. The names of consumers do not show it."""
     return bool(await journal.versions(run)) or not (await journal.progress(run)).sealed
 
 
 async def find_left_unscored(journal: Journal, run: Run, spec: RunSpec) -> str:
-    """Why the scorer cannot be left out: what it scored and what nobody scores would be one run. ""
-    if it can."""
+    """Why the scorer cannot be left out: one run would mix scored and unscored trajectories. "" if
+    it can."""
     if spec.scorer or not run.spec.scorer:
         return ""
     scored = 0
@@ -273,8 +273,8 @@ async def finished_run(journal: Journal, spec: RunSpec) -> Run | None:
 async def rolled_out_run(
     journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool
 ) -> Run | None:
-    """The recorded run of the spec, if nothing of it is left to sample, as where its scorer, or
-    what it scores by, is another one now (with `accept_changes`), or was stopped."""
+    """The recorded run of the spec, if nothing is left to sample. Its scorer or ground truth may
+    have changed (with `accept_changes`), or its scoring may have been stopped."""
     run = await journal.find_run(spec.name)
     if run is None:
         return None
@@ -325,7 +325,7 @@ async def describe_differences(
 
 
 async def _current_tasks(journal: Journal, run: Run) -> list[Task]:
-    """Those that were there when the run was last worked on."""
+    """The tasks that the run had when it was last worked on."""
     inactive = {row.ordinal for row in await journal.trajectories(run) if row.resting}
     listed = enumerate(await journal.tasks(run))
     return [task for ordinal, task in listed if ordinal not in inactive]

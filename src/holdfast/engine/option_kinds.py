@@ -1,7 +1,7 @@
-"""What an option's text may be: whole numbers, numbers within a bound, lists, JSON, tables.
+"""The kinds of an option's text: whole numbers, bounded numbers, lists, JSON, tables.
 
-Each kind reads the text of a command line, and raises `ArgumentTypeError`; numbers also check a
-value from Python, and raise `UsageError`. Imports nothing that takes time.
+Each reads the text of a command line and raises `ArgumentTypeError`. Numbers also check a value
+from Python and raise `UsageError`. Imports nothing slow.
 """
 
 import json
@@ -143,5 +143,5 @@ def _token(text: str) -> int:
 
 
 def workers(value: str) -> int | str:
-    """How many workers: a number, or as many as are needed."""
+    """The number of workers, or as many as needed."""
     return value if value == "auto" else Whole(1, 100_000)(value)

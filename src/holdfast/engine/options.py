@@ -30,7 +30,7 @@ from holdfast.engine.option_kinds import (
 )
 
 MAX_SAMPLES = 1_000_000
-"""Of one task; `records.run` says why."""
+"""The most samples of one task; `records.run` says why."""
 API_KEY = "HOLDFAST_API_KEY"
 
 
@@ -50,8 +50,8 @@ class Option(NamedTuple):
     """Whether `--help` shows it, and not only `--help-all`."""
 
     def check(self, value: object, name: str = "") -> None:
-        """Raises `UsageError` where a Python caller gave what the option cannot be. None, where
-        that is the default, is no value."""
+        """Raises `UsageError` if a Python caller gave an invalid value. None is allowed where it is
+        the default."""
         if value is not None or self.default is not None:
             self.kind.check(name or self.dest, value)
 

@@ -29,8 +29,8 @@ AGAIN = (
 )
 """What to do about failures."""
 MAX_CAUSES = 20
-"""With a traceback each. Errors that name what they were given have as many roots as trajectories.
-"""
+"""The most causes that a report lists, each with a traceback. Errors that contain their input may
+have as many roots as trajectories."""
 _REASONS_SHOWN = 3
 
 
@@ -59,11 +59,11 @@ class RootCause(Struct):
     permanent: int
     """How many trajectories it failed for good."""
     healed: int
-    """Of the failures, those whose trajectories ended as if nothing had happened."""
+    """How many of the failures left no trace: the trajectory ended as if nothing had happened."""
     example: str
     """One trajectory that met it."""
     message: str
-    """The first line of what it said there."""
+    """The first line of the error's message."""
     traceback: str
 
 
@@ -90,11 +90,11 @@ class RunReport(Struct):
     weights_lost: int = 0
     """How often a trajectory began anew, since its weights came out differently after a restart."""
     closes_failed: int = 0
-    """Environments that could not be closed; what was done in them stands."""
+    """Environments that could not be closed. The results in them stand."""
     refused_calls: int = 0
     """Calls of black-box agents that were refused, or could not be answered."""
     unanswered_calls: int = 0
-    """Of these, those of last attempts that were not asked again, and answered."""
+    """How many of these belong to last attempts that never got an answer later."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     held_failures: dict[str, int] = {}
@@ -160,7 +160,7 @@ async def build(
 
 
 class _Counts:
-    """What a report counts on its way through a run."""
+    """The counts that a report collects while it reads a run."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -317,8 +317,8 @@ def _count_groups(
 def as_text(
     report: RunReport, *, training: Sequence[str] = (), full_tracebacks: bool = False
 ) -> str:
-    """The report for people. `training` says what became of a run that is trained on. Frames of
-    Holdfast, and tracebacks of what failed nothing for good, are left out unless all are wanted."""
+    """The report for people. `training` says what became of a training's groups. Unless `full`, it
+    leaves out frames of Holdfast and tracebacks of errors that were retried with success."""
     # What is recorded as running may have nobody who runs it any more.
     names = {Status.RUNNING.name: "unfinished"}
     counts = ", ".join(
@@ -398,7 +398,7 @@ def escape_text(text: str) -> str:
 
 
 def sampled_text(tokens: int, *, uncounted: int) -> str:
-    """How many tokens were sampled, as far as engines say."""
+    """The number of sampled tokens, if engines report it."""
     if not uncounted:
         return many(tokens, "sampled token")
     missing = f"the tokens of {many(uncounted, 'turn')} not counted by the engine"

@@ -13,8 +13,8 @@ from holdfast.records.errors import UsageError
 from holdfast.rollout.replay.run_context import OnDivergence
 
 RetryRule = Callable[[Exception], bool | None]
-"""Whether an attempt that raised this is tried again: True, within `max_retry`, whatever its cause;
-False, not at all; None, as its cause says."""
+"""Whether an attempt that raised this error is retried. True: within `max_retry`, whatever the
+cause. False: never. None: by its cause."""
 
 
 class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
@@ -31,13 +31,14 @@ class ScoringPolicy(Struct, frozen=True, metaclass=NamedFields):
 
 
 class Settings(Struct, frozen=True, metaclass=NamedFields):
-    """How a run is worked on. None of it changes what is sampled, so it may change on a resume."""
+    """How a run works. Nothing here changes what is sampled, so all of it may change on a
+    resume."""
 
     concurrency: int = options.CONCURRENCY.default
     max_retry: int = options.MAX_RETRY.default
     """How often a failed attempt is tried again, with replay."""
     max_failures: int | None = options.MAX_FAILURES.default
-    """Stop once so many trajectories have failed for good since the start; None: go on."""
+    """Stop when this many trajectories have failed for good since the start; None: never."""
     attempt_deadline: float = options.ATTEMPT_DEADLINE.default
     run_deadline: float | None = options.RUN_DEADLINE.default
     patience: float = options.PATIENCE.default
@@ -48,7 +49,7 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     backoff: float = 1.0
     backoff_cap: float = 30.0
     backoff_growth: float = 2.0
-    """By how much the longest wait grows with each failure; 1: every wait is `backoff` long."""
+    """By how much the longest wait grows with each failure; 1: every wait is `backoff` seconds."""
     retry_rule: RetryRule | None = None
     on_divergence: OnDivergence = OnDivergence(options.ON_DIVERGENCE.default)
     scoring: ScoringPolicy = ScoringPolicy()
@@ -57,15 +58,15 @@ class Settings(Struct, frozen=True, metaclass=NamedFields):
     join: bool = options.JOIN.default
     """Share the run with other live workers instead of refusing to start."""
     idle: float | None = None
-    """Of a worker that shares the run: leave after so many seconds in which there was nothing to
-    do; None: stand by until the run is over."""
+    """For a worker that shares the run: leave after this many seconds without work; None: stay
+    until the run is over."""
     max_cost: float | None = options.MAX_COST.default
-    """Stop once the run has cost this much, in the currency of `prices`; None: go on."""
+    """Stop when the run has cost this much, in the currency of `prices`; None: never."""
     max_tokens_total: int | None = options.MAX_TOKENS_TOTAL.default
-    """Stop once the run has used so many tokens, prompts and replies together; None: go on."""
+    """Stop when the run has used this many tokens, prompts and replies together; None: never."""
     prices: Prices | str | Path | Mapping[str, object] | None = None
-    """What tokens cost: a `Prices`, the file of a table, or a dict by model; None: the table that
-    HOLDFAST_PRICES names, if anything."""
+    """Prices of tokens: a `Prices`, the file of a table, or a dict by model; None: the table that
+    HOLDFAST_PRICES names, if any."""
 
     @property
     def price_table(self) -> Prices | None:
@@ -117,7 +118,7 @@ def settings_of(values: Mapping[str, Any], *, idle: float | None = None) -> Sett
 
 
 def _scoring_of(values: Mapping[str, Any]) -> ScoringPolicy:
-    """Scorers in processes of their own are as many at once as those take."""
+    """Uses as many scorers at once as the scorer processes accept."""
     own = values.get("score_workers", 0) * values.get("score_concurrency", 1)
     return ScoringPolicy(
         tries=values["scorer_tries"],

@@ -13,13 +13,13 @@ class Stop:
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.hurried = asyncio.Event()
-        """What is in flight gets no more time than its grace."""
+        """Set when calls in flight get no more time than their grace."""
         self.reason = ""
         self.spent = False
         """A limit on what is spent is reached: what is in flight is paid for, and waited for."""
         self.fatal: BaseException | None = None
         self.in_scoring = False
-        """What was fatal came from the scoring: rollouts in flight may come to their end."""
+        """Whether the fatal error came from scoring: rollouts in flight may then finish."""
 
     def request(self, reason: str, *, spent: bool = False) -> None:
         """Ends admission; trajectories stop at their next step."""
@@ -30,8 +30,8 @@ class Stop:
             self.hurried.set()
 
     def lift_limit(self) -> None:
-        """What was in flight at the limit was all that was left, so that nothing was stopped by it.
-        A stop for any other reason stays."""
+        """Forgets the limit if everything that was left was in flight when it was reached, so that
+        it stopped nothing. A stop for another reason stays."""
         if self.spent and not self.hurried.is_set():
             self.reason, self.spent = "", False
             self.event.clear()

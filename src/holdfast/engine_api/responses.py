@@ -55,7 +55,7 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
     prefix: ClassVar[str]
     """Of the ids in its responses."""
     more_candidates: ClassVar[int] = 0
-    """How many candidates it lists beyond those that were asked for."""
+    """How many candidates it lists beyond the requested ones."""
 
     request_id: str
     model: str
@@ -293,10 +293,10 @@ def text_logprobs(scores: Sequence[TokenScore], offset: int) -> JsonObject:
 
 
 def _by_text(score: TokenScore) -> dict[str, float]:
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for candidate in (score, *score.top):
-        found.setdefault(candidate.text, candidate.logprob)
-    return found
+        logprobs.setdefault(candidate.text, candidate.logprob)
+    return logprobs
 
 
 def _chat_score(score: TokenScore) -> JsonObject:

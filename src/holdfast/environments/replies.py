@@ -58,8 +58,8 @@ class ActionNames:
     def read(self, reply: str) -> str:
         """The action that the reply names."""
         for line in _decisive_lines(reply):
-            found = self._pattern.findall(line)
-            named = dict.fromkeys(self._known[_folded(name)] for name in found)
+            matches = self._pattern.findall(line)
+            named = dict.fromkeys(self._known[_folded(name)] for name in matches)
             if len(named) == 1:
                 return next(iter(named))
             if named:
@@ -73,10 +73,10 @@ class ActionNames:
 def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
     """The last `count` numbers of the reply, in order."""
     for line in _decisive_lines(reply):
-        found = [float(number) for number in _NUMBER.findall(line)]
-        if len(found) == count and all(map(math.isfinite, found)):
-            return found
-        if found:
+        numbers = [float(number) for number in _NUMBER.findall(line)]
+        if len(numbers) == count and all(map(math.isfinite, numbers)):
+            return numbers
+        if numbers:
             raise ToolSaysNo(
                 f"Nothing happened: {' '.join(line.split()):.80} is no action. Wanted: {possible}."
             )
@@ -87,10 +87,12 @@ def json_object(reply: str) -> dict[str, object]:
     """The JSON object in a reply, which must be the only one. (Its name is in the recorded identity
     of OpenEnv environments.)"""
     text = tagged_action(reply)
-    found = _objects(reply if text is None else text)
-    if len(found) == 1:
-        return found[0]
-    number = "no JSON object was given" if not found else f"{len(found)} JSON objects were given"
+    objects = _objects(reply if text is None else text)
+    if len(objects) == 1:
+        return objects[0]
+    number = (
+        "no JSON object was given" if not objects else f"{len(objects)} JSON objects were given"
+    )
     raise ToolSaysNo(f"Nothing happened: {number}, and exactly one is wanted as the action.")
 
 
@@ -130,7 +132,7 @@ def _folded(name: str) -> str:
 
 
 def _objects(text: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    values: list[dict[str, object]] = []
     at, bad_braces = text.find("{"), 0
     while at >= 0 and bad_braces < _MAX_BAD_BRACES:
         end = at + 1
@@ -139,6 +141,6 @@ def _objects(text: str) -> list[dict[str, object]]:
         except (ValueError, RecursionError):
             bad_braces += 1
         else:
-            found.append(value)
+            values.append(value)
         at = text.find("{", end)
-    return found
+    return values

@@ -120,7 +120,7 @@ STATUS_CODE_TO_EXCEPTION: dict[int, type[EvalProtocolError] | None] = {
 
 
 def exception_for_status_code(code: int, message: str = "") -> EvalProtocolError | None:
-    """None for unknown codes, and for those that are not errors."""
+    """None for unknown codes, and for codes that are no errors."""
     kind = STATUS_CODE_TO_EXCEPTION.get(int(code))
     if kind is None:
         return None

@@ -233,9 +233,11 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _root_of(config: pytest.Config) -> Path:
-    """pytest's rootdir, by the files that are named alone. Where no ini-file says where that is,
-    pytest goes by everything that looks like a path, and the value of a flag does: the journal
-    would be elsewhere with `--holdfast-price FILE` than without."""
+    """pytest's rootdir, from the named files only.
+
+    Without an ini-file, pytest would also use everything that looks like a path, such as a flag's
+    value: with `--holdfast-price FILE` the journal would be elsewhere.
+    """
     if config.inipath is not None or config.getoption("rootdir", None):
         return config.rootpath
     here = config.invocation_params.dir

@@ -93,7 +93,7 @@ def _is_any(host: str) -> bool:
 
 def _addresses(name: str) -> set[str]:
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(name.strip("[]"), None)}
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(name.strip("[]"), None)}
     except (OSError, UnicodeError):
         return set()
 
@@ -107,10 +107,10 @@ def _outward_address(host: str) -> str | None:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((far, 9))
-            found = str(sock.getsockname()[0])
+            address = str(sock.getsockname()[0])
     except OSError:
         return None
-    return None if is_loopback(found) or _is_any(found) else found
+    return None if is_loopback(address) or _is_any(address) else address
 
 
 def check_advertised(given: str) -> None:

@@ -19,7 +19,7 @@ class GatewayLimits(Struct, frozen=True):
     idle_seconds: float = 120.0
     """For the next request's headers to arrive; then the connection is closed."""
     write_seconds: float = 60.0
-    """For the client to read what is in the write buffer, which a write fills up to 64 KiB."""
+    """Seconds for the client to read the write buffer, which a write fills up to 64 KiB."""
     ping_seconds: float = 10.0
     """Between two keep-alives of a stream that waits for its answer."""
     drain_seconds: float = 10.0

@@ -213,8 +213,8 @@ class Gateway:
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
-        many seconds: then they go on. Streams are kept alive meanwhile."""
+        """From now on, calls that would sample wait until `end()` of the returned hold, or for this
+        many seconds. Streams are kept alive meanwhile."""
         hold = self.holds.hold(seconds)
         self._own_holds.add(hold)
         if self._listener.is_closing:
@@ -309,8 +309,8 @@ class Gateway:
     def _endpoint(self, context: RequestContext) -> Endpoint:
         # A model's name, or a tool's, is no part of the route, which is counted and logged.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
-        found = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
-        route = next(found, context.path)
+        routes = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
+        route = next(routes, context.path)
         handler = self._routes.get(route)
         if context.is_inside and route in self._links.endpoints:
             handler = (("POST",), self._links.endpoints[route])

@@ -152,8 +152,8 @@ class BufferFeed:
             "timestamp": time.time(),
         }
 
-    def _call(self, method: str, *words: Any) -> Any:
-        answer = getattr(self._buffer, method).remote(*words)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        answer = getattr(self._buffer, method).remote(*arguments)
         try:
             return ray.get(answer, timeout=ANSWER_SECONDS)
         except TimeoutError as error:

@@ -82,13 +82,13 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, float]]:
         """The batch as it is, and what became of episodes since the last call."""
-        found = {
+        metrics = {
             "holdfast/mean_reward": float(torch.as_tensor(batch["total_reward"]).float().mean()),
             "holdfast/environments_made_anew": float(self._made_anew),
             "holdfast/actions_rejected": float(self._rejected),
         }
         self._made_anew = self._rejected = 0
-        return batch, found
+        return batch, metrics
 
     def shutdown(self) -> None:
         """Closes every environment."""
@@ -115,12 +115,12 @@ class HoldfastEnvironment(EnvironmentInterface):  # type: ignore[misc] # NeMo ha
         turns = await asyncio.gather(
             *(self._turn(log, row) for log, row in pairs), return_exceptions=True
         )
-        found = []
+        done = []
         for turn in turns:
             if isinstance(turn, BaseException):
                 raise turn
-            found.append(turn)
-        return found
+            done.append(turn)
+        return done
 
     async def _turn(self, log: Sequence[Mapping[str, Any]], row: Any) -> "_Turn":
         if not isinstance(row, Mapping):
@@ -198,14 +198,14 @@ class _Past(Struct, frozen=True):
     answers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, found: Any) -> "_Past":
-        if found is None:
+    def of(cls, past: Any) -> "_Past":
+        if past is None:
             return cls(uuid.uuid4().hex)
         try:
-            return cls(found["episode"], tuple(found["actions"]), tuple(found["answers"]))
+            return cls(past["episode"], tuple(past["actions"]), tuple(past["answers"]))
         except (KeyError, TypeError, IndexError) as error:
             raise UsageError(
-                f"extra_env_info of a row has {found!r:.100} as {KEY!r}, which is where the "
+                f"extra_env_info of a row has {past!r:.100} as {KEY!r}, which is where the "
                 "episode is kept: give it another name"
             ) from error
 

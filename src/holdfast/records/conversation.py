@@ -60,17 +60,17 @@ def _added_last(history: History, task: Task) -> list[ReferencedMessage]:
 def _answers(history: History, task: Task, last: Generated) -> list[ReferencedMessage]:
     """What came after the last reply: nobody generated from it."""
     call_ids = {call.id for call in last.message.tool_calls}
-    found = []
+    texts = []
     for step in history.in_order:
         # Engines may give the same ids again at every turn.
         if path_order(step.path) <= path_order(last.path):
             continue
         if isinstance(step, ToolIntent):
             if step.call_id in call_ids and step.path in history.results:
-                found.append(f"tool:{step.path}")
+                texts.append(f"tool:{step.path}")
         elif isinstance(step, EnvironmentStepped) and _answers_to(history, step, last):
-            found.append(f"env:{step.path}")
-    return [ReferencedMessage(resolve(history, task, each), each) for each in found]
+            texts.append(f"env:{step.path}")
+    return [ReferencedMessage(resolve(history, task, each), each) for each in texts]
 
 
 def _answers_to(history: History, step: EnvironmentStepped, last: Generated) -> bool:
@@ -95,11 +95,11 @@ def shown_tools(history: History, task: Task) -> list[dict[str, object]]:
     last = main_end(history)
     if last is None:
         return list(task.tools)
-    found: list[dict[str, object]] = []
+    shown: list[dict[str, object]] = []
     for text in dict.fromkeys(history.shown_tools.get(step.path) for step in _chain(history, last)):
         tools = task.tools if text is None else msgspec.json.decode(text)
-        found += [tool for tool in tools if tool not in found]
-    return found
+        shown += [tool for tool in tools if tool not in shown]
+    return shown
 
 
 def main_turns(history: History) -> list[Generated]:

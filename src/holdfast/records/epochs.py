@@ -46,9 +46,9 @@ class EpochStream:
             raise UsageError("a data set without rows has no epochs; give at least one task")
         names = {task.id for task in tasks}
         for task in tasks:
-            if (found := _EPOCH.fullmatch(task.id)) and found[1] in names:
+            if (match := _EPOCH.fullmatch(task.id)) and match[1] in names:
                 raise UsageError(
-                    f"task {task.id!r} is named like a later epoch of task {found[1]!r}; rename it"
+                    f"task {task.id!r} is named like a later epoch of task {match[1]!r}; rename it"
                 )
         self._tasks = list(tasks)
         self._seed = seed

@@ -190,9 +190,9 @@ class BadRequest(HoldfastError):
 
     cause = Cause.CODE
 
-    def __init__(self, message: str, *, said: str = ""):
+    def __init__(self, message: str, *, answer: str = ""):
         super().__init__(message)
-        self.said = said or message
+        self.reason = answer or message
         """The same without the engine's address."""
 
 

@@ -239,7 +239,7 @@ def fold_traceback(text: str) -> str:
     is_ours = [_is_ours(head) for head, _ in frames]
     if not any(is_ours):
         return text
-    found, folded = [parts[0]], 0
+    result, folded = [parts[0]], 0
     for at, (head, rest) in enumerate(frames):
         source, after = _source_of(rest)
         between = bool(_ASYNCIO.search(head)) and at > 0 and is_ours[at - 1]
@@ -247,12 +247,12 @@ def fold_traceback(text: str) -> str:
             is_ours[at] = True
             folded += 1
         else:
-            found += [_folded(folded), head, source]
+            result += [_folded(folded), head, source]
             folded = 0
         if after:  # Another traceback begins, or the error itself is said.
-            found += [_folded(folded), after]
+            result += [_folded(folded), after]
             folded = 0
-    return "".join(found)
+    return "".join(result)
 
 
 _FRAME = re.compile(r'^(  File "[^\n]*\n)', re.MULTILINE)
@@ -384,7 +384,7 @@ def _status(error: BaseException) -> object:
         (response, "status_code"),
         (response, "status"),
     ):
-        found = getattr(holder, name, None)
-        if isinstance(found, int):
-            return found
+        status = getattr(holder, name, None)
+        if isinstance(status, int):
+            return status
     return None

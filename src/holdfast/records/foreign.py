@@ -52,8 +52,8 @@ def headline_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
-    found: TracebackType | None = _traceback(error)
-    return found
+    traceback: TracebackType | None = _traceback(error)
+    return traceback
 
 
 def frames_of(error: BaseException) -> list[tracebacks.FrameSummary]:
@@ -94,8 +94,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def readable(error: BaseException) -> BaseException:
     """`error`; or, where looking at it raises, what can be looked at instead. So are the errors
     that it follows from."""
-    found = _looked_at(error)
-    left, seen = [found], {id(found)}
+    text = _looked_at(error)
+    left, seen = [text], {id(text)}
     while left:
         each = left.pop()
         for link in _LINKS:
@@ -107,7 +107,7 @@ def readable(error: BaseException) -> BaseException:
             left.append(after)
             if after is not before:
                 link.__set__(each, after)
-    return found
+    return text
 
 
 def _looked_at(error: BaseException) -> BaseException:

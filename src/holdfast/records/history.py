@@ -367,15 +367,15 @@ class History:
     def interrupted_calls(self) -> list[str]:
         """The names of the tools of whose calls nobody knows whether they took effect, where the
         model was told so."""
-        told = (self.steps[path] for path, result in self.results.items() if result.interrupted)
-        return [step.name for step in told if isinstance(step, ToolIntent)]
+        paths = (self.steps[path] for path, result in self.results.items() if result.interrupted)
+        return [step.name for step in paths if isinstance(step, ToolIntent)]
 
     @property
     def unanswered_calls(self) -> list[CallRefused]:
         """What the last attempt of an agent was refused, and never got by asking again."""
         last = len(self.attempts)
-        found = (call for call in self.refusals.values() if call.attempt == last)
-        return [call for call in found if not call.answer]
+        refusals = (call for call in self.refusals.values() if call.attempt == last)
+        return [call for call in refusals if not call.answer]
 
     @property
     def seams(self) -> int:

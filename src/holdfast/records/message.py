@@ -265,8 +265,8 @@ def _fields_of(value: object) -> "dict[str, object] | None":
     if isinstance(value, Mapping):
         return {str(name): member for name, member in value.items()}
     dump = getattr(value, "model_dump", None)
-    found = dump(mode="json", exclude_none=True) if callable(dump) else None
-    return found if isinstance(found, dict) and "role" in found else None
+    fields = dump(mode="json", exclude_none=True) if callable(dump) else None
+    return fields if isinstance(fields, dict) and "role" in fields else None
 
 
 def _plain(fields: Mapping[str, object]) -> dict[str, object]:

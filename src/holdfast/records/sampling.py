@@ -208,13 +208,13 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
 
     def _check_objects(self) -> None:
         if self.extra_body != "":
-            found = object_text("extra_body", self.extra_body)
-            structs.force_setattr(self, "extra_body", found)
-            _check_extra(_object(found))
+            text = object_text("extra_body", self.extra_body)
+            structs.force_setattr(self, "extra_body", text)
+            _check_extra(_object(text))
         if self.chat_template_kwargs != "":
-            found = object_text("chat_template_kwargs", self.chat_template_kwargs)
-            structs.force_setattr(self, "chat_template_kwargs", found)
-            if taken := sorted(_object(found).keys() & _RENDERED):
+            text = object_text("chat_template_kwargs", self.chat_template_kwargs)
+            structs.force_setattr(self, "chat_template_kwargs", text)
+            if taken := sorted(_object(text).keys() & _RENDERED):
                 raise UsageError(f"chat_template_kwargs.{taken[0]}: rendering itself gives it")
 
     def _set(self, name: str, value: float, default: float) -> None:
@@ -244,8 +244,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False, metaclass=Name
         """What the reply has to fit; None where any JSON will do, or none is wanted."""
         if not isinstance(self.json, str):
             return None
-        found: dict[str, object] = msgspec.json.decode(self.json)
-        return found
+        decoded: dict[str, object] = msgspec.json.decode(self.json)
+        return decoded
 
 
 _DEFAULT = Sampling()
@@ -281,7 +281,7 @@ def wrong_type(given: Mapping[str, object]) -> str:
 
 
 def _in_words(kind: object) -> str:
-    words: dict[object, str] = {
+    names: dict[object, str] = {
         int: "a whole number",
         float: "a number",
         bool: "True or False",
@@ -290,7 +290,7 @@ def _in_words(kind: object) -> str:
         tuple[int, ...]: "a list of token ids",
         int | None: "a whole number",
     }
-    return words.get(kind, "a text")
+    return names.get(kind, "a text")
 
 
 def packed(sampling: Sampling) -> bytes:
@@ -304,14 +304,14 @@ def _check_stop(stop: object) -> None:
         raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
 
 
-def bias_of(found: object) -> tuple[tuple[int, float], ...]:
+def bias_of(biases: object) -> tuple[tuple[int, float], ...]:
     """`Sampling.logit_bias` from an object, as chat APIs have it, or from pairs."""
-    items = found.items() if isinstance(found, Mapping) else found
+    items = biases.items() if isinstance(biases, Mapping) else biases
     wanted = "logit_bias is an object of token ids and numbers, like {42: -100}"
     try:
         pairs = [(int(token), _number(bias)) for token, bias in items]  # type: ignore[attr-defined]
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{wanted}, not {found!r:.100}") from None
+        raise UsageError(f"{wanted}, not {biases!r:.100}") from None
     for token, bias in pairs:
         _check_token("logit_bias", token)
         if not -MAX_BIAS <= bias <= MAX_BIAS:
@@ -330,13 +330,15 @@ def _number(bias: object) -> float:
     return float(bias)
 
 
-def _token_ids(found: object) -> tuple[int, ...]:
-    if not isinstance(found, tuple | list):
-        raise UsageError(f"stop_token_ids are a tuple of token ids, like (2,), not {found!r:.100}")
-    for token in found:
+def _token_ids(token_ids: object) -> tuple[int, ...]:
+    if not isinstance(token_ids, tuple | list):
+        raise UsageError(
+            f"stop_token_ids are a tuple of token ids, like (2,), not {token_ids!r:.100}"
+        )
+    for token in token_ids:
         _check_token("stop_token_ids", token)
-    _check_count("stop_token_ids", len(found))
-    return tuple(found)
+    _check_count("stop_token_ids", len(token_ids))
+    return tuple(token_ids)
 
 
 def _check_token(name: str, token: object) -> None:
@@ -349,17 +351,17 @@ def _check_count(name: str, count: int) -> None:
         raise UsageError(f"{name} names {count:,} tokens, and can name {MAX_LISTED:,}")
 
 
-def object_text(name: str, found: object) -> str:
+def object_text(name: str, mapping: object) -> str:
     """A JSON object as `Sampling` keeps it: text, its members in one order; "" for none."""
-    if isinstance(found, str):
+    if isinstance(mapping, str):
         try:
-            found = msgspec.json.decode(found)
+            mapping = msgspec.json.decode(mapping)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{name} is no JSON: {error}") from error
-    if not isinstance(found, Mapping):
-        raise UsageError(f'{name} is a JSON object, like {{"name": true}}, not {found!r:.100}')
+    if not isinstance(mapping, Mapping):
+        raise UsageError(f'{name} is a JSON object, like {{"name": true}}, not {mapping!r:.100}')
     try:
-        text = msgspec.json.encode(dict(found), order="deterministic").decode()
+        text = msgspec.json.encode(dict(mapping), order="deterministic").decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{name} cannot be written as JSON: {error}") from error
     if len(text) > MAX_OBJECT:
@@ -368,8 +370,8 @@ def object_text(name: str, found: object) -> str:
 
 
 def _object(text: str) -> dict[str, object]:
-    found: dict[str, object] = msgspec.json.decode(text) if text else {}
-    return found
+    decoded: dict[str, object] = msgspec.json.decode(text) if text else {}
+    return decoded
 
 
 def _check_extra(extra: Mapping[str, object]) -> None:
@@ -435,8 +437,8 @@ def response_format_of(sampling: Sampling) -> dict[str, object] | None:
 
 def _check_schema(text: str) -> None:
     try:
-        found = msgspec.json.decode(text)
+        schema = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{_NO_SCHEMA}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         raise UsageError(f"{_NO_SCHEMA}, not {text[:100]!r}")

@@ -144,8 +144,8 @@ class Generated(_Record, frozen=True, tag=2):
         if self.ids or self.delta:
             sampled = self.drafted + len(self.ids) // TOKEN_BYTES
             return Usage(self.keep + len(self.delta) // TOKEN_BYTES, sampled)
-        said = self.usage or NOTHING
-        return Usage(said.prompt_tokens, said.completion_tokens, 0, said.reasoning_tokens)
+        usage = self.usage or NOTHING
+        return Usage(usage.prompt_tokens, usage.completion_tokens, 0, usage.reasoning_tokens)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -296,8 +296,8 @@ def _ill_typed(raw: Mapping[str, object]) -> str:
         try:
             msgspec.convert({name: raw[name]}, _Row)
         except msgspec.ValidationError:
-            found = json.dumps(raw[name], ensure_ascii=False)
-            shown = found if len(found) <= MAX_SHOWN else f"{found[:MAX_SHOWN]}…"
+            as_json = json.dumps(raw[name], ensure_ascii=False)
+            shown = as_json if len(as_json) <= MAX_SHOWN else f"{as_json[:MAX_SHOWN]}…"
             return f"{name} is {shown}; it wants {_WANTED[name]}"
     return ""
 
@@ -336,9 +336,9 @@ def _check_recordable(raw: dict[str, object], *, where: str) -> None:
         msgspec.msgpack.encode(raw)
     except OverflowError as error:
         # An id may be any integer: it becomes a text.
-        found = _unrecordable({key: value for key, value in raw.items() if key != "id"})
-        if found:
-            raise UsageError(f"{where}: {found}") from error
+        reason = _unrecordable({key: value for key, value in raw.items() if key != "id"})
+        if reason:
+            raise UsageError(f"{where}: {reason}") from error
 
 
 def _unreadable(line: bytes) -> str:
@@ -390,8 +390,8 @@ def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
     if row.id is not None:
         return str(row.id)
     inner = raw.get("input_metadata")
-    found = inner.get("row_id") if isinstance(inner, dict) else None
-    return _RowId(found) if isinstance(found, str) and found else None
+    own_id = inner.get("row_id") if isinstance(inner, dict) else None
+    return _RowId(own_id) if isinstance(own_id, str) and own_id else None
 
 
 def _messages(row: _Row, raw: Mapping[str, object], *, where: str) -> tuple[Message, ...]:

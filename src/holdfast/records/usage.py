@@ -85,14 +85,16 @@ def is_unread(details: Mapping[str, object]) -> bool:
 def judge_usage(details: Mapping[str, object]) -> UsageByModel:
     """What judges used for a score; nothing where no judge says so."""
     judge, used = details.get(JUDGE), details.get(USED)
-    told = [(str(judge.get("model", "")), judge.get("usage"))] if isinstance(judge, Mapping) else []
+    usages = (
+        [(str(judge.get("model", "")), judge.get("usage"))] if isinstance(judge, Mapping) else []
+    )
     if isinstance(used, Mapping):
-        told += [(str(model), counts) for model, counts in used.items()]
-    found: UsageByModel = {}
-    for model, counts in told:
+        usages += [(str(model), counts) for model, counts in used.items()]
+    usage_by_model: UsageByModel = {}
+    for model, counts in usages:
         if isinstance(counts, Mapping) and (usage := _usage_of(counts)) != NOTHING:
-            found = add_usages(found, {model: usage})
-    return found
+            usage_by_model = add_usages(usage_by_model, {model: usage})
+    return usage_by_model
 
 
 def _usage_of(counts: Mapping[str, object]) -> Usage:

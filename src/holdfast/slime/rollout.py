@@ -343,10 +343,10 @@ def _about(task: Task, row: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": prompt, "label": label}
 
 
-def _evaluation(found: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
+def _evaluation(groups_by_name: dict[str, list[StepGroup]]) -> dict[str, dict[str, Any]]:
     """A failed member has no reward, and is in no mean."""
     results = {}
-    for name, groups in found.items():
+    for name, groups in groups_by_name.items():
         samples = [s for group in groups for s in group.samples if s.reward is not None]
         rows = [row for group in to_slime(samples) for row in group]
         made = _as_samples([rows], groups)[0]

@@ -104,14 +104,14 @@ def _read_json(path: Path, text: bytes) -> Iterator[FileRecord]:
     """A list of objects, one object, or (as often) JSONL under another name."""
     text = text.removeprefix(b"\xef\xbb\xbf")
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if text.lstrip().startswith(b"["):
-            found = decode_row(text, where=str(path))  # Raises, with the reason.
+            decoded = decode_row(text, where=str(path))  # Raises, with the reason.
         else:
             yield from _read_jsonl(path, text.split(b"\n"))
             return
-    for number, value in enumerate(found if isinstance(found, list) else [found], 1):
+    for number, value in enumerate(decoded if isinstance(decoded, list) else [decoded], 1):
         yield _to_record(value, f"{path}, item {number}")
 
 
@@ -178,12 +178,12 @@ def _read_arrow(path: Path) -> Iterator["pyarrow.RecordBatch"]:
         source.seek(0)
         reader = pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream
         with _open(path, lambda: reader(source)) as table:
-            found = (
+            batches = (
                 (table.get_batch(index) for index in range(table.num_record_batches))
                 if is_file
                 else table
             )
-            for batch in found:
+            for batch in batches:
                 yield from (
                     batch.slice(at, _BATCH_ROWS) for at in range(0, batch.num_rows, _BATCH_ROWS)
                 )
@@ -220,14 +220,14 @@ def _is_missing(value: object) -> bool:
 
 def _with_nested(row: Mapping[str, object], where: str) -> PlainRow:
     """Messages, tools and metadata from the JSON text that a flat table has for them."""
-    found = PlainRow(row)
+    row = PlainRow(row)
     for name in _NESTED:
-        text = found.get(name)
+        text = row.get(name)
         if isinstance(text, str):
-            found[name] = _decode_cell(text, name, where)
-    if isinstance(messages := found.get("messages"), list):
-        found["messages"] = [_whole_message(message) for message in messages]
-    return found
+            row[name] = _decode_cell(text, name, where)
+    if isinstance(messages := row.get("messages"), list):
+        row["messages"] = [_whole_message(message) for message in messages]
+    return row
 
 
 def _whole_message(message: object) -> object:
@@ -286,17 +286,17 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    found = decode_row(path.read_bytes(), where=str(path))
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: wants a JSON object, found {type(found).__name__}")
-    return found
+    state = decode_row(path.read_bytes(), where=str(path))
+    if not isinstance(state, dict):
+        raise UsageError(f"{path}: wants a JSON object, found {type(state).__name__}")
+    return state
 
 
 def _split_of(file: Path) -> str:
     """The split in the name of the file, or of a folder above it."""
     for part in reversed(file.parts):
-        if found := _SPLIT.match(part):
-            return found.group(1)
+        if match := _SPLIT.match(part):
+            return match.group(1)
     return ""
 
 

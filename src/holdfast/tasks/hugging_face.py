@@ -58,16 +58,16 @@ def load_hub(source: str) -> Iterator[FileRecord]:
         yield table_record(row, where)
 
 
-def one_split(found: Any, name: str) -> Any:
+def one_split(splits: Any, name: str) -> Any:
     """The only split of a data set. Raises `UsageError` where it has several."""
-    if not isinstance(found, Mapping):
-        return found
-    if len(found) != 1:
-        first = next(iter(found), "SPLIT")
+    if not isinstance(splits, Mapping):
+        return splits
+    if len(splits) != 1:
+        first = next(iter(splits), "SPLIT")
         form = f"{name}:{first}" if name.startswith(PREFIX) else f"tasks=data[{first!r}]"
         what = name if name.startswith(PREFIX) else "the data set"
-        raise UsageError(f"{what} has several splits ({', '.join(found)}); name one, as in {form}")
-    return next(iter(found.values()))
+        raise UsageError(f"{what} has several splits ({', '.join(splits)}); name one, as in {form}")
+    return next(iter(splits.values()))
 
 
 def _load(source: str, named: HubName) -> Any:

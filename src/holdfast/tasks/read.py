@@ -66,10 +66,10 @@ async def _rows_of(source: object, limit: int | None) -> list[object]:
     if isinstance(source, str | PurePath):
         return await _referenced(source, limit)
     if isinstance(source, list | tuple) and not is_conversation(source):
-        found: list[object] = []
+        rows: list[object] = []
         for row in source:
-            found += await _referenced(row, None) if is_reference(row) else [row]
-        return found
+            rows += await _referenced(row, None) if is_reference(row) else [row]
+        return rows
     return await take(await open_source(source, what="list of tasks"), limit)
 
 

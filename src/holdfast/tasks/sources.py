@@ -79,14 +79,14 @@ async def take(rows: Rows, most: int | None = None) -> list[object]:
     """The first rows, or all."""
     if not isinstance(rows, AsyncIterable):
         return list(islice(rows, most))
-    found: list[object] = []
+    taken: list[object] = []
     if most == 0:
-        return found
+        return taken
     async for row in rows:
-        found.append(row)
-        if len(found) == most:
+        taken.append(row)
+        if len(taken) == most:
             break
-    return found
+    return taken
 
 
 async def _open_reference(source: str | PurePath, *, what: str, hint: str) -> Rows:
@@ -150,10 +150,10 @@ def _function_in(module: ModuleType, path: Path, name: str | None) -> Any:
         ]
         listed = ", ".join(functions) or "none"
         raise UsageError(f"{path} has no {wanted!r} to make tasks; its functions: {listed}")
-    found = getattr(module, wanted)
-    if callable(found):
-        _check_takes_nothing(found, f"{path}:{wanted}")
-    return found
+    result = getattr(module, wanted)
+    if callable(result):
+        _check_takes_nothing(result, f"{path}:{wanted}")
+    return result
 
 
 def _check_made(made: Any, *, by: str) -> Any:

@@ -23,13 +23,13 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        if found or timeout == 0:
-            return found
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
         if timeout is None:
             raise NothingDue("nothing is due, and nothing will be: everything waits for ever")
         self._loop.now += timeout
-        return found
+        return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -285,9 +285,9 @@ class HoldfastCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         """TRL forms its next micro-batch."""
         training = self._training
         (ranks,) = rows
-        found = [sample["metrics"].row for rank in ranks for sample in rank.samples]
+        packed = [sample["metrics"].row for rank in ranks for sample in rank.samples]
         step = training.state.global_step + 1
-        if left_out := training.taken.form(found, step=step):
+        if left_out := training.taken.form(packed, step=step):
             training.session.dismiss(left_out, reason=LEFT_OUT)
         return collate(rows)
 

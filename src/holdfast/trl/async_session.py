@@ -184,8 +184,8 @@ class AsyncSession(TrlSession):
     async def _check_alive(self) -> None:
         """Raises where rollouts ended, or no group is of use since the newest that was queued."""
         self._stream.check_alive()
-        found = await self._stream.dismissals(since=self._counted_from)
-        failed, unrewarded = found[Dismissal.TOO_FEW_VALID], found[NO_REWARD]
+        dismissals = await self._stream.dismissals(since=self._counted_from)
+        failed, unrewarded = dismissals[Dismissal.TOO_FEW_VALID], dismissals[NO_REWARD]
         if failed + unrewarded < self._window:
             return
         if unrewarded:
@@ -202,9 +202,9 @@ class AsyncSession(TrlSession):
         samples = [s for trajectory in group.trajectories for s in trajectory.samples]
         check_temperature(samples, self._args.temperature)
         check_vocabulary(samples, self._model.get_input_embeddings().num_embeddings)
-        found = to_trl_async(samples, versions=self._versions, first_group=members[0].ordinal)
+        converted = to_trl_async(samples, versions=self._versions, first_group=members[0].ordinal)
         done = self._split.get(task, ())
-        rows: dict[int, Any] = {n: fields for n, fields in enumerate(found) if n not in done}
+        rows: dict[int, Any] = {n: fields for n, fields in enumerate(converted) if n not in done}
         self._measure(members, rows)
         if not rows:
             consumer = self._stream.consumer

@@ -138,9 +138,9 @@ class TrlRollouts:
     def _columns(self, groups: list[StepGroup], trainer: Any, *, size: int) -> dict[str, list[Any]]:
         samples = [sample for group in groups for sample in group.filled()]
         _check(samples, trainer)
-        found = to_trl(samples, num_generations=size, branches=self._branches)
-        self.left_out_branches += found.left_out
-        columns = dict(found.columns)
+        batch = to_trl(samples, num_generations=size, branches=self._branches)
+        self.left_out_branches += batch.left_out
+        columns = dict(batch.columns)
         columns.pop("holdfast")
         crashpoint.reach("trl.answered")
         return columns
@@ -181,11 +181,11 @@ def _check_trainer(trainer: Any) -> None:
     check_reward_functions(trainer.reward_funcs)
 
 
-def check_reward_functions(found: Sequence[object]) -> None:
+def check_reward_functions(functions: Sequence[object]) -> None:
     """Raises where TRL would sum up rewards: a member whose rollout failed has none, and another
     function's number for it would be in the baseline."""
-    others = [function for function in found if function is not reward]
-    if others or not found:
+    others = [function for function in functions if function is not reward]
+    if others or not functions:
         names = ", ".join(getattr(each, "__name__", type(each).__name__) for each in others)
         raise UsageError(
             "reward_funcs is holdfast.trl.reward alone, not "

@@ -60,7 +60,7 @@ def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) 
             f"{len(prompts)} prompts cannot be divided into groups of {size} (num_generations): "
             "give the trainer a batch that holds whole groups"
         )
-    found = []
+    tasks = []
     for place in range(0, len(prompts), size):
         group = prompts[place : place + size]
         keys = {prompt_key(prompt) for prompt in group}
@@ -70,8 +70,8 @@ def step_tasks(rows: RowTasks, prompts: Sequence[Any], *, step: str, size: int) 
                 "num_generations is not the number that this trainer repeats prompts by"
             )
         name = f"{step}-{place // size}-{keys.pop().hex()[:12]}"
-        found.append(rows.task(group[0], name=name))
-    return found
+        tasks.append(rows.task(group[0], name=name))
+    return tasks
 
 
 def sampling_of(args: Any, own: Sampling | None) -> Sampling:

@@ -198,8 +198,8 @@ class _Rollouts:
         """Named by its step, its prompt, its place among equal ones, and its session."""
         wants = "raw_prompt is a list of messages, each a dict with role and content"
         prompt: Any = kwargs.get("raw_prompt")
-        found = listed(prompt, wants, lambda item: isinstance(item, Mapping))
-        messages = [_plain(message) for message in found]
+        dicts = listed(prompt, wants, lambda item: isinstance(item, Mapping))
+        messages = [_plain(message) for message in dicts]
         columns = _columns(kwargs)
         step = self._step_of(kwargs)
         issued = self._issued_in(step)
@@ -303,13 +303,13 @@ def _output(fields: dict[str, Any], sample: Sample, config: Any) -> AgentLoopOut
 def _columns(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What a scorer may look at; the ground truth is where verl's data sets have it."""
     model = kwargs.get("reward_model")
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if isinstance(model, Mapping) and "ground_truth" in model:
-        found["ground_truth"] = _plain(model["ground_truth"])
+        columns["ground_truth"] = _plain(model["ground_truth"])
     for name in ("data_source", "extra_info", "index"):
         if name in kwargs:
-            found[name] = _plain(kwargs[name])
-    return found
+            columns[name] = _plain(kwargs[name])
+    return columns
 
 
 def _plain(value: Any) -> Any:

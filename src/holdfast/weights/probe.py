@@ -101,10 +101,11 @@ def chosen_scores(
 
 async def check_version(replica: Replica, version: WeightFolder) -> None:
     """Raises `WeightsNotTaken` if the engine reports another version than it was sent."""
-    found = await replica.endpoint.version()
+    reported = await replica.endpoint.version()
     if reported is not None and reported != version.name:
         raise WeightsNotTaken(
-            f"{replica.name} says that it has the weights {reported!r}, and was sent {version.name!r}"
+            f"{replica.name} says that it has the weights {reported!r}, and was sent "
+            f"{version.name!r}"
         )
 
 

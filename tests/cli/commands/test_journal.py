@@ -217,8 +217,9 @@ def test_no_loss_is_accepted_while_someone_works(shell):
         ahead.close()
         log = (shell.place / "holdfast.db-wal").read_bytes()
         done = shell.holdfast("journal", "check", shell.journal, "--repair")
-        assert done.code == Exit.HELD, done
-        assert f"process {live.pid}" in done.line
-        assert (shell.place / "holdfast.db-wal").read_bytes().startswith(log)
+        log_after = (shell.place / "holdfast.db-wal").read_bytes()
         live.kill()
         live.communicate()
+    assert done.code == Exit.HELD, done
+    assert f"process {live.pid}" in done.line
+    assert log_after.startswith(log)

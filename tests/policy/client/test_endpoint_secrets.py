@@ -96,8 +96,8 @@ def test_what_an_engine_says_of_a_request_can_be_said_without_its_address(status
             with pytest.raises(BadRequest, match=url) as caught:
                 await policy.sample(request())
             await policy.aclose()
-            assert url.removeprefix("http://") not in caught.value.said
-            assert f"the engine answered {status}: POST " in caught.value.said
+            assert url.removeprefix("http://") not in caught.value.reason
+            assert f"the engine answered {status}: POST " in caught.value.reason
 
     asyncio.run(main())
 

@@ -31,6 +31,10 @@ def with_engines(body: Any, *options: dict[str, Any]) -> None:
         asyncio.run(body(engines))
 
 
+LONG = 800
+"""Tokens that are still being sampled when a slow machine has loaded an adapter."""
+
+
 async def loaded(it: Any) -> list[list[str]]:
     listed = [await endpoint.models() for endpoint in it.policy.endpoints]
     return [[model.id for model in models if model.id != "fake"] for models in listed]
@@ -44,7 +48,7 @@ def test_nothing_stands_still_and_requests_end_with_the_adapter_that_they_named(
         versions = [version_at(tmp_path, step, rank=4) for step in (1, 2, 3)]
         async with synced(engines, AdapterStrategy(rank=4)) as it:
             await it.sync.publish_first(versions[0])
-            calls = it.running(4)
+            calls = it.running(4, tokens=LONG)
             await it.under_way(4)
             await it.sync.publish(versions[1])
             assert await loaded(it) == [[adapter_name(versions[0]), adapter_name(versions[1])]] * 2

@@ -259,7 +259,7 @@ def _part(args: argparse.Namespace, name: str, engine: "SupervisedEngine | None"
 
 
 def _forward(part: str, stream: str, text: str) -> None:
-    """What a part says is for the same reader."""
+    """Prints a line of a part on this process's own output."""
     if stream == "stdout":
         print(visible(text), flush=True)
     elif text:

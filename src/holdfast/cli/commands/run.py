@@ -72,7 +72,7 @@ class Work(msgspec.Struct, frozen=True):
     on_open: Callable[[Journal, Run], None] | None = None
     """Called with the run when it is opened."""
     quiet: bool = False
-    """One of several processes: another one reports."""
+    """True for one of several processes: another one prints the report."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,7 +163,7 @@ def plan_of(
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
-    """As the options say. What the command has no option for is left at its default."""
+    """The sampling that the options give. What has no option keeps its default."""
     given = {name: value for name, value in vars(args).items() if name in _SAMPLED}
     for name in given.keys() & {"stop", "logit_bias", "stop_token_ids"}:
         given[name] = tuple(given[name])
@@ -201,8 +201,8 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
 
 
 async def report_finished(args: argparse.Namespace, plan: RunPlan) -> int | None:
-    """The report of a run that needs no more work, so that no engine is started or asked for
-    anything; None where there is work, or something is another than recorded."""
+    """Reports a run that needs no more work, without starting or asking an engine. None if there is
+    work, or if the run differs from the recorded one."""
     if not _goes_on(args):
         return None
     async with opened_journal(args.journal, read_only=True) as journal:
@@ -227,7 +227,7 @@ async def _find_rolled_out(args: argparse.Namespace, plan: RunPlan) -> Run | Non
 
 
 def _goes_on(args: argparse.Namespace) -> bool:
-    """Whether the run may be recorded, and none of it is begun anew."""
+    """Whether the run may be recorded and continues an earlier one."""
     is_there = is_server(args.journal) or Path(args.journal).is_file()
     return is_there and not (args.new or args.retry_failed)
 
@@ -273,7 +273,7 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """For one of several processes: reports what no other process knows."""
+    """The end of one of several processes: it reports only what no other process knows."""
     _report_troubles(ending)
     if ending.stopped and received is None:
         notify(f"a worker stopped: {ending.stopped}")
@@ -313,8 +313,11 @@ def _print_report(args: argparse.Namespace, run: Run, report: RunReport, ending:
 
 
 def how_to_go_on(words: Sequence[str], stopped: str) -> str:
-    """The command that goes on. Where a limit on what is spent was reached, with MORE in place of
-    it: the same one would stop at once. Where it cannot be held, without it."""
+    """The command that continues the run.
+
+    If a spending limit was reached, the command has MORE in its place, since the same limit would
+    stop it at once. If the limit cannot be held, the command has no limit.
+    """
     if LEAVE_LIMITS_OUT in stopped:
         return f"to go on: {shlex.join(_without_limits(words))}"
     limit = next((f"--{each.name}" for each in LIMITS if f"{each.name} (" in stopped), None)
@@ -376,7 +379,7 @@ def exit_code(
 
 
 def early_code(ending: Ending, received: Exit | None) -> Exit | None:
-    """That of a command which ended before its work was done; None for one that did it."""
+    """The exit code of a command that ended before its work was done; None if the work is done."""
     if ending.fatal is not None and not isinstance(ending.fatal, HoldfastError):
         raise ending.fatal
     if received is not None:

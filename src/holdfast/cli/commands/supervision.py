@@ -43,8 +43,8 @@ DONE_ONCE: dict[str, object] = {
 
 
 def worker_options(args: argparse.Namespace, changed: dict[str, object]) -> dict[str, object]:
-    """The options of a worker: those of this command that are data, but for what is this command's
-    alone, and what is another for a worker."""
+    """The options of a worker: those of this command that are data, without the ones that only this
+    command uses or that differ for a worker."""
     plain = {
         name: value
         for name, value in vars(args).items()
@@ -72,7 +72,7 @@ class Supervision:
         return plan
 
     def keep_command(self, run: Run) -> None:
-        """From now on, whoever stops this command at once is told how to go on."""
+        """From now on, a stop at once also prints the command that continues."""
         self._resume = f"\nto go on: {redact(running.resume_command(run))}"
 
     async def report(self, journal: Journal, run: Run, fatal: HoldfastError | None) -> int:

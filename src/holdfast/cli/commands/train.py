@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from holdfast.training.run.metrics import TrainingReport
 
 PLAIN_SECONDS = 60.0
-"""Between two lines of progress where nobody watches; each step has a line anyway."""
+"""Seconds between two lines of progress without a terminal. Each step prints a line anyway."""
 TINY_RATE, LORA_RATE, FULL_RATE = 3e-4, 1e-5, 1e-6
 
 
@@ -127,8 +127,8 @@ def _supervise(
     model: Path,
     has_engine: bool,
 ) -> int | None:
-    """None where nothing is left for parts. What they would refuse, when an engine has been started
-    for them, is refused here."""
+    """Starts the parts; None if nothing is left for them to do. Bad input is refused here, before
+    an engine is started for the parts."""
     from holdfast.training.run.loop import check_folder_settings
     from holdfast.training.run.train import check_training
 
@@ -335,7 +335,7 @@ def _print_report(args: argparse.Namespace, report: "TrainingReport", words: Seq
 
 
 def _last_lines(args: argparse.Namespace, report: "TrainingReport") -> list[str]:
-    """What was learned, where the model is, and what to do with it."""
+    """What was learned, where the model is, and what to do next."""
     of = f" of {args.steps}" if report.stopped else ""
     head = f"trained {many(report.steps, 'step')}{of}"
     rewards = [("reward", report.rewards), ("held out", list(report.held_out.values()))]

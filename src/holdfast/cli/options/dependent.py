@@ -1,7 +1,5 @@
-"""Options that mean something only beside another one: typed alone, they are refused.
-
-A configuration file may set them all the same: they are there for the commands that use the other.
-"""
+"""Options that have a meaning only together with another one. Typed without it, they are refused. A
+configuration file may set them anyway, for the commands that use the other option."""
 
 import argparse
 from collections.abc import Collection

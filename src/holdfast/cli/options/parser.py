@@ -16,7 +16,7 @@ EXIT_CODES = "exit codes:\n" + "\n".join(
     f"  {code.value:>3}  {code.meaning}{_OR.get(code, '')}" for code in Exit
 )
 _INVALID = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from ")
-"""What argparse says of a value that is none of those which there are."""
+"""Argparse's message about a value that is not among the choices."""
 
 # argparse has no public names for them.
 _Commands = argparse._SubParsersAction  # noqa: SLF001
@@ -47,10 +47,11 @@ class ShowAll(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """One line for a mistake, and no guessing at options that were cut short.
+    """A parser with one line for each mistake, which accepts no abbreviated options.
 
-    `--help` shows the parser's own options. Those of groups with a title are shown by `--help-all`,
-    which is there as soon as there is such a group."""
+    `--help` shows the parser's own options; `--help-all` also shows the titled groups, and exists
+    as soon as there is one.
+    """
 
     def __init__(self, **options: Any):
         self._typed: list[str] = []
@@ -105,7 +106,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def summaries(self) -> "dict[str, str]":
-        """What `--help` says about its commands."""
+        """The lines of `--help` about the parser's commands."""
         return {
             choice.dest: " ".join((choice.help or "").split())
             for action in self._actions
@@ -150,8 +151,8 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def say_first(self, mistake: str) -> None:
-        """A mistake that was made before the command line was read, and that is said instead of
-        one in it: what is missing there may be what could not be read."""
+        """Reports a mistake that was made before the command line was read. It comes first, because
+        it may be the cause of what is missing on the command line."""
         self._first = mistake
         for command in self.commands.values():
             command.say_first(mistake)
@@ -172,7 +173,8 @@ class Parser(argparse.ArgumentParser):
         return [f"did you mean {near} instead of {word}?" for word, near in unknown.items() if near]
 
     def _without_choices(self, message: str) -> str:
-        """For a value that is nearly one of those that there are, that one instead of them all."""
+        """For a value that is nearly one of the choices: names that choice instead of all of
+        them."""
         if (found := _INVALID.match(message)) is None:
             return message
         name, word = found["name"], found["word"]

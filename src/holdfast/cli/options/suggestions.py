@@ -1,14 +1,15 @@
-"""What a word was meant to be: one that is spelled nearly so, or is called otherwise elsewhere."""
+"""Suggestions for a mistyped word: a word with nearly the same spelling, or our name for what other
+tools call so."""
 
 from collections.abc import Iterable
 
 from holdfast.records.encoding.near_names import nearest
 
 _NEAR, _NEAR_OPTION, _NEAR_SHORT_OPTION, _SHORT = 0.6, 0.75, 0.85, 6
-"""How alike two words are before one is taken for the other; 1: the same. The dashes of options
-are alike already."""
+"""How similar two words must be for a suggestion; 1 means equal. The dashes of options count as
+equal."""
 _DELETES = ("rm",)
-"""Advised only where nothing else may be meant."""
+"""Suggested only if nothing else comes close."""
 _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--samples",): (
         *("--n", "--k", "--num-samples", "--n-samples", "--num-generations", "--group-size"),
@@ -65,7 +66,7 @@ _ELSEWHERE: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is meant, if one is."""
+    """The known word that the user probably meant, if there is one."""
     listed, spelled = list(known), word.replace("_", "-")
     for ours, theirs in _ELSEWHERE.items():
         if spelled in theirs:

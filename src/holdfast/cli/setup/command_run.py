@@ -16,8 +16,8 @@ from holdfast.records.run import Run, RunSpec
 
 
 async def find_finished(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run | None:
-    """The recorded run of the plan, if all of it is settled. Its renderer is taken as recorded, and
-    so is its model where only an engine knows which one is meant."""
+    """The recorded run of the plan, if all of it is settled. The renderer is taken from the record.
+    So is the model, if only an engine could say which model is meant."""
     run = await finished_run(journal, plan.spec)
     return run if run is not None and _may_be_meant(args, run.spec) else None
 

@@ -48,7 +48,7 @@ Table = Mapping[str, object]
 
 
 class Config(Struct, frozen=True):
-    """What a file sets, as it was written; nothing if there is none."""
+    """The settings of a file, as they are written; empty without a file."""
 
     path: Path | None = None
     everywhere: Table = {}
@@ -172,7 +172,7 @@ def _near(word: str, known: Mapping[str, object]) -> str:
 
 
 def _options(command: Parser) -> dict[str, argparse.Action]:
-    """By their keys, which are what is typed; those of a command's own commands, too."""
+    """A command's options by their keys (as typed), with those of its subcommands."""
     found = {
         _key(action): action
         for action in command.actions
@@ -199,7 +199,7 @@ def _relax(command: Parser, dest: str) -> None:
 
 
 def settings_of(command: Parser, config: Config, name: str) -> list[ConfiguredOption]:
-    """Those of the file that the command has, in its order."""
+    """The file's settings that the command knows, in the command's order."""
     options = _options(command)
     named = {key.replace("-", "_"): (key, value) for key, value in config.of(name).items()}
     return [

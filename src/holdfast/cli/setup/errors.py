@@ -52,7 +52,7 @@ def _flushed(code: int) -> int:
 
 
 def _unprinted(error: Exception) -> Exit | None:
-    """What did not fit onto the disk that standard output goes to; None for any other error."""
+    """Output that did not fit onto the disk behind standard output; None for any other error."""
     if not isinstance(error, OSError) or error.errno not in _NO_ROOM or can_print():
         return None
     forget_reader()

@@ -1,4 +1,4 @@
-"""What the options say of a gateway, wherever it listens."""
+"""What the options say about a gateway, for any address."""
 
 import argparse
 from typing import Any

@@ -9,7 +9,7 @@ from holdfast.records.errors import UsageError
 
 
 def to_change(where: str, *, how: str = "with --journal") -> AbstractAsyncContextManager[Journal]:
-    """A journal that is there: none is made. `how` another one is named."""
+    """An existing journal, to change it; none is created. `how` says how to name another one."""
     _check_there(where, how=how)
     return opened_journal(where)
 

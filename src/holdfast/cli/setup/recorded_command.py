@@ -45,7 +45,8 @@ def with_command(plan: RunPlan, args: argparse.Namespace) -> RunPlan:
 
 
 def words_of(run: Run, parser: Parser, *, journal: str, instead: Sequence[str] = ()) -> list[str]:
-    """The command that goes on with the run, with options of the user's `instead` of its own."""
+    """The command that continues the run, with the user's options `instead` of the recorded
+    ones."""
     command = run.spec.command
     if command is None:
         raise UsageError(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def make_scorer(
     args: argparse.Namespace, function: object | None, *, file: Path, name: str
 ) -> Scorer | None:
-    """`function` is what the file has under the name; None: nothing is scored."""
+    """Makes a scorer from `function`, the object with that name in the file; None scores
+    nothing."""
     if function is None:
         return None
     if not args.score_workers:

@@ -40,9 +40,9 @@ ROLLOUT = "an async function of one argument, an object with such a __call__, or
 def rollout_in(
     module: ModuleType, path: Path, name: str | None, *, scorer: object | None = None
 ) -> object:
-    """The rollout that was named; else what is called `rollout`, imported or not; else the only one
-    that the file defines, unless it stands beside another that may be meant. `scorer`, the run's,
-    and whatever is called `score` are no rollouts."""
+    """The named rollout; otherwise the object called `rollout`, imported or not; otherwise the only
+    rollout that the file defines, unless another object may be meant. The run's `scorer` and an
+    object called `score` are no rollouts."""
     found = {
         name: value
         for name, value in vars(module).items()
@@ -79,8 +79,8 @@ def rollout_in(
 
 
 def _may_be_meant(imported: object, rollout: object) -> bool:
-    """Whether an imported function may be the rollout, and not `rollout`, which the file defines:
-    if it takes one, or is the user's as well, and that one does not take one."""
+    """Whether an imported function may be meant instead of the file's `rollout`: it takes a
+    rollout, or is the user's as well, and `rollout` does not take one."""
     if not inspect.isfunction(imported):
         return False
     is_users = is_user_code(imported.__code__.co_filename)
@@ -98,7 +98,7 @@ def _refuse_to_guess(
 
 
 def _missing(module: ModuleType, path: Path, imported: list[str], scorer: object | None) -> str:
-    """What a file without a rollout wants; most often, it is one word."""
+    """What a file without a rollout lacks; most often it is one word."""
     if imported and not _without_async(module, scorer):
         are = "is" if len(imported) == 1 else "are"
         names = ", ".join(imported)
@@ -158,13 +158,14 @@ def scorer_place(path: Path, reference: str | None) -> tuple[Path, str]:
 
 
 def _scorers(module: ModuleType) -> list[str]:
-    """What may be meant by one: functions of one argument, and judges."""
+    """What may be a scorer: functions of one argument, and judges."""
     judges = [name for name, value in vars(module).items() if _is_judge(name, value)]
     return [*_functions(module), *_async_scorers(module), *judges]
 
 
 def _async_scorers(module: ModuleType) -> list[str]:
-    """Those that would be taken for rollouts, if they said that they are called with one."""
+    """Async functions that would count as rollouts if their signature allowed a call with one
+    argument."""
     return [
         name
         for name, value in vars(module).items()
@@ -182,7 +183,7 @@ def _is_judge(name: str, value: object) -> bool:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """Those of one argument that the file defines, and that are no rollouts."""
+    """Functions of one argument that the file defines and that are no rollouts."""
     return [
         name
         for name, value in vars(module).items()

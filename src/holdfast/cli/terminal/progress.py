@@ -90,8 +90,8 @@ async def _live(progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _logs_above() -> Iterator[None]:
-    """What is logged goes above the line, too: handlers keep the streams that they were made with,
-    and would write into the line. The process is ours, and they get their streams back."""
+    """Moves log output above the progress line. Log handlers keep the stream that they were made
+    with, so each gets a new stream, and its old one back at the end."""
     changed = []
     for handler in _stream_handlers():
         if handler.stream is sys.__stderr__ and sys.stderr is not sys.__stderr__:

@@ -16,7 +16,7 @@ class Signals:
     """Watches for the two while the run works."""
 
     def __init__(self, stop: Stop, *, resume: str, quiet: bool = False):
-        """`resume`: the command that goes on; `quiet`: another process speaks for this one."""
+        """`resume`: the command that continues; `quiet`: another process prints the messages."""
         self._stop = stop
         self._resume = resume
         self._quiet = quiet

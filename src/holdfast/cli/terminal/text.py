@@ -25,7 +25,7 @@ def prepare_streams() -> None:
 
 
 def one_line(text: str) -> str:
-    """What others said (an HTML page, an exception) as one line of a bounded length."""
+    """Foreign text (an HTML page, an exception) as one line of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
 
@@ -71,8 +71,8 @@ def notify(message: str) -> None:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """For what is told of work that counts by itself: a reader that went away, as `head` does,
-    neither stops it nor changes its exit code."""
+    """For reports about work that is already done: if the reader of the output goes away, as `head`
+    does, neither the work nor the exit code changes."""
     try:
         yield
     except BrokenPipeError:
@@ -100,7 +100,8 @@ def can_print() -> bool:
 
 
 def forget_reader() -> None:
-    """Nobody takes our output any more: what is still buffered must not fail at exit."""
+    """Drops what is still buffered, because nobody reads our output any more and the flush at exit
+    would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     if _is_deserted(sys.stderr.fileno()):  # As after `2>&1 | head`.

@@ -68,7 +68,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class ParsedRequest(Struct, kw_only=True):
-    """What a client wants, checked."""
+    """A client's request, checked."""
 
     prompts: list[list[int]]
     n: int

@@ -57,7 +57,7 @@ class ToolCallParser:
         return content
 
     def _parse_block(self, block: str, *, end: str) -> str:
-        """Adds a call; returns the block as content where it is none."""
+        """Adds a call. Returns the block as content if it is no call."""
         try:
             call = json.loads(block)
             name, arguments = call["name"], call.get("arguments", {})

@@ -75,7 +75,7 @@ class EngineResponse:
         return self._shape.whole(outputs, self._usage())
 
     def opening(self) -> list[JsonObject]:
-        """What a stream begins with."""
+        """The first events of a stream."""
         return [
             event
             for choice in range(self.choices)
@@ -87,7 +87,7 @@ class EngineResponse:
         return self._shape.chunk(self._output(choice, delta))
 
     def closing(self) -> list[JsonObject]:
-        """What follows the last token in a stream."""
+        """The events after the last token of a stream."""
         return self._shape.closing(self._usage())
 
     def _output(self, choice: int, delta: TokenDelta) -> ChoiceOutput:

@@ -114,7 +114,7 @@ class Passes:
 
 
 def _narrow(slots: int) -> int:
-    """A width at which all rows fill vector registers alike, so that none is a remainder."""
+    """A width at which all rows fill the vector registers completely."""
     if slots > _LANES:
         return -(-slots // _LANES) * _LANES
     return max(4, 1 << (slots - 1).bit_length())

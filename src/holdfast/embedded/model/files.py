@@ -6,7 +6,7 @@ from holdfast.policy.rendering.tokenizer import download, is_hub_name
 from holdfast.records.errors import UsageError
 
 TINY = Path(__file__).parents[1] / "tiny"
-"""The model that is meant when none is named."""
+"""The model that is served if none is named."""
 FETCHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What of a repository on the hub is downloaded: neither code nor pickles."""
 

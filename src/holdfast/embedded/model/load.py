@@ -206,7 +206,7 @@ def _tokenizer(path: Path) -> Any:
 
 
 def _longest(text: Any) -> int | None:
-    """How many positions the model was made for, where it says so."""
+    """How many positions the model was made for, if its configuration says so."""
     found = (getattr(text, name, None) for name in _POSITIONS)
     return next((size for size in found if isinstance(size, int) and size > 0), None)
 

@@ -145,7 +145,7 @@ class SoloPasses:
         return torch.stack([logits[end] for end in ends]) if logits else torch.empty(0)
 
     def logits(self, tokens: Sequence[int], **options: Any) -> Tensor:
-        """Of a sequence computed anew, in one go: [tokens, vocabulary]."""
+        """The logits of a sequence, computed from scratch in one pass: [tokens, vocabulary]."""
         with torch.inference_mode():
             answer = self._network(input_ids=self._row(tokens), use_cache=False, **options)
         found: Tensor = answer.logits[0]

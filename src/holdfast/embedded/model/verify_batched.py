@@ -83,7 +83,7 @@ def _same_bits(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) 
 
 
 def _prompt(ids: list[int]) -> int:
-    """How many of the tokens are read in as a prompt; the rest is decoded one by one."""
+    """How many tokens are read as a prompt; the rest is decoded one by one."""
     return max(1, len(ids) - _DECODED_TOKENS)
 
 

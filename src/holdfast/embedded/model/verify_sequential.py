@@ -29,8 +29,8 @@ _MIN_LATER_EFFECT = 1e-4
 
 
 def check(model: LoadedModel) -> int:
-    """The stride at which it may go, 0 for none. Raises `UsageError` for what is no causal LM, and
-    for what does not give the same numbers twice."""
+    """The stride that the model allows, 0 for none. Raises `UsageError` if it is no causal LM, or
+    does not give the same numbers twice."""
     chance = random.Random(0)
     length = min(_TRIAL_TOKENS, model.max_length)
     ids, other = ([chance.randrange(model.vocabulary) for _ in range(length)] for _ in range(2))
@@ -81,8 +81,8 @@ def sees_later_tokens(left: Tensor, right: Tensor) -> bool:
 def _logprob_error(
     passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor, *, stride: int
 ) -> float:
-    """By how much the logprobs differ from those of the whole sequence; infinitely, when they
-    depend on how they were come by."""
+    """The largest difference from the logprobs of the whole sequence; infinite if they depend on
+    how they are computed."""
     passes.stride = stride
     cut = max(1, len(ids) - _DECODED_TOKENS)
     try:
@@ -121,7 +121,7 @@ def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: 
 
 
 def _logprob_differences(left: Tensor, right: Tensor) -> Tensor:
-    """For each position, by how much the logprobs differ."""
+    """The difference of the logprobs at each position."""
     return (left.log_softmax(-1) - right.log_softmax(-1)).abs().amax(-1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 _BROKEN = "\ufffd"
-"""What a decoder writes for bytes that are not (yet) a character."""
+"""What a decoder writes for bytes that are not yet, or never, a character."""
 _LONGEST_CHARACTER = 8
 """Tokens that may have to be seen before a character is whole; more are broken for good."""
 

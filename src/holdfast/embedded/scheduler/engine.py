@@ -127,10 +127,9 @@ class DecodeEngine:
     def update_weights(
         self, state: Mapping[str, Tensor], version: str, *, reset_cache: bool = False
     ) -> None:
-        """Between two steps, all tensors at once; requests in flight go on with the new weights.
-
-        What they have in the cache is kept, or with `reset_cache` computed again. Raises
-        `UsageError` for weights that do not fit, and has then changed nothing."""
+        """Replaces all tensors at once, between two steps; requests in flight continue with the new
+        weights. Their cache is kept or, with `reset_cache`, computed again. Raises `UsageError` for
+        weights that do not fit, and then changes nothing."""
         steps = weights.plan(self.model.network, state)
         self._do(lambda: self._switch(steps, version, reset_cache=reset_cache)).result()
 

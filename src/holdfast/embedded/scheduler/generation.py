@@ -85,7 +85,7 @@ class Drawn(Struct, frozen=True):
 
 
 class TokenDelta(Struct, frozen=True):
-    """What is new since the last one. `text` holds back what may yet become a stop string."""
+    """What is new since the last delta. `text` leaves out what may become a stop string."""
 
     drawn: tuple[Drawn, ...]
     text: str
@@ -157,7 +157,7 @@ class Generation:
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def send(self, delta: TokenDelta) -> None:
-        """Nothing, once it is cancelled: whoever asked may be gone, and its event loop closed."""
+        """Sends nothing once it is cancelled: the caller may be gone, and its event loop closed."""
         if self.cancelled:
             return
         if self.stream or delta.finish_reason is not None:

@@ -72,8 +72,8 @@ def _scale(
 
 
 def _bend(row: Tensor, sampling: TokenSampling, ids: Sequence[int], prompt_length: int) -> None:
-    """As vLLM does it: a repetition is one of prompt or reply, the other penalties are on tokens of
-    the reply alone."""
+    """Applies penalties as vLLM does: the repetition penalty concerns tokens of prompt and reply,
+    the others only tokens of the reply."""
     if sampling.logit_bias:
         _add(row, dict(sampling.logit_bias))
     if sampling.repetition_penalty != 1 and ids:

@@ -63,7 +63,7 @@ class PrefixSharing:
         self._leaders: dict[Generation, tuple[Generation, int]] = {}
 
     def join(self, generation: Generation, running: Sequence[Generation]) -> None:
-        """A new generation follows the one in flight with the longest common beginning."""
+        """Lets a new generation follow the one in flight with the longest common prefix."""
         prompt, best = generation.ids[:-1], generation.computed + MIN_SHARED_TOKENS - 1
         for other in running:
             if not other.mixed and (count := common_prefix(other.ids, prompt)) > best:
@@ -71,7 +71,7 @@ class PrefixSharing:
                 self._leaders[generation] = (other, count)
 
     def free(self, running: Sequence[Generation]) -> list[Generation]:
-        """Those that follow none, after handing over what has become ready."""
+        """The generations that follow none, after finished prefixes were handed over."""
         for follower, (leader, count) in list(self._leaders.items()):
             if leader.computed >= count:
                 self._hand_over(follower)
@@ -84,7 +84,7 @@ class PrefixSharing:
             self._hand_over(follower)
 
     def dissolve(self) -> None:
-        """The weights have changed: each goes on alone."""
+        """The weights have changed: no generation follows another one any more."""
         self._leaders.clear()
 
     def _hand_over(self, follower: Generation) -> None:

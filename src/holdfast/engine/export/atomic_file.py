@@ -1,8 +1,5 @@
-"""A file that is either whole or not there.
-
-What is written goes to a new file beside the target, which takes its place when all of it is on
-disk. A kill leaves the old file, or none. A journal is never written over.
-"""
+"""A file that is whole or absent. The content goes to a new file beside the target and replaces it
+when everything is on disk. A kill leaves the old file, or none. A journal is never overwritten."""
 
 import contextlib
 import os

@@ -92,8 +92,8 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 
 
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
-    """The recorded history. A bad record, or a row that says something else of a settled one,
-    raises, with its trajectory's name; none is skipped."""
+    """The recorded history. A bad record, or a row that contradicts a settled log, raises with the
+    trajectory's name; none is skipped."""
     try:
         return history_of_row(row, await journal.history(row.id))
     except JournalCorrupt as error:
@@ -215,7 +215,7 @@ def trajectory_row(view: TrajectoryView, prices: Prices | None = None) -> Row:
 
 
 def message_row(message: object) -> Row:
-    """With its content, also where that is empty: nobody has to look whether it is there."""
+    """A message with its content, even if the content is empty, so that readers need no check."""
     row: dict[str, Any] = msgspec.to_builtins(message)
     if calls := row.get("tool_calls"):
         row["tool_calls"] = [{"id": call["id"], "type": "function", **call} for call in calls]

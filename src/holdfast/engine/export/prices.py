@@ -32,7 +32,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     prompt: float
     completion: float
     cached: float | None = None
-    """Of those of the prompt that were cached; None: as the others."""
+    """The price of cached prompt tokens; None: the same as the others."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,7 +91,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def money(amount: float) -> str:
-    """Whole cents of large amounts; of small ones, as much as says something."""
+    """An amount of money: whole cents if it is large, significant digits if it is small."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.6f}".rstrip("0").ljust(4, "0")
 
 
@@ -131,7 +131,7 @@ def read_prices(path: Path, *, source: str = "") -> Prices:
 
 
 def _explain(fields: object) -> str:
-    """What is wrong with the first model's price that is wrong; "" if none is."""
+    """What is wrong with the first invalid price; "" if all are valid."""
     models = fields.get("models") if isinstance(fields, Mapping) else None
     for name, price in models.items() if isinstance(models, Mapping) else ():
         try:

@@ -33,7 +33,7 @@ RETURNED = "returned_row"
 
 
 def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
-    """What such a processor says about the row, but for one field; {} for other rollouts."""
+    """What such a processor returned for the row, except one field; {} for other rollouts."""
     step = view.history.steps.get("0")
     if not isinstance(step, ValueRecorded) or step.name != RETURNED:
         return {}
@@ -77,7 +77,7 @@ def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
 
 
 class _Earned(Struct, frozen=True):
-    """What an environment said about a step, or about several that one message answers."""
+    """What an environment reported for one step, or for several that one message answers."""
 
     reward: float
     terminated: bool
@@ -142,7 +142,7 @@ def _next_after(conversation: Sequence[ReferencedMessage], path: str) -> int:
 
 
 def _step(history: History, path: str) -> _Earned | None:
-    """What was earned there; None where nothing can be."""
+    """What the step earned; None if it cannot earn anything."""
     step, result = history.steps.get(path), history.results.get(path)
     if isinstance(step, EnvironmentStepped) and not step.is_opening:
         return _Earned(step.reward, step.done, step.truncated)
@@ -159,6 +159,6 @@ def _termination(view: TrajectoryView, *, terminated: bool) -> str:
 
 
 def mapping_in(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """{} where there is none."""
+    """The mapping with that name; {} without one."""
     found = holder.get(name)
     return found if isinstance(found, Mapping) else {}

@@ -65,7 +65,7 @@ def branches_of(view: TrajectoryView) -> list[Branch]:
 
 
 def _lanes(history: History) -> list[list[RowTurn]]:
-    """The turns of each root-to-leaf path; one that a fork cut in the middle is none of it."""
+    """The turns of each path from the root to a leaf, without turns that a fork cut off."""
     ends: dict[str, tuple[list[RowTurn], int]] = {}
     lanes: list[list[RowTurn]] = []
     for step in with_tokens(history):

@@ -137,7 +137,7 @@ def is_untouched(view: TrajectoryView) -> bool:
 
 
 def extra_fields(view: TrajectoryView) -> Fields:
-    """What `extra` holds in such a row."""
+    """The fields of `extra` in such a row."""
     if is_untouched(view):
         return _inherited(view)
     last, branch = main_end(view.history), None
@@ -158,8 +158,8 @@ def _usage_of(steps: Sequence[Generated]) -> Fields | None:
 
 
 def _stated_usage(steps: Sequence[Generated]) -> Fields | None:
-    """Of an engine without tokens: what it says, summed over its turns. Each prompt counts in
-    full; nobody knows which of its tokens were there before."""
+    """The usage that an engine without tokens reports, summed over the turns. Each prompt counts in
+    full, because nobody knows which tokens repeat."""
     used = sum((step.counted for step in steps), NOTHING)
     if used == NOTHING:
         return None
@@ -309,7 +309,8 @@ def _present(**fields: object) -> Fields:
 
 
 def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
-    """The task's own, with what was really asked of the engine where that is recorded."""
+    """The task's own metadata, with the parameters that the engine really received, if they are
+    recorded."""
     task, untouched = view.task, is_untouched(view)
     own = mapping_in(task.metadata, "input_metadata")
     params = {
@@ -338,8 +339,7 @@ def _columns(task: Task) -> Fields:
 
 
 def _inherited(view: TrajectoryView) -> Fields:
-    """What the task brought along in `extra`; our names are ours alone, where there is anything
-    to say under them."""
+    """What the task had in `extra`. Our own names replace the task's if they have a value."""
     brought = {
         **mapping_in(mapping_in(view.task.metadata, "execution_metadata"), "extra"),
         **mapping_in(view.task.metadata, "extra"),
@@ -366,7 +366,7 @@ def _usage(prompt: int, sampled: int) -> Fields:
 
 
 def _evaluation(view: TrajectoryView) -> Fields | None:
-    """None where nothing was scored: a missing score is no zero."""
+    """The evaluation of a row; None if nothing was scored. A missing score is not a zero."""
     scored = view.history.scored if view.status.is_outcome else None
     if view.reward is None and scored is None:
         return None
@@ -385,7 +385,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
 
 
 def _stated(details: Mapping[str, object]) -> Fields:
-    """What the scorer itself said, whose metrics leave out what is as usual."""
+    """The scorer's own statement; its metrics leave out what is standard."""
     metrics = {
         name: {**_METRIC, **metric} if isinstance(metric, Mapping) else metric
         for name, metric in mapping_in(details, "metrics").items()

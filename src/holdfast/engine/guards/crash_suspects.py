@@ -16,7 +16,7 @@ MAX_AT_ONCE = 1024
 
 
 def allowed_at_once(crashes: int) -> int:
-    """How many suspects may run beside each other, one of them with this crash count."""
+    """How many suspects may run together, if one of them has this crash count."""
     return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECT_AFTER_CRASHES))
 
 

@@ -27,7 +27,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")
 _log = logging.getLogger("holdfast.engine")
 _thresholds: list[tuple[int, int, int]] = []
-"""Those that each `fewer_collections` found; the last one to end puts back the first."""
+"""The thresholds that each `fewer_collections` met. The last block to end restores the first."""
 
 
 class MainCancelled(HoldfastError):

@@ -34,7 +34,7 @@ class Spending:
         self._stop = stop
         self._is_shared = is_shared
         self._read: dict[int, tuple[int, UsageByModel]] = {}
-        """Of each trajectory: how many of its records were read, and what they say."""
+        """For each trajectory: how many of its records were read, and the usage in them."""
         self._recorded: UsageByModel = {}
         """The sum of these."""
         self._since: UsageByModel = {}

@@ -83,7 +83,8 @@ def check_switch(name: str, value: object) -> None:
 
 
 def check_key(api_key: object) -> None:
-    """What was given is not said: it may be the key, in another form."""
+    """Checks the key. The error does not repeat the value, because it may be the key in another
+    form."""
     if api_key is not None and not isinstance(api_key, str):
         raise UsageError(f"api_key is a text, not of type {type(api_key).__name__}")
 
@@ -99,10 +100,8 @@ def cache_from(cache: object) -> Path | None:
 def address_from(
     policy: object, model: str | None, api_key: str | None, *, needs_key: bool = True
 ) -> EngineAddress:
-    """Where the policy is. `needs_key`: whether that of a provider is wanted already.
-
-    A judge wants text alone: a server renders for it, and its tokenizer need not be here.
-    """
+    """Where the judge's policy is. `needs_key`: whether a provider's key must be there already. A
+    judge needs only text, so the server renders and the tokenizer need not be here."""
     if policy is None:
         raise UsageError(
             "a judge wants a policy of its own: an address, a provider's model (openai/NAME), or "

@@ -28,10 +28,8 @@ def digest_of_question(model: str, sampling: Sampling, messages: tuple[Message, 
 
 
 class VerdictCache:
-    """`path`: a file of its own; None: in memory, for as long as the judge is there.
-
-    A file may have to be waited for, when another process writes to it: that is done in a thread.
-    """
+    """Judges' answers by question. `path`: a file; None: in memory, as long as the judge lives.
+    Access to a file runs in a thread, because another process may be writing to it."""
 
     def __init__(self, path: Path | None):
         self._path = path

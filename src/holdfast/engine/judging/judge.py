@@ -82,7 +82,7 @@ class Judge:
     """
 
     IS_ITS_IDENTITY = True
-    """A judge is another scorer by its `identity` alone, whatever else is in its file."""
+    """Only `identity` makes a judge another scorer, not the rest of its file."""
 
     def __new__(cls, *given: object, **named: object) -> "Judge":
         # A class of the user's has arguments of its own; nothing is given where one is copied.
@@ -129,13 +129,13 @@ class Judge:
             WeakKeyDictionary()
         )
         self.usage: Usage = NOTHING
-        """What its answers have cost so far, in tokens. Cached ones cost nothing."""
+        """The tokens of its answers so far. Cached answers cost nothing."""
         if compare:
             setattr(self, GROUP_MARK, True)
 
     @property
     def _engine(self) -> str:
-        """Where it is, for messages."""
+        """The engine's address, for messages."""
         if self._address is not None and self._address.urls:
             return redact(self._address.urls[0])
         return f"the engine of {self._policy.model!r}" if is_policy(self._policy) else "its engine"
@@ -180,8 +180,8 @@ class Judge:
         return answer.score(reward, metrics, reasons)
 
     async def _compare(self, candidates: list[Candidate]) -> list[Score]:
-        """What is the same is shown once, and has one score: a difference between equals would be
-        the judge's liking for a place, and somebody's number would have decided it."""
+        """Compares the candidates. Equal ones are shown once and get the same score: a difference
+        between them would come from the judge's preference for a position."""
         _check_number(len(candidates))
         labels = dict(zip(_in_fair_order(candidates), _LABELS, strict=False))
         shown_once = {label: candidate for candidate, label in labels.items()}
@@ -306,8 +306,8 @@ class Judge:
             yield connection
 
     async def __aenter__(self) -> "Judge":
-        """Keeps its connection until the end of the block, or of the last of those that are open
-        at once: an evaluation has one for each row. A run does so by itself."""
+        """Keeps its connection open until the last of the blocks that are open at once ends: an
+        evaluation opens one for each row. A run does this by itself."""
         self._enter()
         return self
 
@@ -327,7 +327,7 @@ class Judge:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes what is open in this event loop, whoever still uses it."""
+        """Closes what is open in this event loop, even if someone still uses it."""
         shared = self._shared.pop(asyncio.get_running_loop(), None)
         await asyncio.to_thread(self._cache.close)
         if shared is not None:
@@ -343,7 +343,7 @@ class _Key:
 
 
 class _Answer:
-    """What came of a question: a verdict, or none after all repairs."""
+    """The result of a question: a verdict, or none after all repairs."""
 
     def __init__(self, model: str, verdict: JudgeVerdict | None = None, tries: int = 0):
         self.model = model
@@ -391,7 +391,7 @@ async def _sample(
 
 
 async def _check_key(policy: Policy) -> None:
-    """Some engines list their models to everybody: only where they sample do they want a key."""
+    """Checks the key by sampling, because some engines list their models without one."""
     from holdfast.policy.client.discovery import check_dialect  # Bad input is reported without it.
     from holdfast.policy.client.replicas import EnginePolicy
 
@@ -400,7 +400,7 @@ async def _check_key(policy: Policy) -> None:
 
 
 def _name_judge(error: HoldfastError) -> None:
-    """As the policy's own error, but for whose it is, and how it gets its key."""
+    """The policy's own error, with the judge's name and the way to give it a key."""
     from holdfast.policy.client.endpoint import Denied  # Bad input is reported without it.
 
     if str(error).startswith(_WHOSE):
@@ -420,8 +420,8 @@ def _check_number(candidates: int) -> None:
 
 
 def _in_fair_order(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Each that is different, in an order that depends on what they said alone: judges prefer what
-    they see first, and neither a sample's number nor its model must decide."""
+    """The distinct candidates, in an order that depends only on their texts: judges prefer what
+    they see first, so neither a sample's number nor its model may decide."""
 
     def place(candidate: Candidate) -> tuple[bytes, str]:
         text = candidate.conversation.encode("utf-8", "surrogatepass")

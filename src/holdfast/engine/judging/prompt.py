@@ -24,14 +24,14 @@ SINGLE = "score"
 
 
 class Candidate(Struct, frozen=True):
-    """What is judged: a conversation, as text, and the target of its task."""
+    """A conversation to judge, as text, and the target of its task."""
 
     conversation: str
     target: str | None = None
 
 
 class Rubric(Struct, frozen=True):
-    """What is to be scored, and between which numbers."""
+    """The criteria to score, and the range of the scores."""
 
     criteria: Mapping[str, str]
     """By name."""

@@ -15,8 +15,8 @@ def clustered_error(influences: Iterable[float]) -> float | None:
 
 
 class RewardMean:
-    """A mean that grows, and its error: what `clustered_mean` of the statistics says of the same
-    rewards, from the sum and the count of each task alone."""
+    """The mean of growing data, and its error, from the sum and count of each task. It equals
+    `clustered_mean` of the statistics on the same rewards."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}

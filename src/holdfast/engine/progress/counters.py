@@ -41,7 +41,7 @@ class ProgressSnapshot(Struct, frozen=True, kw_only=True):
     seconds: float
     """Since something was begun."""
     seconds_left: float | None
-    """None while there is nothing to tell it from. The engine's outages do not count."""
+    """None as long as nothing is known to compute it from. Outages of the engine do not count."""
 
 
 class Progress:

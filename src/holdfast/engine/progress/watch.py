@@ -1,7 +1,5 @@
-"""Progress for programs: a function of theirs is called now and then, and once at the end.
-
-In a notebook, where nobody asked for anything else, a line is kept up to date under the cell.
-"""
+"""Progress for programs: their function is called from time to time, and once at the end. In a
+notebook, without such a function, a line under the cell is updated."""
 
 import asyncio
 import contextlib
@@ -19,8 +17,8 @@ from holdfast.rollout.threads.contain import in_background
 CALL_SECONDS = 1.0
 LINE_SECONDS = 10.0
 OnProgress = Callable[[ProgressSnapshot], object] | bool | None
-"""A function; True: a line on standard error now and then, or in the notebook; None: in a notebook
-alone; False: nothing."""
+"""A function; True: a line on standard error from time to time, or in the notebook; None: only in a
+notebook; False: nothing."""
 _log = logging.getLogger("holdfast")
 
 
@@ -65,7 +63,7 @@ async def watched(progress: Progress, on_progress: OnProgress) -> AsyncIterator[
 def _receiver(
     progress: Progress, on_progress: OnProgress
 ) -> tuple[Callable[[], None], float] | None:
-    """What to call, and how often; None: nobody wants to know."""
+    """What to call, and how often; None if nobody asked for progress."""
     if callable(on_progress):
         return _caller(progress, on_progress), CALL_SECONDS
     if on_progress is False:
@@ -113,6 +111,6 @@ def _notebook_display() -> Any:
 
 
 def _notebook_line(progress: Progress, display: Any) -> Callable[[], None]:
-    """One line under the cell, written anew in its place."""
+    """One line under the cell, which is overwritten each time."""
     handle = display({"text/plain": progress.line()}, raw=True, display_id=True)
     return lambda: handle.update({"text/plain": progress.line()}, raw=True)

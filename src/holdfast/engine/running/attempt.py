@@ -48,7 +48,7 @@ from holdfast.rollout.tools.tool import result_text
 
 
 class NotAReward(UsageError, TypeError):
-    """What a rollout returned is no reward."""
+    """A rollout returned something that is no reward."""
 
 
 FATAL = (
@@ -59,7 +59,7 @@ FATAL = (
     ScorerUnloadable,
     ScoringStopped,
 )
-"""What ends the run and leaves the trajectory as it is, to go on later."""
+"""Errors that end the run and leave the trajectory as it is, to continue later."""
 
 
 class AttemptOutcome(Struct, frozen=True):
@@ -91,7 +91,7 @@ class TrajectoryRunner:
         self._keeps_interrupted = context.spec.group.keep_interrupted
 
     async def load(self, lease: Lease) -> History:
-        """What is recorded so far; a torn log is cut to its last good record, and reported."""
+        """Loads the records so far. A torn log is cut to its last good record, and reported."""
         if lease.next_seq == 0:
             return History()
         journal = self._context.journal
@@ -135,7 +135,7 @@ class TrajectoryRunner:
         return history
 
     async def _outcome(self, session: Session) -> AttemptOutcome:
-        """What the rollout came to. Raises what is no outcome."""
+        """The outcome of the rollout. Raises if there is none."""
         try:
             returned = await self._perform(session)
         except Exception as error:
@@ -220,7 +220,7 @@ async def _within_deadline(
 
 
 def _returned(found: object) -> tuple[Reward, int | None]:
-    """What a rollout may return: nothing, its reward, or (turns used, reward)."""
+    """Checks what a rollout returned: nothing, its reward, or (turns used, reward)."""
     turns, given = (None, found)
     if isinstance(found, tuple) and len(found) == 2 and _is_count(found[0]):
         turns, given = found
@@ -285,7 +285,8 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
 
 
 def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:
-    """What the run's own rule says; a rule that raises fails the trajectory with that."""
+    """What the run's own retry rule says. A rule that raises fails the trajectory with its
+    error."""
     if settings.retry_rule is None:
         return None
     try:

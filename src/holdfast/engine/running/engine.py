@@ -93,9 +93,11 @@ class Engine:
         command: RecordedCommand | None = None,
         on_joined: "Callable[[Worker], Awaitable[None]] | None" = None,
     ):
-        """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
-        for a scoring that comes later (`late_scoring`). What had begun with one of `lost_versions`
-        begins anew."""
+        """Without a scorer, outcomes are settled as they are.
+
+        With `settles=False` they stay open for a later scoring (`late_scoring`). Trajectories that
+        began with one of `lost_versions` start over.
+        """
         assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
         self._journal = journal
@@ -180,13 +182,13 @@ class Engine:
         return Ending(reason, cuts, self.stop.fatal, self._loop_blocks, spent)
 
     def _why_stopped(self) -> str:
-        """A limit on what is spent is said with what was in flight when it was reached, too."""
+        """Why the run stopped. For a spending limit, it includes what was still in flight."""
         reached = self._spending.reached() if self.stop.spent else ""
         return reached or self.stop.reason
 
     def _scoring_policy(self) -> ScoringPolicy:
-        """A verdict in flight is paid for as a reply is: where there is a limit on what is spent,
-        no more of them are in flight than replies may be."""
+        """The policy of scoring. Verdicts are paid for like replies, so under a spending limit no
+        more of them are in flight than replies may be."""
         policy, settings = self._settings.scoring, self._settings
         most = settings.concurrency if self._spending.is_limited else policy.concurrency
         return structs.replace(policy, concurrency=min(policy.concurrency, most))
@@ -419,7 +421,7 @@ class Engine:
     # --- in the background
 
     async def _read_rewards(self) -> None:
-        """Those of trajectories that were settled before, if somebody looks at the mean."""
+        """Reads the rewards of trajectories that were settled before, if the mean is shown."""
         if self._progress.done_before and self._progress.shows_rewards:
             for task, reward in await self._journal.rewards(self._run):
                 self._progress.rewarded(task, reward)

@@ -65,13 +65,13 @@ class RunResult(tuple[Ending, RunReport]):
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """What is trained on: the samples of settled, kept groups. Raises `NotTrainable` where
-        their logprobs are not of the distribution that was sampled from."""
+        """The samples of settled, kept groups, to train on. Raises `NotTrainable` if their logprobs
+        belong to another distribution than the sampled one."""
         return run_blocking(self._load_samples)
 
     @property
     def rewards(self) -> list[float | None]:
-        """Of each trajectory; None where there is none: it failed, or has no valid score."""
+        """The reward of each trajectory; None if it failed or has no valid score."""
         return [view.reward for view in self.trajectories]
 
     @property

@@ -33,13 +33,13 @@ from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.processors.training import samples_for
 
 Fingerprint = tuple[str, Code | None]
-"""Of user code, and what it stands for."""
+"""A digest of user code, and what it covers."""
 NO_CODE: Fingerprint = ("", None)
 NO_TOKENS = "this engine gives messages without token ids: good for evaluation, not for training"
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """What a run samples, and how it is worked on."""
+    """What a run samples, and how it works."""
 
     spec: RunSpec
     """Its model and renderer are "" until `bind`."""

@@ -24,7 +24,8 @@ class Outages(Protocol):
 
 
 class EngineUse:
-    """Of one call. Seen by the code that it calls, in whichever task or thread."""
+    """The use of engines by one call of a scorer. The code that it calls sees it in every task and
+    thread."""
 
     def __init__(self, patience: float):
         self.patience = patience
@@ -55,7 +56,7 @@ _current: ContextVar[EngineUse | None] = ContextVar("holdfast_engine_waits", def
 
 
 def engine_use() -> EngineUse | None:
-    """Of the scorer that runs this code; None outside of one."""
+    """The engine use of the scorer that runs this code; None outside of a scorer."""
     return _current.get()
 
 

@@ -32,7 +32,7 @@ CLAIM = 256
 
 
 class _Lot(Struct):
-    """What is scored in one call."""
+    """The trajectories that one call scores."""
 
     open: list[tuple[Lease, Task]] = []
     settled: list[tuple[TrajectoryRow, Task]] = []
@@ -47,9 +47,9 @@ async def score_late(
     settings: Settings,
     stop: Stop,
 ) -> None:
-    """Returns when every outcome of the runs is scored, or has failed for good, durably; or when
-    a stop was requested, which `stop` says. `whole`: all trajectories of all runs are judged at
-    once; else those of one task, in whichever run."""
+    """Returns when every outcome of the runs is durably scored or has failed for good, or when
+    `stop` says that a stop was requested. `whole`: all trajectories of all runs are judged at once;
+    otherwise those of one task, over all runs."""
     assert scorer.is_group, "it is given several trajectories"
     async with _joined(journal, runs, settings, stop) as workers:
         order = {run.spec.name: index for index, run in enumerate(runs)}

@@ -55,7 +55,7 @@ START_SECONDS = 300.0
 RETRY_SECONDS = 1.0
 """After which a process that could not be reached is tried again."""
 EXIT_SECONDS = 0.2
-"""For a process that closed its connection to end by itself."""
+"""Seconds in which a process that closed its connection may end by itself."""
 SLACK_SECONDS = 5.0
 """Beyond a score's deadline, for its process to say so itself."""
 _log = logging.getLogger("holdfast")
@@ -67,14 +67,14 @@ class _ConnectionLost(Exception):
 
 
 class ScorerSeat(Protocol):
-    """Where one process of a scorer is, or is started."""
+    """A place where one process of a scorer runs or is started."""
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the process; OSError where there is none now."""
+        """Opens a connection to the process. Raises OSError if there is none now."""
         ...
 
     async def end(self) -> str:
-        """Nothing is left of it; how it ended."""
+        """Ends the process completely, and returns how it ended."""
         ...
 
 
@@ -96,7 +96,7 @@ class LocalSeat:
 
     @contextlib.contextmanager
     def _output(self) -> Iterator[int | None]:
-        """What it prints goes to a file of its own, if there is a folder for such files."""
+        """The file for the process's output, if there is a folder for such files."""
         if self._logs is None:
             yield None
             return
@@ -131,8 +131,8 @@ class ScorerAt(Struct, frozen=True):
 
 
 class _Notices:
-    """Lines for people from all processes of a pool, each once: what one has said last, another
-    one does not say again."""
+    """Prints lines for people from all processes of a pool, each once: if one process has just
+    printed a line, the others do not repeat it."""
 
     def __init__(self) -> None:
         self._last: dict[object, str] = {}
@@ -160,7 +160,7 @@ class _Slot:
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[ScorerAnswer]] = {}
         self._extended: dict[int, float] = {}
-        """By how much the deadlines of those were extended."""
+        """By how much the deadlines of these calls were extended."""
         self._is_spent = False
 
     async def ask(self, request: ScoreRequest) -> ScoreResult | ScoreFailed:
@@ -189,7 +189,7 @@ class _Slot:
     async def _in_time(
         self, future: "asyncio.Future[ScorerAnswer]", number: int, seconds: float
     ) -> None:
-        """Raises where there is no answer in time. Its process says by how much more."""
+        """Raises if there is no answer in time. The process itself may extend the time."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds + SLACK_SECONDS
         if not await finishes_in_time(
@@ -199,7 +199,7 @@ class _Slot:
             raise ScorerTimeout(f"its process did not answer within {seconds:g} s and was ended")
 
     async def _retire(self, answer: ScoreResult | ScoreFailed) -> None:
-        """A call that hangs goes on in its process: that one is not used again."""
+        """Stops using a process in which a call hangs."""
         self._is_spent = self._is_spent or (isinstance(answer, ScoreFailed) and answer.timed_out)
         if self._is_spent and not self._waiting:
             await self.close()
@@ -264,7 +264,7 @@ class _Slot:
 
 
 class ScorerPool(Scorer):
-    """A scorer whose calls run in processes of their own."""
+    """A scorer that runs its calls in separate processes."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class ScorerPool(Scorer):
         return [slot.seat for slot in self._slots]
 
     async def replace(self, seats: Sequence[ScorerSeat]) -> None:
-        """Other processes from now on; what those that are left out were scoring is scored anew."""
+        """Uses other processes from now on. What the removed ones were scoring is scored again."""
         kept = [slot for slot in self._slots if slot.seat in seats]
         gone = [slot for slot in self._slots if slot.seat not in seats]
         known = [slot.seat for slot in kept]

@@ -42,7 +42,7 @@ from holdfast.rollout.processes.user_process import STREAM_LIMIT
 from holdfast.rollout.processors.processor import fingerprinted
 
 TOKEN_SECONDS = 10.0
-"""For whoever has connected over the network to send the token."""
+"""Seconds in which a network client must send the token."""
 _log = logging.getLogger("holdfast")
 """For people: an engine is down, or back."""
 
@@ -98,7 +98,7 @@ def _has_folder() -> bool:
 
 
 class _NoticeHandler(logging.Handler):
-    """Sends what is logged for people to whoever is scored for. It is printed here, too."""
+    """Sends log lines for people to the run, and prints them here, too."""
 
     def __init__(self, send: Callable[[bytes], None]):
         super().__init__(logging.WARNING)
@@ -182,7 +182,8 @@ class Serving:
 
 
 def load_scorer(home: ScorerHome) -> Scorer:
-    """Raises where it is not there, or is not the one that the run was begun with."""
+    """Loads the scorer. Raises if it is missing, or differs from the scorer that the run began
+    with."""
     folder = os.path.dirname(os.path.abspath(home.home.file))
     if folder not in sys.path:
         sys.path.insert(0, folder)

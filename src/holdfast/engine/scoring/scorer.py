@@ -47,16 +47,14 @@ GROUP_MARK = "__holdfast_group_scorer__"
 
 
 class Score(Struct, frozen=True, metaclass=NamedFields):
-    """A reward, with the numbers and words that explain it.
-
-    A `reward` of None says that there is no valid score: the trajectory is in no mean.
-    """
+    """A reward, with numbers and words that explain it. A `reward` of None means that there is no
+    valid score: the trajectory is in no mean."""
 
     reward: float | None
     metrics: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
     details: Mapping[str, object] = {}
-    """Whatever else is to be kept with it: JSON."""
+    """Anything else to keep with the score: JSON."""
 
 
 Scored = Score | float | int | Mapping[str, object] | None
@@ -69,7 +67,7 @@ GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable
 
 
 class NotAScore(UsageError, TypeError):
-    """What a scorer returned is no score."""
+    """A scorer returned something that is no score."""
 
 
 class ScorerFailed(Exception):
@@ -95,8 +93,8 @@ def is_group_scorer(function: object) -> bool:
 class Scorer:
     """A scorer of either kind, sync or async, under one interface.
 
-    A synchronous scorer runs in a thread of its own: it cannot block the loop, and one that hangs
-    is left behind without holding up the end of the process.
+    A synchronous scorer runs in its own thread, so it cannot block the loop. A hanging one is left
+    behind and does not delay the end of the process.
     """
 
     def __init__(self, function: "PointScorer | GroupScorer", *, called: str = ""):
@@ -113,9 +111,9 @@ class Scorer:
         self._users = 0
 
     async def check(self, *, samples: int) -> list[str]:
-        """Before anything is sampled: raises what a scorer that can tell, such as a judge, or a
-        judge that it names, finds wrong, and returns the models that are asked. `samples`: of each
-        task."""
+        """Checks the scorer before anything is sampled, if it can check itself (such as a judge, or
+        a judge that it names). Raises what is wrong, and returns the models that it asks.
+        `samples`: the samples of each task."""
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
         # How many are compared by a judge that a function asks is the function's affair.
@@ -154,8 +152,9 @@ class Scorer:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """What it starts meanwhile is ended with the last of those who use it at the same time: a
-        training's evaluations share its scorer. Then it may be used again."""
+        """What the scorer starts in this block ends with the last of the blocks that are open at
+        the same time: the evaluations of a training share its scorer. The scorer can be used again
+        afterwards."""
         self._users += 1
         try:
             yield
@@ -200,7 +199,8 @@ class Scorer:
     async def _awaited(
         self, make: Callable[[], Awaitable[object]], deadline: "_Deadline"
     ) -> object:
-        """In a task of its own: one that swallows its cancellation cannot hold the run up."""
+        """Awaits the call in its own task, so that a call which swallows its cancellation cannot
+        delay the run."""
 
         async def work() -> object:
             return await contain(make())
@@ -220,7 +220,8 @@ class Scorer:
 
 
 def _with_unread(scores: list[Score]) -> list[Score]:
-    """A function that asks a judge may make a None of its own of what could not be read."""
+    """Adds verdicts that could not be read, because a function that asks a judge may turn them into
+    a None of its own."""
     return [
         structs.replace(score, details={UNREAD_JUDGE: True, **score.details})
         if score.reward is None and JUDGE not in score.details
@@ -274,7 +275,8 @@ class _InThread:
         self._function = function
         self._argument = argument
         self.is_running = False
-        """From its beginning to its end; never, where it was given up before it had its turn."""
+        """True from the call's beginning to its end. It stays false if the call was given up before
+        its turn."""
 
     def __call__(self) -> object:
         self.is_running = True
@@ -285,7 +287,7 @@ class _InThread:
 
 
 def listed(found: object, count: int, called: str) -> Sequence[object]:
-    """What a scorer of several returned: one for each, in their order."""
+    """What a scorer of several trajectories returned: one score for each, in their order."""
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
         raise NotAScore(
             f"{called} returned {shown(found)}; return a list of {count}, one score for each of "
@@ -325,7 +327,7 @@ def checked(found: object, called: str) -> Score:
 
 
 def as_score(found: object, called: str) -> Score:
-    """What a scorer returned, as a `Score`."""
+    """A scorer's return value as a `Score`."""
     if isinstance(found, Score):
         return found
     if isinstance(found, Mapping):
@@ -339,7 +341,7 @@ def as_score(found: object, called: str) -> Score:
 
 
 def read_reward(value: object, called: str, *, accepted: str = ACCEPTED) -> float | None:
-    """A number, or None. Text is neither, also where it spells one."""
+    """A number, or None. Text is refused, even if it spells a number."""
     reward = as_number(value)
     if reward is None and value is not None:
         raise NotAScore(

@@ -33,8 +33,8 @@ from holdfast.records.usage import judge_usage
 from holdfast.records.view import TrajectoryView
 
 STOPS = (ThreadsHang, ScoringStopped, ScorerUnloadable, EndpointDown, PolicyRefused)
-"""What ends the run and leaves the trajectory as it is, to be scored later. An engine that a scorer
-asks, and cannot use, is no fault of what is scored."""
+"""Errors that end the run and leave the trajectory to be scored later. An unusable engine of a
+scorer is not the fault of the scored trajectory."""
 
 
 class Member(Struct):
@@ -64,7 +64,7 @@ def tries_spent(records: Iterable[Record]) -> int:
 
 
 Place = Callable[[TrajectoryKey], tuple[int, ...]]
-"""Where a trajectory stands among those that are scored together."""
+"""The position of a trajectory among those that are scored together."""
 
 
 def by_sample(key: TrajectoryKey) -> tuple[int, ...]:

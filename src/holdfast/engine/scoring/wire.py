@@ -1,7 +1,5 @@
-"""What a run and the processes of its scorers send each other.
-
-A trajectory travels as the bytes of its records, as the journal's codec writes them.
-"""
+"""The messages between a run and the processes of its scorers. A trajectory travels as the bytes of
+its records, in the journal's encoding."""
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +24,7 @@ class ScorerHome(Struct, frozen=True, kw_only=True):
     home: FunctionHome
     name: str
     fingerprint: str = ""
-    """Of its code; "" where it cannot be another: on the same machine."""
+    """The fingerprint of the scorer's code; "" on the same machine, where it cannot differ."""
 
 
 class EncodedView(Struct, frozen=True, array_like=True):

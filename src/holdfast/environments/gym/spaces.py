@@ -82,13 +82,13 @@ def _numbers(space: "Space[Any]") -> tuple[Read, str]:
     possible = f"{count} number{'s' * (count != 1)} in {space}"
 
     def read(reply: str) -> object:
-        found = np.asarray(replies.read_numbers(reply, count, possible=possible))
+        numbers = np.asarray(replies.read_numbers(reply, count, possible=possible))
         with np.errstate(all="ignore"):
-            action = found.astype(space.dtype).reshape(shape)
+            action = numbers.astype(space.dtype).reshape(shape)
         is_integer = np.issubdtype(action.dtype, np.integer)
-        if not space.contains(action) or (is_integer and (action.reshape(-1) != found).any()):
+        if not space.contains(action) or (is_integer and (action.reshape(-1) != numbers).any()):
             raise ToolSaysNo(
-                f"Nothing happened: {_format_array(found)} is no action. Wanted: {possible}."
+                f"Nothing happened: {_format_array(numbers)} is no action. Wanted: {possible}."
             )
         return action
 

@@ -168,10 +168,10 @@ class LostSession(EnvironmentBroken):
 def _address(url: str) -> str:
     if not is_http_address(url) or "@" in url:
         # A URL with an @ may hold a password that `redact` does not recognize.
-        found = "one with an @" if "@" in url else repr(redact(url))
+        shown = "one with an @" if "@" in url else repr(redact(url))
         raise UsageError(
             "an environment's address looks like http://127.0.0.1:8080 (a token goes into "
-            f"`token`), not {found}"
+            f"`token`), not {shown}"
         )
     return url.rstrip("/")
 
@@ -193,7 +193,7 @@ def _message(raw: bytes) -> str:
 
 DESCRIBE_SECONDS = 30.0
 BROKEN_CLOSE_SECONDS = 10.0
-"""For the end of a broken session. (The server closes idle sessions by itself.)"""
+"""Seconds for closing a broken session. The server closes idle sessions by itself."""
 _TIMEOUT_SHARE = 0.98
 """So that our error, which knows the reason, comes before that of the caller's timeout."""
 _MAX_QUOTED = 300
@@ -322,12 +322,12 @@ class HttpEnvironment(Environment):
         if not self._is_usable:
             raise EnvironmentBroken(f"{self.name}: an earlier call has not come to its end")
 
-    def _check_level(self, found: Recovery | None) -> None:
-        if found is None or self._is_level_known or found is self.recovery:
+    def _check_level(self, recovery: Recovery | None) -> None:
+        if recovery is None or self._is_level_known or recovery is self.recovery:
             return
         raise UsageError(
-            f"the environment at {self._connection.safe_url} comes back by {found.value!r}: say "
-            f"recovery={found.value!r}, or make it with EnvironmentEndpoint.describe"
+            f"the environment at {self._connection.safe_url} comes back by {recovery.value!r}: say "
+            f"recovery={recovery.value!r}, or make it with EnvironmentEndpoint.describe"
         )
 
     def _decode(self, raw: bytes, kind: type[Body]) -> Body:

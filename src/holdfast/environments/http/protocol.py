@@ -152,8 +152,14 @@ def _describe_tool(tool: Tool) -> ToolDescription:
 
 def as_body(seen: Seen) -> ObservationBody:
     """The observation that an environment returned; raises if it is none."""
-    found = check_observation(seen)
-    return ObservationBody(found.text, found.reward, found.done, found.truncated, found.info)
+    observation = check_observation(seen)
+    return ObservationBody(
+        observation.text,
+        observation.reward,
+        observation.done,
+        observation.truncated,
+        observation.info,
+    )
 
 
 def check_token(token: str | None) -> str | None:

@@ -138,7 +138,7 @@ class EnvironmentServer:
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are, including those that are being closed."""
+        """The number of sessions, including those that are being closed."""
         return len(self._sessions)
 
     # --- requests
@@ -221,12 +221,12 @@ class EnvironmentServer:
         return session
 
     def _check_kind(self, environment: Environment) -> None:
-        found, expected = describe(environment), self.description
-        kinds = {(kind.name, kind.recovery) for kind in (found, expected)}
-        if len(kinds) > 1 or found.tools != expected.tools:
+        description, expected = describe(environment), self.description
+        kinds = {(kind.name, kind.recovery) for kind in (description, expected)}
+        if len(kinds) > 1 or description.tools != expected.tools:
             raise UsageError(
-                f"this task's {found.name} has another name, recovery level or tools than the "
-                f"{expected.name} that the server describes; serve each kind by itself"
+                f"this task's {description.name} has another name, recovery level or tools than "
+                f"the {expected.name} that the server describes; serve each kind by itself"
             )
 
     def _session(self, request: web.Request) -> HostedSession:

@@ -105,17 +105,17 @@ def parse_contracts(option: Contracts) -> Contract | dict[str, Contract] | None:
 
 async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
     """All tools, from all pages."""
-    found: dict[str, mcp_types.Tool] = {}
+    tools: dict[str, mcp_types.Tool] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
-            if tool.name in found:
+            if tool.name in tools:
                 raise EnvironmentBroken(f"it lists two tools called {tool.name}")
-            found[tool.name] = tool
+            tools[tool.name] = tool
         cursor = page.next_cursor
         if cursor is None:
-            return tuple(found.values())
+            return tuple(tools.values())
     raise EnvironmentBroken(f"its list of tools has no end: {MAX_PAGES} pages and more")
 
 

@@ -157,9 +157,9 @@ def _tool(tool: Any) -> SimpleNamespace:
 
 
 def _block(block: Any) -> SimpleNamespace:
-    found = SimpleNamespace(**dict(block))
-    found.mime_type = getattr(block, "mimeType", None)
+    content_block = SimpleNamespace(**dict(block))
+    content_block.mime_type = getattr(block, "mimeType", None)
     if block.type == "resource":
-        found.resource = SimpleNamespace(**dict(block.resource))
-        found.resource.mime_type = block.resource.mimeType
-    return found
+        content_block.resource = SimpleNamespace(**dict(block.resource))
+        content_block.resource.mime_type = block.resource.mimeType
+    return content_block

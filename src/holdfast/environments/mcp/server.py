@@ -293,10 +293,10 @@ class McpServer:
     def _check(self, session: McpSession) -> None:
         # The first attempt without a handshake may take long; it is made once.
         self._handshake = self._handshake or session.began_with_handshake
-        found = self._choice.of(session.tools)
+        chosen = self._choice.of(session.tools)
         if self._tools is None:
-            self._tools = found
-        gone = {tool.name for tool in self._tools} - {tool.name for tool in found}
+            self._tools = chosen
+        gone = {tool.name for tool in self._tools} - {tool.name for tool in chosen}
         if gone:
             raise EnvironmentBroken(
                 f"MCP server {self.described} no longer has {', '.join(sorted(gone))}"

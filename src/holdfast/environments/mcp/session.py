@@ -36,7 +36,7 @@ CLOSE_SECONDS = 10.0
 _FORCED_CLOSE_SECONDS = 5.0
 _REASON_SECONDS = 2.0
 _UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")
-"""In the error of a server that sent a request of its own to this client."""
+"""Matches the error of a server that sent a request of its own to this client."""
 
 
 class McpSession:

@@ -36,12 +36,12 @@ class Files:
         with self._tool_errors(path), self._folder_of(path) as (folder, name):
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(name, flags, dir_fd=folder), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise ToolSaysNo(f"{path} is not a file")
-                if found.st_size > MAX_READ_BYTES:
+                if status.st_size > MAX_READ_BYTES:
                     raise ToolSaysNo(
-                        f"{path} has {amount(found.st_size)}: look at parts of it with commands"
+                        f"{path} has {amount(status.st_size)}: look at parts of it with commands"
                     )
                 return file.read(MAX_READ_BYTES)
 
@@ -52,10 +52,10 @@ class Files:
             self._folder_of(path, make=True) as (folder, name),
             open(self._open(name, folder), "wb") as file,
         ):
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise ToolSaysNo(f"{path} is not a file")
-            if found.st_size:
+            if status.st_size:
                 os.ftruncate(file.fileno(), 0)
             file.write(content)
             if mode is not None:
@@ -96,10 +96,10 @@ class Files:
         if entry is not None and not entry.is_folder:
             return _line(top, entry.is_folder)
         inside = top + b"/" if top else b""
-        found = sorted(name for name in tree.entries if name.startswith(inside))
-        lines = [_line(name, tree.entries[name].is_folder) for name in found[:MAX_LISTED]]
-        if len(found) > MAX_LISTED:
-            lines.append(f"[… and {len(found) - MAX_LISTED:,} more]")
+        entries = sorted(name for name in tree.entries if name.startswith(inside))
+        lines = [_line(name, tree.entries[name].is_folder) for name in entries[:MAX_LISTED]]
+        if len(entries) > MAX_LISTED:
+            lines.append(f"[… and {len(entries) - MAX_LISTED:,} more]")
         return "\n".join(lines) or "[empty]"
 
     # --- confinement

@@ -68,11 +68,8 @@ class Room:
 
 
 class FolderClaim:
-    """A folder whose path is known beforehand, with one holder at a time.
-
-    Files of an earlier holder are removed first, and its processes killed, as far as they can be
-    found.
-    """
+    """A folder with a fixed path and one holder at a time. Files of an earlier holder are removed
+    first, and its processes are killed if they can be found."""
 
     def __init__(self, root: str, names: Iterable[str]):
         self._root = root
@@ -141,7 +138,8 @@ def new_place(root: str | None) -> str:
 
 
 def make(path: str) -> None:
-    """With the usual mode, whatever the driver's umask is: modes are part of a snapshot."""
+    """Creates files with the usual mode, independent of the driver's umask: modes are part of a
+    snapshot."""
     os.makedirs(path)
     os.chmod(path, 0o755)  # noqa: S103 - its parent is closed to other users
 

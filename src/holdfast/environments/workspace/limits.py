@@ -61,8 +61,8 @@ class ResourceLimits(Struct, frozen=True):
             ("cpu", resource.RLIMIT_CPU, self.cpu_seconds),
             ("nofile", resource.RLIMIT_NOFILE, self.open_files),
         ]
-        found = [_argument(name, kind, value) for name, kind, value in limits if value is not None]
-        return ["--core=0", *found]
+        texts = [_argument(name, kind, value) for name, kind, value in limits if value is not None]
+        return ["--core=0", *texts]
 
 
 def _argument(name: str, kind: int, value: int) -> str:

@@ -166,12 +166,12 @@ def observe(
 def _counts(files: Files) -> Counts | None:
     """From pytest's report, if there is one."""
     try:
-        found = _SUITE.search(files.read(REPORT))
+        match = _SUITE.search(files.read(REPORT))
     except ToolSaysNo:
         return None
-    if found is None:
+    if match is None:
         return None
-    numbers = {name.decode(): int(number) for name, number in _COUNT.findall(found[0])}
+    numbers = {name.decode(): int(number) for name, number in _COUNT.findall(match[0])}
     failed, errors, skipped = (numbers.get(name, 0) for name in ("failures", "errors", "skipped"))
     passed = max(0, numbers.get("tests", 0) - failed - errors - skipped)
     return Counts(passed, failed, errors, skipped)

@@ -351,15 +351,15 @@ class Workspace(Environment):
         return timeout
 
     def _check_folder(self) -> None:
-        """Without a sandbox, a command can remove the folder, which counts as emptying it; or
-        replace it, and then no file in the new one may be removed to make room."""
+        """Checks the folder. Without a sandbox, a command can remove it, which counts as emptying
+        it. Or a command can replace it; then no file in the new one may be removed to make room."""
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except FileNotFoundError:
             folders.make(self.path)
             self._inode = os.lstat(self.path).st_ino
             return
-        if found.st_ino != self._inode:
+        if status.st_ino != self._inode:
             raise EnvironmentBroken("a command put another folder in place of the workspace")
 
     def _empty_temporary(self) -> None:
@@ -387,9 +387,11 @@ class Workspace(Environment):
             text = self._files.read(path).decode()
         except UnicodeDecodeError:
             raise ToolSaysNo(f"{path} is not UTF-8 text") from None
-        found = text.count(old) if old else 0
-        if found != 1:
-            raise ToolSaysNo(f"`old` occurs {found} times in {path}, not once; nothing was changed")
+        occurrences = text.count(old) if old else 0
+        if occurrences != 1:
+            raise ToolSaysNo(
+                f"`old` occurs {occurrences} times in {path}, not once; nothing was changed"
+            )
         self._write(path, text.replace(old, new).encode("utf-8", "replace"))
 
 

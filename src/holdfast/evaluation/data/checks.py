@@ -52,7 +52,7 @@ def with_messages(fields: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def own_id(fields: Mapping[str, Any], where: str) -> str | None:
-    """The id that a record gives itself; None where it gives none."""
+    """The id in the record; None without one."""
     name = fields.get("id")
     if name is None:
         return None
@@ -63,8 +63,8 @@ def own_id(fields: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_faithful(record: object, where: str) -> None:
-    """No NaN, and no set: the next process would read something else. What was read from JSON, or
-    from a table, has none."""
+    """Refuses NaN and sets, because another process would read something else. Data from JSON or
+    tables has none."""
     if isinstance(record, EvaluationRow):
         refuse_unfaithful(
             {"ground_truth": record.ground_truth, **(record.model_extra or {})}, where=where

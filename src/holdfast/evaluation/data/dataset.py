@@ -40,7 +40,7 @@ from holdfast.tasks.sources import open_source, rows_of, take
 
 _TEXTS = ("tools", "input_metadata", "rollout_status", "ground_truth", "evaluation_result")
 OTHERS = "others"
-"""The column for what has none of its own."""
+"""The column for values that have no column of their own."""
 Source = object
 """A path, rows, messages, a generator, or a function that returns any of these."""
 Adapter = Callable[[list[dict[str, Any]]], "Iterable[object] | Awaitable[Iterable[object]]"]
@@ -275,7 +275,7 @@ async def _maybe_await(value: Any) -> Any:
 
 
 def check_callable(argument: str, function: object, *given: str) -> None:
-    """Raises `UsageError` where it cannot be called with as many values as are `given`."""
+    """Raises `UsageError` if the function cannot be called with the `given` number of values."""
     if not callable(function):
         raise UsageError(f"{argument} wants a function, not {function!r:.100}")
     try:
@@ -292,7 +292,7 @@ def check_callable(argument: str, function: object, *given: str) -> None:
 
 
 def returned_rows(found: object, argument: str, function: object) -> Iterable[object]:
-    """What the function returned, where that can be rows. Raises `UsageError`."""
+    """The rows that the function returned. Raises `UsageError` if these are no rows."""
     is_one = isinstance(found, str | bytes | Mapping | BaseModel)  # Iterable, but not over rows.
     if is_one or not isinstance(found, Iterable):
         raise UsageError(
@@ -422,7 +422,7 @@ def _with_others(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """What a text says, if it is JSON; a text that is none is one."""
+    """The value of a JSON text; a text that is no JSON stays text."""
     if not isinstance(value, str):
         return value
     try:

@@ -41,7 +41,7 @@ class Mode(StrEnum):
 
 
 class Definition(Struct, frozen=True, dict=True):
-    """Everything that one decorator says."""
+    """Everything that one decorator declares."""
 
     function: Callable[..., Any]
     mode: Mode
@@ -66,12 +66,12 @@ class Definition(Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def rollout(self) -> tuple[str, Code]:
-        """The fingerprint of what makes the rollouts, and what it stands for."""
+        """The fingerprint of the code that makes the rollouts, and what it covers."""
         return fingerprinted(self.processor)
 
     @functools.cached_property
     def scorer_parts(self) -> Mapping[str, str]:
-        """What the function is made of."""
+        """The parts of the judging function's fingerprint."""
         with noting(self.function) as parts:
             parts.add(self.function, decorated=False)
         return parts.digests
@@ -89,7 +89,7 @@ class Definition(Struct, frozen=True, dict=True):
 
     @property
     def arguments(self) -> tuple[inspect.Parameter, ...]:
-        """What the function wants beside its rows: fixtures, parameters, `self`."""
+        """The function's arguments beside its rows: fixtures, parameters, `self`."""
         keywords_ = {name for keywords in self.keywords for name in keywords}
         return tuple(
             parameter
@@ -99,7 +99,7 @@ class Definition(Struct, frozen=True, dict=True):
 
 
 class Variant(Struct, frozen=True):
-    """One experiment. What it is about, not how it is worked on."""
+    """One experiment: what is evaluated, not how the run works."""
 
     id: str
     """"" where there is only one."""

@@ -1,4 +1,4 @@
-"""Options: what a session says about all of its evaluations. None: each says it for itself."""
+"""Options of a session that hold for all of its evaluations. None: each evaluation decides."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from holdfast.records.errors import UsageError
 
 
 class Options(Struct, frozen=True):
-    """What the command line, or the variables of the environment, say of all evaluations."""
+    """What the command line, or environment variables, set for all evaluations."""
 
     max_rows: int | None = None
     """-1: all."""

@@ -42,7 +42,7 @@ class EPParameters(BaseModel):
 
 
 def parameters_of(arguments: Mapping[str, Any]) -> EPParameters:
-    """Of a decorator's arguments by name; what is None was not given."""
+    """The decorator's arguments by name; None means that it was not given."""
     known = {
         name: value
         for name, value in arguments.items()

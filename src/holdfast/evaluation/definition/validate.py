@@ -29,7 +29,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def definition_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Definition:
-    """What the decorator's arguments say of the function."""
+    """The definition that a decorator's arguments make of a function."""
     check_numbers(arguments)
     mode = member(Mode, arguments["mode"], name="mode")
     fields = _fields(arguments)
@@ -192,7 +192,7 @@ def logger(value: Any) -> DatasetLogger | None:
 
 
 def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProcessor:
-    """What eval-protocol hands to processors beside the rows goes to those that know it."""
+    """Passes eval-protocol's extra arguments to processors that know them."""
     named = {name: value for name, value in arguments.items() if value is not None and value != {}}
     if not named:
         return processor
@@ -271,7 +271,7 @@ def called_by(function: object) -> str:
 
 @contextmanager
 def naming(function: object) -> Iterator[None]:
-    """What is wrong with an evaluation is said with its name."""
+    """Adds the evaluation's name to an error about it."""
     try:
         yield
     except UsageError as error:

@@ -16,8 +16,8 @@ from holdfast.records.errors import HoldfastError, UsageError
 
 
 class RetriedByCause(Exception):
-    """Never raised. In `retryable_exceptions` it stands for all that its cause says about the rest:
-    lost connections, timeouts and other infrastructure as often as allowed, a bug once."""
+    """Never raised. In `retryable_exceptions` it stands for our usual rule: connection errors,
+    timeouts and other infrastructure are retried as often as allowed, a bug once."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class BackoffConfig:
     raise_on_giveup: bool = True
     """False: a row that failed for good does not fail the test."""
     giveup_func: Callable[[Exception], bool] | None = None
-    """Called with each error of an attempt; where it says True, there is no other try."""
+    """Called with each error of an attempt; True ends the retries."""
 
 
 @dataclass
@@ -45,8 +45,8 @@ class ExceptionHandlerConfig:
     retryable_exceptions: set[type[Exception]] = field(
         default_factory=lambda: get_default_retryable_exceptions()
     )
-    """What rollouts and processors raise is tried again if it is one of these, and else not, unless
-    `RetriedByCause` is among them. Engines and environments that break go by their cause."""
+    """Exceptions of rollouts and processors in this set are retried, others are not, unless
+    `RetriedByCause` is in it. Engines and environments that break are retried by their cause."""
     backoff_config: BackoffConfig = field(default_factory=BackoffConfig)
 
 
@@ -55,12 +55,12 @@ def get_default_retryable_exceptions() -> set[type[Exception]]:
 
 
 def get_default_exception_handler_config() -> ExceptionHandlerConfig:
-    """The one that an evaluation has which names none."""
+    """The configuration of an evaluation that names none."""
     return ExceptionHandlerConfig()
 
 
 class Retrying(Struct, frozen=True):
-    """What the engine needs of it."""
+    """What the engine needs of the configuration."""
 
     settings: Mapping[str, Any] = {}
     """Fields of `Settings` that are not as usual."""
@@ -108,7 +108,7 @@ def _growth(backoff: object) -> float:
 
 
 def _listed(kinds: object) -> tuple[type[BaseException], ...] | None:
-    """None where nobody lists any."""
+    """None if no exceptions are listed."""
     if kinds is None:
         return None
     listed = tuple(kinds) if isinstance(kinds, Iterable) else (kinds,)

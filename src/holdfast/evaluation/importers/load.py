@@ -1,7 +1,7 @@
 """Results of other tools, for comparison: Inspect logs, verifiers results, evaluation rows.
 
 Reads only what a comparison needs: scores, metrics, statuses. Rows without a score have none here,
-and failed rows are failed here.
+and failed rows count as failed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -60,7 +60,8 @@ def _results_of(row: EvaluationRow, task: str) -> Iterator[RowResult]:
 
 
 def _numbers(extra: Extra) -> list[int]:
-    """Of the samples that the row holds; none where it does not say so, with a reward for each."""
+    """The numbers of the samples that the row holds; empty if it does not list them, with a reward
+    for each."""
     numbers, rewards = extra.get("samples"), extra.get("rewards")
     if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
         return []
@@ -83,8 +84,8 @@ def _failed_samples(extra: Extra, task: str) -> list[RowResult]:
 
 
 def _packed(row: EvaluationRow, extra: Extra, task: str, at: int) -> RowResult:
-    """One of several samples, each a single reply. The row has the first one's metrics alone: none
-    has any, so that nobody takes those for all samples'."""
+    """One of several samples in a row, each a single reply. It has no metrics, because the row has
+    only the first sample's."""
     samples, usage = extra["samples"], row.execution_metadata.usage
     sampled = Usage(completion_tokens=usage.completion_tokens if usage else 0)
     ids = _entry(extra.get("completion_ids"), at)

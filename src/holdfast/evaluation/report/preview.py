@@ -14,7 +14,7 @@ class Preview(Struct, frozen=True):
     """Each on one line."""
 
     input: str
-    """What the user said first."""
+    """The user's first message."""
     target: str
     answer: str
 

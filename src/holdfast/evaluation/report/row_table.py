@@ -72,7 +72,7 @@ class RowCollector:
             self._listed.append(row)
 
     async def read(self, journal: Journal) -> list[str]:
-        """Reads the logs of those that are listed, which alone have their texts. Returns which
+        """Reads the logs of the listed rows, since only logs have texts. Returns the rows that
         cannot be read, and why."""
         corrupt = []
         for row in self._listed:
@@ -122,7 +122,7 @@ def _table(
 
 
 def _reason(history: History) -> str:
-    """Of a score that is none."""
+    """Why the row has no score."""
     if history.scored is None or history.scored.reward is not None:
         return ""
     return "; ".join(f"{name}: {why}" for name, why in history.scored.reasons.items())
@@ -131,8 +131,8 @@ def _reason(history: History) -> str:
 def table_lines(
     rows: Sequence[ReportRow], rewards: Rewards, *, width: int, paint: Paint | None = None
 ) -> list[str]:
-    """In columns that fit into `width` cells. Samples of one task stand under their mean, and
-    their input and target are there once. Why a row has no score is in a line below it."""
+    """The table in columns that fit into `width` cells. Samples of one task are below their mean,
+    which shows their input and target once. A line below a row says why it has no score."""
     if not rows:
         return []
     found: list[_Cells] = [_HEAD]
@@ -182,8 +182,8 @@ def _aligned(rows: Sequence[_Cells], width: int, paint: Paint | None) -> list[st
 
 
 def _widths(rows: Sequence[_Cells], width: int) -> list[int]:
-    """Each column as wide as its longest cell, where that fits; what is left of the terminal is
-    shared by the texts, the shortest first."""
+    """The widths of the columns: each as wide as its longest cell, if that fits. Texts share the
+    remaining width, the shortest first."""
     from rich.cells import cell_len
 
     longest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]

@@ -60,8 +60,8 @@ def timeline(view: TrajectoryView, cut: TextCutter) -> list[Item]:
 def _prompt_items(
     view: TrajectoryView, step: Generated, cut: TextCutter, *, listed: list[Message]
 ) -> Iterator[Item]:
-    """The new messages of a prompt, without the results of tools and environments, which have items
-    of their own. A prompt that was rendered anew repeats its messages: those are listed once."""
+    """The new messages of a prompt, without results of tools and environments, which are items
+    themselves. After a prefix break, the prompt repeats its messages; they are listed once."""
     again = list(listed) if step.prefix_break or not step.base else []
     prompt = zip(step.added, added_messages(view.history, view.task, step), strict=True)
     for source, message in prompt:

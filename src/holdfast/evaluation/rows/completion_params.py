@@ -72,7 +72,7 @@ def _without_secrets(params: dict[str, object]) -> dict[str, object]:
 
 
 def _flat(params: Mapping[str, object]) -> dict[str, object]:
-    """By our own names, those in `extra_body` too; None says nothing."""
+    """The params by our own names, including those in `extra_body`; None counts as absent."""
     if not isinstance(params, Mapping):
         raise UsageError(f"completion params are an object, not {params!r:.200}")
     try:

@@ -213,7 +213,7 @@ def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
 
 
 def _execution_metadata(view: TrajectoryView, ran: Fields) -> Fields:
-    """The recorded fields; where there are none, those of the data set."""
+    """The recorded fields; without them, those of the data set."""
     found = view.task.metadata.get("execution_metadata")
     dataset_fields = found if isinstance(found, dict) else {}
     names = {"invocation_id": invocation_id(), "experiment_id": view.key.run}

@@ -222,7 +222,7 @@ class EvaluationRow(Open):
         return len(self.messages)
 
     def get_system_message(self) -> Message:
-        """An empty one where there is none."""
+        """The system message; an empty one if there is none."""
         found = self._messages_of("system")
         return found[0] if found else Message(role="system", content="")
 

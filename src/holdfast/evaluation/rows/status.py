@@ -15,7 +15,7 @@ _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 SHOWN_CLASSES: dict[type, type] = {}
-"""The class that `isinstance` finds in an instance of a model, where that is another one
+"""The class that `isinstance` sees for an instance of a model, if it differs
 (`eval_protocol.class_checks`)."""
 
 

@@ -1,4 +1,4 @@
-"""What a decorated evaluation does when it is called, with pytest or without it."""
+"""Calling a decorated evaluation, with pytest or without."""
 
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -29,7 +29,8 @@ class Evaluation:
         self._definition = definition
 
     def __call__(self, *positional: object, **arguments: object) -> object:
-        """Judges what it is given; without a row, runs all of it and raises where it fails."""
+        """Judges the given row or rows. Without any, runs the whole evaluation and raises if it
+        fails."""
         function, rows = self._definition.function, self._definition.mode.argument
         import_models(function)
         if rows in arguments:
@@ -138,7 +139,7 @@ for _method in (Evaluation.evaluate, Evaluation.evaluate_async):
 
 
 class Judged(list[object]):
-    """What a function gave for many rows: a list that can be awaited, which gives itself."""
+    """The results of a function for many rows: a list that may also be awaited."""
 
     def __await__(self) -> Generator[None, None, "Judged"]:
         return self

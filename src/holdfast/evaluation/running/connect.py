@@ -45,9 +45,12 @@ async def connect_setting(
     renderer: Renderer | None = None,
     needed: bool = True,
 ) -> AsyncIterator[Connection]:
-    """`policy`: an address, several, or a policy of the caller's own, which stays open. Where it is
-    not `needed`, since the processor may use an engine of its own, a missing policy is an error of
-    the first row that samples from it."""
+    """Connects a setting.
+
+    `policy`: an address, several, or an open policy of the caller's. If an engine is not `needed`,
+    because the processor may use its own, a missing policy is an error of the first row that
+    samples.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(_naming_key(setting, tuple(session.options.policy or ()), policy))
         try:
@@ -128,7 +131,7 @@ async def _enter(
 
 
 def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] | None:
-    """None where it is no address."""
+    """The addresses; None if this is no address."""
     if isinstance(policy, str):
         return (policy,)
     if isinstance(policy, Sequence):
@@ -162,8 +165,8 @@ def _check_embedded(setting: Setting) -> None:
 def find_address(
     setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]
 ) -> EngineAddress | None:
-    """`named` addresses go first, then the setting's own, the provider that the model's name begins
-    with, and HOLDFAST_POLICY. None where there is no address: the embedded engine serves."""
+    """The address of the engine: `named` addresses first, then the setting's, the provider in the
+    model's name, and HOLDFAST_POLICY. None means the embedded engine."""
     key = setting.api_key or environment.get(API_KEY)
     if named:
         return EngineAddress(urls=named, api_key=key, source="--holdfast-policy")
@@ -183,8 +186,8 @@ def find_address(
 
 
 def key_remedy(setting: Setting, named: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """For an engine that answers 401: which key it was sent (see `find_address`), or where one is
-    put."""
+    """For an engine that answers 401: which key it received (see `find_address`), or where to set
+    one."""
     sent = "it does not take the key that it was sent: that of"
     provider = None if setting.model is None else provider_of(setting.model)
     if setting.api_key:

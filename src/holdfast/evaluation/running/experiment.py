@@ -81,7 +81,7 @@ class Experiment(Struct, frozen=True):
     arguments: Mapping[str, object] = {}
     """Fixtures, parameters and `self`: what the function is given beside its rows."""
     parameters: Mapping[str, object] = {}
-    """What of that says how rows are judged: with other values, they are scored anew."""
+    """The values that decide how rows are judged: with other values, rows are scored again."""
     policy: "Policy | str | Sequence[str] | None" = None
     renderer: Renderer | None = None
 
@@ -101,11 +101,11 @@ class _Work(Struct):
     stop: Stop
     notes: list[str] = []
     decode: Decode | None = None
-    """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
+    """Decodes tokens with the engine's tokenizer; None if no engine was asked."""
 
 
 def perform(experiment: Experiment) -> Outcome:
-    """In an event loop of its own; signals stop it with care (`Interrupted`)."""
+    """Runs in its own event loop. Signals stop it gracefully (`Interrupted`)."""
     return run_in_own_loop(_watched(experiment))
 
 
@@ -126,7 +126,7 @@ async def _watched(experiment: Experiment) -> Outcome:
 
 
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
-    """None where it was asked to stop before it had an outcome."""
+    """None if it was stopped before it had an outcome."""
     stop = stop or Stop()
     place = experiment.session.journal()
     rows = await experiment.variant.dataset.rows()
@@ -239,7 +239,7 @@ def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
 
 
 async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
-    """Where what is recorded could do without the engine, if its model were known."""
+    """Adds the remedy for a record that would need no engine if its model were known."""
     options = work.experiment.session.options
     retry = options.retry_failed
     recorded = await rolled_out_already(work.journal, spec, models=None, retry_failed=retry)
@@ -250,8 +250,8 @@ async def _add_remedy(work: _Work, spec: RunSpec, error: EndpointDown) -> None:
 
 
 def _models_meant(work: _Work, setting: Setting) -> Sequence[str] | None:
-    """The names of the model that is meant, one of which a recorded run has to have; None: that
-    of the embedded engine, whichever it is; (): only the engine knows."""
+    """The names that the model may have in a recorded run. None: any embedded model; (): only the
+    engine knows."""
     options, policy = work.experiment.session.options, work.experiment.policy
     if policy is not None and addresses(policy) is None:
         return (getattr(policy, "model", ""),)
@@ -295,7 +295,7 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
 
 
 async def _find_finished(work: _Work, spec: RunSpec) -> Run | None:
-    """The recorded run that is gone on with, where nothing of it is left to judge."""
+    """The recorded run to continue, if nothing is left to judge."""
     options = work.experiment.session.options
     if options.new:
         return None

@@ -15,8 +15,8 @@ from holdfast.rollout.code.fingerprint import identified_in
 
 
 async def check_judges(judges: Iterable[Judge], settings: Settings) -> str:
-    """Their models, as their engines name them. Raises what is wrong with the engine, the cache or
-    the price of one of them."""
+    """Checks the judges, and returns their models by the engines' names. Raises what is wrong with
+    an engine, a cache or a price."""
     models = {await judge.check_before_run() for judge in judges}
     for model in models:
         check_price(settings, model)
@@ -30,7 +30,7 @@ def judges_of(function: Callable[..., Any], arguments: Mapping[str, object]) -> 
 
 
 def judges_in(arguments: Mapping[str, object]) -> list[Judge]:
-    """Those that pytest hands to the function, and those of its instance."""
+    """The judges among the function's pytest arguments and its instance's attributes."""
     own = getattr(arguments.get("self"), "__dict__", {})
     return _judges([*arguments.values(), *own.values()])
 

@@ -1,5 +1,4 @@
-"""JournalDatasetLogger: rows that somebody logs, each as a run of its own; and all rows of a
-journal."""
+"""JournalDatasetLogger: logged rows, each as a run of its own; and all rows of a journal."""
 
 from pathlib import Path
 

@@ -84,7 +84,7 @@ async def write_page(
 
 @contextmanager
 def _writing(flag: str, folder: Path) -> Iterator[None]:
-    """What cannot be written costs the file alone: the run is finished, and in its journal."""
+    """Writing fails only the file: the run is finished, and in its journal."""
     try:
         yield
     except (OSError, UsageError) as error:

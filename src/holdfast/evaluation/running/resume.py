@@ -31,7 +31,7 @@ class Opened(Struct, frozen=True):
     note: str = ""
     """What people should know about it."""
     rescored: bool = False
-    """Its scorer is another than the one that it was scored with."""
+    """Whether its scorer differs from the one that scored it."""
 
 
 def run_name(module: str, function: str, *variants: str) -> str:
@@ -147,8 +147,8 @@ async def open_together(
 
 
 async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
-    """In two steps, each of which opens every outcome. A process that comes between them finds a
-    run of another scorer, and scores it anew, too."""
+    """Opens every outcome, in two steps. A process that comes between them sees a run with another
+    scorer, and scores it again, too."""
     for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
         spec = structs.replace(run.spec, scorer=scorer)
         run = await open_run(journal, spec, tasks, accept_changes=True)

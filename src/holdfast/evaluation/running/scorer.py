@@ -108,7 +108,7 @@ def _judged(
     *,
     is_async: bool,
 ) -> Callable[[Any], Any]:
-    """A scorer that reads what the user's function says of a trajectory, or of several."""
+    """A scorer that reads the result of the user's function for a trajectory, or for several."""
 
     async def score_async(seen: Any) -> object:
         with _judging():
@@ -151,14 +151,14 @@ def _judging() -> Iterator[None]:
 
 
 def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
-    """What pytest's functions of these names raise; nothing where it is not there."""
+    """The exceptions of pytest's functions with these names; empty without pytest."""
     module = sys.modules.get("pytest")
     return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
 def score_of(found: object, called: str, *, gives_nothing: bool = False) -> Score:
-    """What an evaluation may return, as the engine records it. `called` names the evaluation in
-    errors; one that `gives_nothing` has no return that could have said None."""
+    """An evaluation's return value as a `Score`. `called` names the evaluation in errors;
+    `gives_nothing`: the function has no return statement that could have given None."""
     if isinstance(found, Score):
         return found
     if found is None:
@@ -193,7 +193,7 @@ def _result_in(found: Any, called: str) -> EvaluateResult | None:
 
 
 def _validated(fields: Mapping[str, object], called: str) -> EvaluateResult:
-    """The numbers are read as those of a run's scorers are: text that spells one is none."""
+    """Numbers are read as for a run's scorers: text that spells a number is refused."""
     read_reward(fields.get("score"), called, accepted=ACCEPTED)
     metrics = fields.get("metrics")
     for name, metric in metrics.items() if isinstance(metrics, Mapping) else ():

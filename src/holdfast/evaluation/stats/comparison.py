@@ -96,7 +96,7 @@ def _question(task: Task) -> str:
 
 
 def _differ(a: Results, b: Results, task: str) -> bool:
-    """Not where nobody knows what one of them asks."""
+    """Whether the two ask different questions; False if one is unknown."""
     first, second = a.questions.get(task), b.questions.get(task)
     return first is not None and second is not None and first != second
 

@@ -134,8 +134,8 @@ class Paired(Struct, frozen=True):
     standard_error: float | None
     interval: Interval | None
     p_value: float | None
-    """Of the two-sided sign-flip permutation test: the probability of a difference at least this
-    large if a and b were alike. None if no task differs, or there is only one."""
+    """The p-value of the two-sided sign-flip permutation test: the chance of a difference at least
+    this large if a and b were equal. None if no task differs, or there is only one."""
     sign_p_value: float | None
     """Of the sign test, which counts only who won each task."""
     wins: int

@@ -85,7 +85,7 @@ class Results(Struct, frozen=True, omit_defaults=True):
     source: str = ""
     """The journal or the file of the results."""
     prices: Prices | None = None
-    """What its tokens cost."""
+    """The prices of its tokens."""
     questions: dict[str, str] = {}
     """The digest of what each task asks, by its id; empty where that is not known."""
 
@@ -179,7 +179,7 @@ class Collector:
         self._roots[key].permanent += failure.permanent
 
     async def read_tracebacks(self, journal: Journal) -> None:
-        """Those of the examples, which only their logs have."""
+        """Reads the tracebacks of the examples from their logs."""
         for key, root in self._roots.items():
             history = History(await journal.history(self._examples[key]))
             failures = (*history.failures, *history.scoring_failures)

@@ -52,7 +52,8 @@ class Threshold(Struct, frozen=True):
 
     success: float
     standard_error: float | None = None
-    """At most this, as eval-protocol means it: `Verdict.fixed_set_error`. Only a mean has one."""
+    """The upper bound on `Verdict.fixed_set_error`, eval-protocol's standard error. Only a mean has
+    one."""
     clustered_standard_error: float | None = None
     """At most this, of the statistic in reports: `Verdict.standard_error`. An unknown error does
     not pass."""
@@ -106,7 +107,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fixed_set_error: float | None = None
     """eval-protocol's standard error; None for all but `mean`."""
     reached: bool | None = None
-    """Whether the score reaches the threshold, whatever rows failed; None without one."""
+    """Whether the score reaches the threshold, without regard to failed rows; None without a
+    threshold."""
 
 
 def verdict_of(
@@ -232,7 +234,7 @@ def _decide(
 
 
 def _about_shares(wanted: float, results: Results) -> str:
-    """A threshold in percent is above every score that is a share; a small one is none."""
+    """A hint for scores that are shares: a threshold in percent is always above them."""
     if wanted <= 1 or any(row.score is not None and row.score > 1 for row in results.rows):
         return ""
     meant = f" (in shares, {wanted:g} % is {wanted / 100:g})" if wanted >= LEAST_PERCENT else ""

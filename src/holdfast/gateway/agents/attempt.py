@@ -34,9 +34,9 @@ class End(Struct, frozen=True):
     def returned(self) -> Returned:
         return self.reward if self.turns is None else (self.turns, self.reward)
 
-    def with_judgement(self, found: Returned) -> "End":
-        """With what was returned about it; what that leaves open stays."""
-        turns, reward = found if isinstance(found, tuple) else (self.turns, found)
+    def with_judgement(self, returned: Returned) -> "End":
+        """Adds what was returned about the end; open fields keep their values."""
+        turns, reward = returned if isinstance(returned, tuple) else (self.turns, returned)
         return End(self.reward if reward is None else reward, turns, self.limit)
 
 
@@ -67,7 +67,7 @@ class AttemptSetup:
 
     @property
     def tools(self) -> list[Tool]:
-        """Of the environments; those of the agent's own folder are its hands."""
+        """The tools of the environments. The agent uses its own folder directly."""
         environments = (episode for episode in self.episodes if episode is not self.folder)
         return [tool for episode in environments for tool in episode.tools]
 
@@ -89,16 +89,16 @@ class AttemptSetup:
 
     def _end_path(self) -> str:
         steps = self._t.session.history.steps.items()
-        found = (
+        paths = (
             path
             for path, step in steps
             if isinstance(step, ValueRecorded) and step.name == AGENT_END and "." in path
         )
-        return next(found, "")
+        return next(paths, "")
 
     async def end(self, trajectory: AgentTrajectory, end: End | None) -> tuple[Rollout, End]:
-        """Makes the agent's end durable. None: it is recorded. What is done from here on is done
-        with the rollout that is returned."""
+        """Makes the agent's end durable; None if it is recorded already. Use the returned rollout
+        for everything after it."""
         session = self._t.session
         if end is None:
             scope = self._end_path().removesuffix("0")

@@ -40,7 +40,7 @@ IDLE_POLL_SECONDS = 0.2
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
-    """As many trajectories are open at once as the run's concurrency says."""
+    """Opens as many trajectories at once as the run's concurrency allows."""
 
     ends_on_complete = True
     address_source = "the answer of POST /trajectories"

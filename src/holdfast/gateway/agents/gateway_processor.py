@@ -37,8 +37,8 @@ NO_CALLS = (
 )
 SILENCE_POLL_SECONDS = 1.0
 TAKEOVER_SECONDS = 10.0
-"""For what an agent was waiting for to become durable, where another one waits for its trajectory.
-"""
+"""Seconds in which a reply in flight may become durable before another agent takes the
+trajectory."""
 
 
 class GatewayOptions(TypedDict, total=False):
@@ -53,7 +53,7 @@ class GatewayOptions(TypedDict, total=False):
     """Awaited when the agent is done, also when a limit ended it; it returns the reward."""
     limits: GatewayLimits | None
     ignore: Sequence[str]
-    """What is left out of requests (see `IgnoredFields`)."""
+    """What to remove from requests (see `IgnoredFields`)."""
     on_refused: OnRefused | str
     """What becomes of a trajectory if its agent ended as if it was done although a call was refused
     and not repeated ("fail" or "accept")."""
@@ -64,7 +64,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     streams_replies = True
     ends_on_complete = False
-    """Whether an attempt ends when its agent says that it is done, and not by itself."""
+    """Whether an attempt ends when its agent says that it is done, instead of by itself."""
     address_source = (
         "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
     )
@@ -103,7 +103,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._holds = CallHolds()
 
     def wrap_policy(self, policy: Policy) -> Policy:
-        """One that can be held: the gateway's holds are those of the policy."""
+        """A policy that can be held: the gateway uses the policy's own holds."""
         holdable = with_holds(policy)
         self._holds = holdable.holds
         return holdable
@@ -161,7 +161,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait, until `end()` of what is returned, or for so
+        """From now on, calls that would sample wait until `end()` of the returned hold, or for this
         many seconds. See `Gateway.hold`."""
         return self._running.hold(seconds)
 
@@ -201,9 +201,9 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """How the agent ended; raises what is no outcome."""
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
-        found: Returned = None
+        returned: Returned = None
         try:
-            found = await self._watch(t, trajectory, binding)
+            returned = await self._watch(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
             # After the response about a limit, its failure follows from that.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
@@ -221,7 +221,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         ):
             raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
-        end = End(trajectory.reward, limit=limit).with_judgement(found)
+        end = End(trajectory.reward, limit=limit).with_judgement(returned)
         if self.is_mute(trajectory, end.returned):
             raise t.session.state.fail(self.never_answered(trajectory))
         return end

@@ -35,7 +35,8 @@ MAX_ROUNDS = 5
 TAIL_CHARACTERS = 2_000
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
-"""Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
+"""The driver's variables that an agent gets. It gets no others, and so none of the driver's
+keys."""
 
 
 def environment(
@@ -49,7 +50,7 @@ def environment(
 def variables(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the common SDKs read. The task is in a file: it may be large."""
+    """The variables that common SDKs read. The task is in a file, because it may be large."""
     (folder / TASK_FILE).write_bytes(msgspec.json.encode(task))
     return {
         "OPENAI_BASE_URL": f"{binding.url}/v1",
@@ -92,11 +93,11 @@ class AgentProcess(Struct):
                 raise UsageError(f"the agent cannot be started: {error}") from error
 
     def _full_command(self) -> list[str]:
-        """The command, tied to this process where the system can: an agent whose driver was killed
-        would go on, and nobody would know of it."""
+        """The command, tied to this process if the system allows it. Otherwise an agent would run
+        on after its driver was killed."""
         name = self.command[0]
-        found = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
-        if not found:
+        executable = shutil.which(name, path=self.env.get("PATH")) or (self.cwd / name).exists()
+        if not executable:
             # A missing command must look different from one that fails.
             return list(self.command)
         prefix = confinement().words if self.confined else ()
@@ -168,8 +169,8 @@ def _signal(group: int, number: int) -> None:
 
 
 class SandboxedProcess(Struct, frozen=True):
-    """One attempt of an agent. What it writes, to stdout and stderr, is in one file. When `run` is
-    over, nothing that it started is alive, as far as its sandbox can see."""
+    """One attempt of an agent. Its stdout and stderr go to one file. When `run` is over, everything
+    that it started has ended, as far as its sandbox can see."""
 
     launch: Launch
     output: Path

@@ -61,7 +61,7 @@ _EXPECTED_BODIES: dict[type, str] = {
     _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
     '"attempt": 1}',
 }
-"""What a service says, for one that says something else."""
+"""What a service should have answered, for errors."""
 
 
 class RemoteRolloutProcessor(GatewayRolloutProcessor):

@@ -122,8 +122,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
         if callable(self._command):
-            found: Any = self._command(binding, t.task)
-            result: Returned = await found if inspect.isawaitable(found) else found
+            command: Any = self._command(binding, t.task)
+            result: Returned = await command if inspect.isawaitable(command) else command
             return result
         async with trajectory_folder(t.key) as folder:
             logs = self._logs_of(t) or folder
@@ -218,19 +218,19 @@ def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
     if cwd is not None and not cwd.is_dir():
         raise UsageError(f"the agent's cwd {str(cwd)!r} is not a folder")
     is_path = "/" in program
-    found = None if is_path else shutil.which(program, path=path)
-    if found is None and (is_path or cwd is None):
-        found = shutil.which((cwd or Path()).absolute() / program)
-    if found is None:
+    executable = None if is_path else shutil.which(program, path=path)
+    if executable is None and (is_path or cwd is None):
+        executable = shutil.which((cwd or Path()).absolute() / program)
+    if executable is None:
         where = f"from {str((cwd or Path()).absolute())!r}" if is_path else "on PATH"
         raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
 
 
 def _check_script(command: Sequence[str], *, cwd: Path) -> None:
-    """What an interpreter is given first: `["python", "-u", "agent.py"]`. After other options
-    (`-c`, `-m`), it is something else."""
-    program, *words = command
-    script = next((word for word in words if word not in PLAIN_OPTIONS), "")
+    """Checks the script in a command such as `["python", "-u", "agent.py"]`. After `-c` or `-m`
+    there is none."""
+    program, *arguments = command
+    script = next((word for word in arguments if word not in PLAIN_OPTIONS), "")
     if not INTERPRETERS.fullmatch(Path(program).name) or Path(script).suffix not in SCRIPTS:
         return
     if not (cwd / script).is_file():
@@ -250,7 +250,7 @@ def _check_exit_code(code: int, last_output: str) -> None:
 
 
 def _last_line_first(last_output: str) -> str:
-    """The last line first, then all of it: a report shows a first line, and the first one of a
-    traceback says nothing."""
+    """The output with its last line first: a report shows the first line, and a traceback's last
+    line names the error."""
     last = last_output.rpartition("\n")[2].strip()
     return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

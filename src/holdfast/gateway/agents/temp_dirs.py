@@ -20,7 +20,7 @@ from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.trajectory import TrajectoryKey
 
 WORKING = folders.FILES
-"""In it, the folder in which an agent runs, if one does: by it, those that were left are found."""
+"""The folder within it in which an agent runs. Leftover processes are found by it."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -28,17 +28,17 @@ _SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
 _MAX_SOCKET_PATH_BYTES = 103
 """Bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
-"""What a socket adds to the root's."""
+"""How long a socket's path is beyond the root's."""
 _MAX_NAMES = 1000
-"""Of one trajectory's folder: as many runs of one name can be worked on beside each other."""
+"""The most folders of one trajectory: as many runs with one name can run at the same time."""
 
 
 def root(*, for_sockets: bool = False) -> str:
     name = f"holdfast-agents-{os.geteuid()}"
-    found = os.path.join(tempfile.gettempdir(), name)
-    if for_sockets and len(os.fsencode(os.path.realpath(found))) + _WITHIN > _MAX_SOCKET_PATH_BYTES:
+    path = os.path.join(tempfile.gettempdir(), name)
+    if for_sockets and len(os.fsencode(os.path.realpath(path))) + _WITHIN > _MAX_SOCKET_PATH_BYTES:
         return os.path.join(_SHORT, name)
-    return found
+    return path
 
 
 @asynccontextmanager

@@ -32,14 +32,13 @@ from holdfast.rollout.replay.session import Session
 
 
 class Restore(StrEnum):
-    """What a workspace is when its agent is started again."""
+    """The state of a workspace when its agent is started again."""
 
     START = "start"
-    """As it was in the beginning. For agents that start over: while their calls are
-    replayed, they do by themselves what they did before."""
+    """As it was at the beginning, for agents that start over: while their calls are replayed, they
+    repeat their own actions."""
     LATEST = "latest"
-    """As it was when the last call came. For agents that keep where they are in their home, and
-    can go on from there."""
+    """As it was at the latest call, for agents that keep their progress in their home."""
 
 
 class FreshWorld(Struct, frozen=True):
@@ -191,9 +190,9 @@ class AgentWorkspace(Episode):
 
 def _steps_until(history: History, last: str) -> frozenset[str]:
     """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
-    found: list[str] = []
+    paths: list[str] = []
     for path in history.steps:
-        found.append(path)
+        paths.append(path)
         if path == last:
             break
-    return frozenset(found)
+    return frozenset(paths)

@@ -106,8 +106,8 @@ class PendingTrajectories:
         pending.replaced.set()
 
     def give_back_unless_seen(self, pending: PendingTrajectory, since: float) -> None:
-        """Nobody knows whether the response reached the agent: one that has not called `since`, nor
-        does within the time of a reservation, is none."""
+        """Gives the trajectory back unless its agent calls. The response may not have reached the
+        agent: if it has not called `since`, nor within the reservation, there is no agent."""
 
         def give_back() -> None:
             is_open = self._open.get(pending.key) is pending
@@ -129,15 +129,15 @@ class PendingTrajectories:
         return condition()
 
     async def wait_available(self, task: str | None, sample: int, deadline: float) -> bool:
-        """Waits until a trajectory is free; with `task`, until that one is open. Whether one is.
-        Raises `RequestRejected` when nothing is assigned any more."""
+        """Waits until a trajectory is free (with `task`, a trajectory of it), and returns whether
+        one is. Raises `RequestRejected` when nothing is assigned any more."""
         if task is None:
-            found = await self._wait_free(deadline)
+            available = await self._wait_free(deadline)
         else:
-            found = await self.until(lambda: self._find(task, sample) is not None, deadline)
+            available = await self.until(lambda: self._find(task, sample) is not None, deadline)
         if self._closed is not None:
             raise self._closed
-        return found
+        return available
 
     async def _wait_free(self, deadline: float) -> bool:
         """A reservation ends without a change."""

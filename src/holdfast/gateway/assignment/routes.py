@@ -71,7 +71,8 @@ class AssignmentRoutes:
     async def _assign(
         self, context: RequestContext, query: TrajectoryRequest
     ) -> web.StreamResponse:
-        """From here, or else from another worker. Raises `RequestRejected`: 404 for none."""
+        """Assigns a trajectory of this worker, or of another one. Raises `RequestRejected`, with
+        404 if there is none."""
         try:
             return await self._send(context, await self._take(query))
         except RequestRejected as rejection:
@@ -88,7 +89,8 @@ class AssignmentRoutes:
         raise none_here
 
     async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
-        """Until there may be one, at any worker. Raises `RequestRejected` when this one closes."""
+        """Waits until any worker may have a free trajectory. Raises `RequestRejected` when this one
+        closes."""
         here = self._pending.wait_available(query.task, query.sample, deadline)
         if self._peers is None:
             await here
@@ -129,16 +131,16 @@ class AssignmentRoutes:
     def internal_routes(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
         async def owns(context: RequestContext) -> web.StreamResponse:
             query = await context.parse(WaitForTrajectory, wanted="a trajectory")
-            found = await self._pending.until(
+            pending = await self._pending.until(
                 lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
             )
-            return await context.send_json(found)
+            return await context.send_json(pending)
 
         async def available(context: RequestContext) -> web.StreamResponse:
             query = await _query(context)
             deadline = _deadline(query.wait)
-            found = await self._pending.wait_available(query.task, query.sample, deadline)
-            return await context.send_json(found)
+            pending = await self._pending.wait_available(query.task, query.sample, deadline)
+            return await context.send_json(pending)
 
         async def take(context: RequestContext) -> web.StreamResponse:
             pending = await self._take(await _query(context))

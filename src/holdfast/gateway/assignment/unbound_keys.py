@@ -93,17 +93,17 @@ class UnboundKeys:
     async def _respond_from_record(
         self, context: RequestContext, bearer: Bearer
     ) -> web.StreamResponse | None:
-        found = None
+        answer = None
         if self._register is not None:
-            found = await self._register.status(bearer.trajectory)
-        if found is None:
+            answer = await self._register.status(bearer.trajectory)
+        if answer is None:
             raise self._rejection(context.key)
-        if context.route == "/complete" and found.finished and found.is_last(bearer):
+        if context.route == "/complete" and answer.finished and answer.is_last(bearer):
             # It was confirmed before, and the agent may not have received that.
             await context.body()
-            return await context.send(completed(found.reward))
-        if found.is_over(bearer):
-            raise self._rejection(context.key, for_ever=not found.finished)
+            return await context.send(completed(answer.reward))
+        if answer.is_over(bearer):
+            raise self._rejection(context.key, for_ever=not answer.finished)
         return None
 
     async def _wait_open(self, trajectory: str, deadline: float) -> None:

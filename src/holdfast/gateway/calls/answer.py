@@ -83,15 +83,15 @@ def _choice(
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:
-    """Without the first stop string and what follows it, and which one that is."""
+    """The text up to the first stop string, and which one that is."""
     message = step.message
     if not step.sampling.stop or step.finish_reason != "stop":
         return message, None
     text = message.text
-    found = [(at, stop) for stop in step.sampling.stop if (at := text.find(stop)) >= 0]
-    if not found or message.tool_calls:
+    stops = [(at, stop) for stop in step.sampling.stop if (at := text.find(stop)) >= 0]
+    if not stops or message.tool_calls:
         return message, None
-    at, stop = min(found)
+    at, stop = min(stops)
     return structs.replace(message, content=text[:at]), stop
 
 
@@ -114,35 +114,35 @@ class ConversationCache:
     def messages(self, sent: Raw, parse: Parse) -> Messages:
         """The messages of a JSON array; `parse` parses each element, and raises what it likes."""
         raw = bytes(sent)
-        found: Messages | None = None
+        parsed: Messages | None = None
         for at, (known, messages) in enumerate(self._sent):
             if raw.startswith(known) and (rest := _rest(raw, len(known))) is not None:
-                found = messages + parse(rest)
+                parsed = messages + parse(rest)
                 del self._sent[at]
                 break
-        found = parse(raw) if found is None else found
-        if len(found) >= MIN_MESSAGES:
+        parsed = parse(raw) if parsed is None else parsed
+        if len(parsed) >= MIN_MESSAGES:
             latest = self._sent[1 - MAX_CONVERSATIONS :]
-            self._sent = [*latest, (raw.rstrip()[:-1].rstrip(), found)]
-        return found
+            self._sent = [*latest, (raw.rstrip()[:-1].rstrip(), parsed)]
+        return parsed
 
     def digests(self, messages: Messages) -> list[bytes]:
         """`digest.digests`."""
-        found: list[bytes] = []
+        chained: list[bytes] = []
         for at, (known, digests) in enumerate(self._digests):
             if messages[: len(known)] == known:
-                found = digests
+                chained = digests
                 del self._digests[at]
                 break
-        last = found[-1] if found else digest.START
-        found = found + digest.digests(messages[len(found) :], last)
-        if len(found) >= MIN_MESSAGES:
-            self._digests = [*self._digests[1 - MAX_CONVERSATIONS :], (messages, found)]
-        return found
+        last = chained[-1] if chained else digest.START
+        chained = chained + digest.digests(messages[len(chained) :], last)
+        if len(chained) >= MIN_MESSAGES:
+            self._digests = [*self._digests[1 - MAX_CONVERSATIONS :], (messages, chained)]
+        return chained
 
 
 def _rest(raw: bytes, known: int) -> bytes | None:
-    """The array of what follows; None where the known part does not end with an element of it."""
+    """The array after the known part; None if that does not end with a whole element."""
     rest = raw[known:].lstrip()
     if rest[:1] == b",":
         return b"[" + rest[1:]
@@ -165,5 +165,7 @@ class TrajectoryLookup(ConversationCache):
         messages = conversation(history, self._session.task, step)
         # Results of tools that were run through the gateway may follow.
         end = max(at for at, message in enumerate(messages) if message is step.message)
-        found = build_answer(self._session, called, GenerationRequest(called.model, ()), bare=False)
-        return EarlierAnswer(found, (*messages[:end], sent_message(step)), called.instructed)
+        rebuilt = build_answer(
+            self._session, called, GenerationRequest(called.model, ()), bare=False
+        )
+        return EarlierAnswer(rebuilt, (*messages[:end], sent_message(step)), called.instructed)

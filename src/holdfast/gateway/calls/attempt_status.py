@@ -87,8 +87,8 @@ class AttemptLookup:
 
 
 NOTE_SECONDS = 0.1
-"""After which a note is written by itself: an agent that asks at once has it written with its next
-call, for nothing."""
+"""Seconds after which a note is written by itself. If the agent calls earlier, the note is written
+with that call, at no cost."""
 
 
 class HeardAnswers:
@@ -114,11 +114,11 @@ class HeardAnswers:
         if not self._unwritten:
             return ()
         calls, attempt = self._session.history.calls, attempt_number(self._session)
-        found = [calls.get(call) for call in self._unwritten]
+        taken = [calls.get(call) for call in self._unwritten]
         self._unwritten = []
         return tuple(
             structs.replace(called, heard=attempt)
-            for called in found
+            for called in taken
             if called is not None and called.heard != attempt
         )
 
@@ -144,19 +144,19 @@ class HeardAnswers:
 
 
 def continued_keys(history: History) -> set[bytes]:
-    """The keys of calls whose answers a later call goes on from. An agent that asks one of these
-    again has begun anew, and hears everything again."""
+    """The keys of calls whose answers a later call continues. If an agent repeats one of these, it
+    has started over, and gets all answers again."""
     bases = {step.base for step in history.generations if step.base}
     return {called.key for called in history.calls.values() if bases.intersection(called.choices)}
 
 
 def heard_occurrences(history: History) -> dict[bytes, int]:
-    """By key, how many of the first calls with it the agent of the last attempt has heard."""
+    """For each key, how many of the first calls with it the last attempt's agent has received."""
     heard: defaultdict[bytes, set[int]] = defaultdict(set)
     for (key, occurrence), called in history.calls.items():
         if called.heard == len(history.attempts):
             heard[key].add(occurrence)
     return {
-        key: next(count for count in range(len(found) + 1) if count not in found)
-        for key, found in heard.items()
+        key: next(count for count in range(len(occurrences) + 1) if count not in occurrences)
+        for key, occurrences in heard.items()
     }

@@ -188,17 +188,20 @@ class CallTable(Generic[Call]):
         return len(self._by_key[key])
 
     def repeated(self, key: bytes, *, name: str = "", again: bool = False) -> Call | None:
-        """The call that a request repeats: that of its name; or one with the same content whose
-        result no connection waits for or received; with `again`, else the last. Other calls with
-        the same content are others. Raises `RequestRejected` for the name of another call."""
+        """The call that a request repeats: the one with its name; otherwise one with the same
+        content whose result no connection waits for or received; with `again`, the last one. Other
+        calls with equal content are separate calls. Raises `RequestRejected` for the name of
+        another call."""
         if name in self._named:
             if self._named[name].key != key:
                 message = "this idempotency key was given to another request"
                 raise RequestRejected(400, message, code="idempotency_key_in_use")
             return self._named[name]
         calls = self._by_key[key]
-        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
-        return calls[-1] if found is None and again and calls else found
+        unheard = next(
+            (call for call in calls if not call.subscribers and not call.delivered), None
+        )
+        return calls[-1] if unheard is None and again and calls else unheard
 
     def add(self, call: Call) -> Call:
         self._by_key[call.key].append(call)
@@ -243,7 +246,7 @@ class Subscription(Generic[Call]):
             raise attempt_over() from None
 
     def leave(self, *, delivered: bool | None) -> None:
-        """None: nobody knows. A repetition is then taken for one."""
+        """`delivered` None means that nobody knows; a repetition then gets the same answer."""
         self.call.subscribers -= 1
         if delivered:
             self.mark_delivered()

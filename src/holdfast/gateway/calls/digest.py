@@ -31,12 +31,12 @@ in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
     """The digest after each message; `conversation` is the digest before them."""
-    found: list[bytes] = []
+    chain: list[bytes] = []
     last = conversation
     for message in messages:
         last = after(last, message)
-        found.append(last)
-    return found
+        chain.append(last)
+    return chain
 
 
 def beginning(messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
@@ -113,14 +113,14 @@ def _with_integers(value: object) -> object:
 
 Tools = tuple[dict[str, object], ...]
 MAX_TOOL_SETS = 8
-"""At hand: those of an agent and of its sub-agents. Others are encoded anew."""
+"""How many sets are kept: those of an agent and its sub-agents. Others are encoded again."""
 
 
 class ToolSet(Struct, frozen=True, eq=False):
     """The tools of one call."""
 
     digest: bytes
-    """Of the blob; empty if there are none."""
+    """The digest of the blob; empty without tools."""
     canonical: Raw
     """msgpack, in the order that is compared."""
 
@@ -145,16 +145,16 @@ class ToolSchemas:
         if not tools:
             return NO_TOOLS
         digest = digest_of(msgspec.json.encode(tools))
-        found = self._sets.get(digest)
-        if found is None:
+        tool_set = self._sets.get(digest)
+        if tool_set is None:
             try:
-                found = self._sets[digest] = _tool_set(tools, digest)
+                tool_set = self._sets[digest] = _tool_set(tools, digest)
             except OverflowError as error:
                 message = "'tools' holds an integer of more than 64 bits"
                 raise RequestRejected(400, message, param="tools", code="invalid_value") from error
             if len(self._sets) > MAX_TOOL_SETS:
                 del self._sets[next(iter(self._sets))]
-        return found
+        return tool_set
 
     async def store(self, tool_set: ToolSet, tools: Tools) -> None:
         """Stores them once; and reads the other sets of the record, once."""
@@ -170,7 +170,7 @@ class ToolSchemas:
     def equal(self, tool_set: ToolSet) -> frozenset[bytes]:
         """The digests of all known sets with the same content."""
         content = self._contents.get(tool_set.digest)
-        equal = (digest for digest, found in self._contents.items() if found == content)
+        equal = (digest for digest, stored in self._contents.items() if stored == content)
         return frozenset((tool_set.digest, *(equal if content else ())))
 
     async def _read(self, digest: bytes) -> bytes:

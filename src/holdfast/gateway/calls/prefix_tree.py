@@ -118,11 +118,11 @@ class PrefixTree:
             self._bases.setdefault(called.conversation, step.base)
 
     def _stream(self, path: str, request: Conversation) -> Stream:
-        found = self._streams.get(path)
-        if found is None:
+        stream = self._streams.get(path)
+        if stream is None:
             return self._read(path, request)
         self._streams.move_to_end(path)
-        return found.copy()
+        return stream.copy()
 
     def _keep(self, path: str, stream: Stream) -> None:
         self._streams[path] = stream
@@ -151,8 +151,8 @@ def _digest(message: Message) -> bytes:
 
 
 class RecordedImages:
-    """Where the record has messages with images, so that none is stored twice: an agent sends them
-    again with every conversation that it begins, or rewrites."""
+    """Where the record has messages with images, so that each image is stored once. Agents send
+    images again with every conversation that they begin or rewrite."""
 
     def __init__(self, history: History, task: Task):
         self._references: dict[bytes, str] = {}

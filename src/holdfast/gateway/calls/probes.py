@@ -38,7 +38,7 @@ def _generations(history: History, call: Called) -> list[Generated]:
 
 
 def _shows(history: History, task: Task, call: Called, texts: Sequence[str]) -> bool:
-    """Whether one of the texts is in what the call added to the conversation."""
+    """Whether the call added one of the texts to the conversation."""
     first = _generations(history, call)[:1]
     prompt = [message.text for step in first for message in added_messages(history, task, step)]
     return any(text in message for message in prompt for text in texts if text)

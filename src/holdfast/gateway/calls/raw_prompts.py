@@ -59,14 +59,14 @@ class _Prefixes:
 
     def longest(self, data: bytes) -> str:
         """The path of what `data` begins with; "" for none."""
-        found, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
+        prefix, at, hashed = "", 0, hashlib.blake2b(digest_size=16)
         for length in self._lengths:
             if length > len(data):
                 break
             hashed.update(memoryview(data)[at:length])
             at = length
-            found = self._paths.get(hashed.copy().digest(), found)
-        return found
+            prefix = self._paths.get(hashed.copy().digest(), prefix)
+        return prefix
 
 
 class _Node(Struct):
@@ -82,7 +82,7 @@ class _Node(Struct):
 
 
 class RawPrompts:
-    """Those of one trajectory. The record is read when the first raw prompt comes."""
+    """The raw prompts of one trajectory. The record is read when the first one comes."""
 
     def __init__(self, history: History):
         self._history = history
@@ -169,7 +169,7 @@ class RawPrompts:
 
 
 def prompts_of(request: GenerationRequest) -> Sequence[RawInput]:
-    """The raw prompts of a request; none where it is a conversation."""
+    """The raw prompts of a request; empty for a conversation."""
     if request.prompts:
         return request.prompts
     if request.text is not None:

@@ -65,14 +65,14 @@ class OnRefused(StrEnum):
 
 
 class RejectedCalls:
-    """Those of one attempt. They belong to it also where its agent outlived a gateway."""
+    """The rejected calls of one attempt, also if its agent outlived a gateway."""
 
     def __init__(self, session: Session):
         self._session = session
 
     @property
     def open(self) -> list[CallRefused]:
-        """Those that were not made good, in their order."""
+        """The calls that were not repaired, in order."""
         attempt = attempt_number(self._session)
         calls = self._session.history.refusals.values()
         return [call for call in calls if call.attempt == attempt and not call.answer]
@@ -116,7 +116,8 @@ class RejectedCalls:
             await self._session.log.append(*resolved)
 
     def failure(self) -> AgentFailed | None:
-        """That of an agent which ended as if it had been answered; None where it was."""
+        """The failure of an agent that ended as if it had been answered; None if it was
+        answered."""
         if not (calls := self.open):
             return None
         first = next((call for call in calls if call.status not in _OWN_FAULTS), calls[0])
@@ -135,7 +136,7 @@ def attempt_over(why: BaseException | None = None) -> RequestRejected:
 
 
 def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
-    """What the agent is told in place of an answer."""
+    """The error that the agent gets instead of an answer."""
     match error:
         case RequestRejected():
             return error
@@ -144,7 +145,7 @@ def as_rejection(error: Exception, trajectory: str) -> RequestRejected:
         case Truncated():
             return RequestRejected(400, str(error), code=error.reason)
         case BadRequest():
-            return RequestRejected(400, redact(error.said))
+            return RequestRejected(400, redact(error.reason))
         case RunStopped():
             return RequestRejected(503, str(error), code="stopping")
         case HoldfastError():
@@ -167,9 +168,9 @@ def gateway_failed() -> RequestRejected:
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
-    """The digest after each message of a request, parsed as far as possible, whatever is wrong with
-    it; `before`: only of the messages before that one. Empty for a body that cannot be parsed: any
-    conversation continues that."""
+    """The digest after each message of a request, parsed as far as possible; with `before`, only of
+    the messages before that one. Empty for a body that cannot be parsed: any conversation continues
+    it."""
     try:
         sent = msgspec.json.decode(body)
         return _digests(sent, before) if isinstance(sent, dict) else []
@@ -181,12 +182,12 @@ def _digests(sent: dict[str, object], before: int | None) -> list[bytes]:
     messages = _messages(sent, before)
     if any(sent.get(name) for name in _REFERENCES) or any(map(_is_reference, messages)):
         return []
-    found, last = [], _START
+    digests, last = [], _START
     for message in messages:
         if not _is_reasoning(message):
             last = _digest(last, msgspec.json.encode(_content(message)))
-            found.append(last)
-    return found
+            digests.append(last)
+    return digests
 
 
 def _messages(sent: dict[str, object], before: int | None) -> list[object]:

@@ -41,8 +41,8 @@ class _ToolRun(AgentCall[ToolResult], kw_only=True, eq=False):
 
 
 class AgentTools:
-    """Those of one attempt. `number` gives the next number of a step; `on_accident` is called when
-    the attempt cannot go on."""
+    """The tool calls of one attempt. `number` gives the next number of a step; `on_accident` is
+    called when the attempt cannot continue."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class AgentTools:
                     self._made[key] = len(self._recorded[key])
 
     def go_on(self) -> None:
-        """The agent outlived the process that it spoke to, and goes on: it made all of the recorded
-        calls. It repeats one that never ended, since it lost its connection."""
+        """The agent outlived its gateway and continues, so all recorded calls are its own. It
+        repeats a call that never ended, because it lost its connection."""
         results = self._session.history.results
         for key, paths in self._recorded.items():
             # Of equal ones, the one that never ended may have begun first.
@@ -94,8 +94,8 @@ class AgentTools:
         return self._calls.is_waited_for
 
     def subscribe(self, name: str, arguments: str, *, call_id: str = "") -> "ToolSubscription":
-        """Begins the call, or finds the one that it repeats. Two with one `call_id` are one call,
-        in this attempt and in later ones. Raises `RequestRejected`."""
+        """Begins the call, or finds the one that it repeats. Two calls with one `call_id` are one
+        call, in all attempts. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
@@ -177,5 +177,5 @@ def key_of(name: str, arguments: str, call_id: str) -> bytes:
 
 def argument_in(message: str) -> str | None:
     """The argument that an error message names, if it does."""
-    found = _ARGUMENT.search(message)
-    return None if found is None else found[1] or found[2]
+    match = _ARGUMENT.search(message)
+    return None if match is None else match[1] or match[2]

@@ -97,7 +97,7 @@ class AgentTrajectory:
         self._calls: CallTable[SampledCall] = CallTable()
         self.heard = HeardAnswers(session)
         self._heard_before: dict[bytes, int] = {}
-        """By key, of an agent that outlived its gateway: how many answers it had then."""
+        """For an agent that outlived its gateway: how many answers it had then, by key."""
         self._continued: set[bytes] = set()
         # Calls at once are not recorded in the order of their numbers, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
@@ -115,7 +115,7 @@ class AgentTrajectory:
         self._schemas = ToolSchemas(session.blobs, recorded)
         self.lookup = TrajectoryLookup(session)
         self.tools = AgentTools(session, number=self.take_number, on_accident=self.broken.set)
-        """Those that the agent calls through the gateway; none before `set_tools`."""
+        """The tools that the agent calls through the gateway; none before `set_tools`."""
 
     def set_tools(
         self, tools: Sequence[Tool], *, made_before: frozenset[str] = frozenset()
@@ -283,7 +283,7 @@ class AgentTrajectory:
         ]
 
     def position(self, request: GenerationRequest) -> TreePosition:
-        """Where a request would belong; nothing of it is kept."""
+        """The position that a request would get; nothing is recorded."""
         digests = self.lookup.digests(request.messages)
         return self._tree.position(
             self._conversation(request, digests, self._schemas.of(request.tools))
@@ -300,7 +300,7 @@ class AgentTrajectory:
         return RawPrompts(self.session.history)
 
     async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
-        """One for each choice of each raw prompt; none where there is a conversation."""
+        """One turn for each choice of each raw prompt; empty for a conversation."""
         renderer = self.session.speaker.renderer
         prompts = [
             await self._raw_prompts.prepare(raw, renderer=renderer, sampling=pending.sampling)
@@ -323,8 +323,8 @@ class AgentTrajectory:
     async def _turns(
         self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
-        """One for each choice, and their position: the first one, unless a draft is durable. Then
-        it is where that began, whatever was recorded since."""
+        """One turn for each choice, and their position. That is the first position, or the position
+        at which a durable draft began."""
         request = pending.request
         paths = [f"{number}.{choice}.0" for choice in range(request.n)]
         durable = self.session.history.drafts

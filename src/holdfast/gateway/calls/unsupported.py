@@ -48,7 +48,7 @@ _SEPARATORS = re.compile(r"[.\[\]]+")
 _REFERENCES = ("previous_response_id", "conversation")
 """In place of the messages before. Without it, the rest would be sampled from as if it was all."""
 _ALWAYS = frozenset((*_CONVERSATION, *_REFERENCES, "model", "tools", "functions", "stream"))
-"""Without these, a request is another, or none."""
+"""Fields without which a request would be another one, or none."""
 _OWN: dict[str, tuple[object, ...]] = {MESSAGES: (None, "custom")}
 """The types of tools that a client runs itself; those are never removed."""
 _REQUIRED = {MESSAGES: "max_tokens"}
@@ -109,13 +109,13 @@ class IgnoredFields:
         if sent is None or _is_null(sent):
             return ()
         # An agent sends the same ones with every call.
-        found = self._seen.get((path, bytes(sent)))
-        if found is None:
-            found = self._seen[path, bytes(sent)] = self._select(path, sent)
+        stripped = self._seen.get((path, bytes(sent)))
+        if stripped is None:
+            stripped = self._seen[path, bytes(sent)] = self._select(path, sent)
             if len(self._seen) > _MAX_TOOL_SETS:
                 del self._seen[next(iter(self._seen))]
-        members["tools"] = found[0]
-        return found[1]
+        members["tools"] = stripped[0]
+        return stripped[1]
 
     def _select(self, path: str, sent: Raw) -> tuple[Raw, tuple[str, ...]]:
         tools = _TOOLS.decode(sent)
@@ -275,7 +275,7 @@ def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> Req
     if isinstance(error, BadRequest) and (option := _engine_option(request)):
         # Engines know other schemas and other efforts than agents do.
         param = _param(option, request, wire)
-        rejection = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        rejection = RequestRejected(400, f"Invalid '{param}': {redact(error.reason)}", param=param)
         rejection.is_unsupported = True
         return with_remedy(rejection)
     return None
@@ -306,7 +306,7 @@ def _unsupported(param: str, why: str) -> RequestRejected:
 
 
 def _engine_option(request: GenerationRequest) -> str:
-    """The first option of it that not every engine has; "" for none."""
+    """The request's first option that some engines lack; "" without one."""
     options = {
         IMAGES: any(message.images for message in request.messages),
         "json": request.json is not False,

@@ -37,7 +37,7 @@ def unknown_route(path: str, routes: Iterable[str]) -> RequestRejected:
 
 
 def invalid_key(key: str) -> RequestRejected:
-    """For a call without a key, or with one that was not made here."""
+    """For a call without a key, or with a key that was not made here."""
     message = (
         "no such key: send the trajectory's (`key` in the answer of /trajectories; OPENAI_API_KEY "
         "or ANTHROPIC_API_KEY where the run starts the agent)"

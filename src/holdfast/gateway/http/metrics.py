@@ -21,7 +21,7 @@ class Metrics:
         self._seconds: dict[str, _Histogram] = {}
 
     def count(self, wire: str, *, status: str, seconds: float, replayed: bool | None) -> None:
-        """`replayed`: whether the response was recorded before; None where there was none."""
+        """`replayed`: whether the response was recorded before; None without a response."""
         self._calls[wire, status] += 1
         if replayed is not None:
             self._answers["replayed" if replayed else "sampled"] += 1

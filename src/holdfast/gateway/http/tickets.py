@@ -26,10 +26,10 @@ class RelayedSubscription(Protocol):
     """A client's wait for an answer, a result or a trajectory."""
 
     def leave(self, *, delivered: bool | None) -> None:
-        """None: nobody knows."""
+        """`delivered` None means that nobody knows."""
 
     def mark_delivered(self) -> None:
-        """What nobody knew is known now."""
+        """Notes that an uncertain response was delivered."""
 
 
 class _Relayed(Struct):
@@ -69,7 +69,7 @@ class Tickets:
             relayed.subscription.mark_delivered()
 
     def disconnect(self, connection: object) -> None:
-        """A worker's connection is lost. One that lives may still report what it had relayed."""
+        """The connection to a worker is lost. A living worker may still report what it relayed."""
         for relayed in self._relayed.values():
             if relayed.connection is connection and relayed.is_waiting:
                 relayed.is_waiting = False

@@ -41,8 +41,8 @@ def _escape(char: str) -> str:
 
 
 class AlteringParameters(Struct, frozen=True, omit_defaults=True):
-    """What a request may ask for beyond what its provider knows, under the names of vLLM; as in
-    `Sampling`, and None where the request leaves it to the run."""
+    """What a request may ask for beyond its provider's parameters, under vLLM's names; as in
+    `Sampling`. None leaves it to the run."""
 
     min_p: float | None = None
     presence_penalty: float | None = None
@@ -97,7 +97,7 @@ class GenerationRequest(Struct, frozen=True):
     """The id of the response that it continues (`/v1/responses`)."""
     altering: "AlteringParameters" = AlteringParameters()
     chat_template_kwargs: str | None = None
-    """As in `Sampling`; None: as the run has it."""
+    """As in `Sampling`; None: as in the run."""
     image_param: str = ""
     """The request's own name for the first message with an image; "" where none has one."""
     thinking_token_budget: int | None = None
@@ -116,7 +116,7 @@ class AnswerChoice(Struct, frozen=True):
     """The text of each sampled token, where logprobs were requested."""
     logprobs: tuple[float, ...] = ()
     ids: tuple[int, ...] = ()
-    """Of the sampled tokens, where they were requested; `prompt_ids` of the prompt."""
+    """The sampled tokens, if they were requested; `prompt_ids` are the prompt's."""
     prompt_ids: tuple[int, ...] = ()
 
 
@@ -131,10 +131,10 @@ class Answer(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
-    """Of the prompt: what an earlier one of the conversation had."""
+    """Tokens of the prompt that an earlier prompt of the conversation had."""
     engine_cached_tokens: int = 0
     reasoning_tokens: int = 0
-    """What the engine itself says about both, where it does."""
+    """What the engine reports about both, if it does."""
 
     @property
     def all_cached_tokens(self) -> int:
@@ -170,7 +170,7 @@ class AnswerDelta(Struct, frozen=True):
 
 
 class StreamMismatch(Exception):
-    """An answer that does not begin with what a stream has sent of it."""
+    """An answer does not begin with what a stream has already sent."""
 
 
 class RequestRejected(Exception):
@@ -184,7 +184,7 @@ class RequestRejected(Exception):
         self.status = status
         self.message = message
         self.kind = kind
-        """The provider's `type`, where it is not the usual one of the status."""
+        """The provider's `type`, if it differs from the usual one of the status."""
         self.param = None if param is None else sanitize(param, MAX_NAME_CHARS)
         self.code = code
         self.is_unknown = False
@@ -222,7 +222,7 @@ class EarlierAnswer(Struct, frozen=True):
 
 
 class RequestLookup(Protocol):
-    """What a wire can look up in the trajectory of the request that it parses."""
+    """What a wire can look up in the trajectory of the request."""
 
     def messages(
         self, sent: Raw, parse: Callable[[bytes], tuple[Message, ...]]

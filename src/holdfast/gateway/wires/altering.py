@@ -1,6 +1,5 @@
-"""What the requests of all wires have in common: the parameters that engines know and providers do
-not, under vLLM's names (clients send them in `extra_body`), and the addresses of images.
-"""
+"""What the requests of all wires have in common: vLLM's parameters that providers lack (clients
+send them in `extra_body`), and the addresses of images."""
 
 from typing import Annotated, Any
 

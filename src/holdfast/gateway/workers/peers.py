@@ -85,7 +85,7 @@ class Peers:
         self._owners: OrderedDict[str, int] = OrderedDict()
         """The worker that had a trajectory when it was last looked for."""
         self._requests: set[asyncio.Task[PeerResponse]] = set()
-        """For which nobody waits, or perhaps not for long."""
+        """Requests that nobody waits for, or soon will not."""
         self._reports: defaultdict[int, list[RelayReport]] = defaultdict(list)
         """By owner. While some are on their way, others wait here, and then go together."""
         self._reporting: set[int] = set()
@@ -150,18 +150,20 @@ class Peers:
 
     async def request_all(self, path: str, body: object = None) -> dict[int, bytes]:
         """The bodies of those that are up and answer with 200."""
-        found = await asyncio.gather(*(self.request(index, path, body) for index in self._sessions))
+        results = await asyncio.gather(
+            *(self.request(index, path, body) for index in self._sessions)
+        )
         return {
             index: response[1]
-            for index, response in zip(self._sessions, found, strict=True)
+            for index, response in zip(self._sessions, results, strict=True)
             if response is not None and response[0] == 200
         }
 
     async def notify_all(self, path: str, body: object) -> int:
         """How many took it. It is sent to all of them, also if the caller is cancelled."""
         tasks = [self._in_background(self.request(index, path, body)) for index in self._sessions]
-        found = await asyncio.gather(*map(asyncio.shield, tasks))
-        return sum(response is not None and response[0] == 200 for response in found)
+        results = await asyncio.gather(*map(asyncio.shield, tasks))
+        return sum(response is not None and response[0] == 200 for response in results)
 
     async def first_event(
         self,
@@ -204,11 +206,11 @@ class Peers:
 
     async def stats(self, own: WorkerStats) -> list[tuple[str, WorkerStats]]:
         bodies = await self.request_all(STATS)
-        found = {
+        stats_by_worker = {
             index: msgspec.json.decode(body, type=WorkerStats) for index, body in bodies.items()
         }
-        found[self.place.index] = own
-        return [(f'worker="{index}"', found[index]) for index in sorted(found)]
+        stats_by_worker[self.place.index] = own
+        return [(f'worker="{index}"', stats_by_worker[index]) for index in sorted(stats_by_worker)]
 
     def _in_background(
         self, request: Coroutine[Any, Any, PeerResponse]
@@ -255,7 +257,7 @@ class Peers:
             async with sent as response:
                 if ELSEWHERE_HEADER in response.headers:
                     return None
-                found = await _relay(context, response)
+                outcome = await _relay(context, response)
         except (ClientError, OSError) as error:
             if context.has_begun:
                 self.report(index, RelayReport(ticket, delivered=False))
@@ -265,10 +267,10 @@ class Peers:
             self.report(index, RelayReport(ticket, delivered=False))
             raise
         self.report(index, RelayReport(ticket, delivered=True))
-        return found
+        return outcome
 
     def report(self, index: int, report: RelayReport) -> None:
-        """Of a response of that worker; in a task of its own."""
+        """Reports a response of that worker, in its own task."""
         self._reports[index].append(report)
         if index not in self._reporting:
             self._reporting.add(index)

@@ -46,9 +46,9 @@ class WorkerSupervisor:
         notify: Callable[[str], None],
         grace: float,
     ):
-        """`command`: that of each worker; `message`: what it reads from its standard input, which
-        it watches from then on; `grace`: seconds that all of them have after `stop`; `notify`
-        prints a line for the user."""
+        """`command`: the command of each worker; `message`: its standard input, which it watches
+        from then on; `grace`: seconds that all of them have after `stop`; `notify` prints a line
+        for the user."""
         self._command = command
         self._message = message
         self._count = count

@@ -383,7 +383,7 @@ class Endpoint:
         try:
             return await self._read_answer(attempt)
         except BadRequest as error:
-            if sent != _LIMIT or not _WANTS_NEWER_LIMIT.search(error.said):
+            if sent != _LIMIT or not _WANTS_NEWER_LIMIT.search(error.reason):
                 raise
         self._limit_name = _NEWER_LIMIT
         return await self._read_answer(attempt)
@@ -529,7 +529,7 @@ class Endpoint:
             )
         if status in (400, 413, 422) and _TOO_LONG.search(message):
             return ContextOverflow(message)
-        return BadRequest(where, said=f"the engine answered {status}: {message}")
+        return BadRequest(where, answer=f"the engine answered {status}: {message}")
 
     def _without_address(self, message: str) -> str:
         """An engine's message may reach an agent, its address may not."""

@@ -111,11 +111,11 @@ async def _ask(name: str, sampling: Sampling, endpoint: Endpoint) -> None:
         await endpoint.check_taken(attempt)
     except BadRequest as error:
         engine = endpoint.name if endpoint.takes_json else "the embedded engine"
-        said = error.said.removeprefix("the engine ").replace("\n", " ")
+        said = error.reason.removeprefix("the engine ").replace("\n", " ")
         raise Unsupported(
             name,
             f"{name} is refused by {engine}: it {said}; change it, or leave it out",
-            why=f"{name}: {error.said}",
+            why=f"{name}: {error.reason}",
         ) from error
     except (PolicyError, Truncated):
         return

@@ -154,10 +154,10 @@ def as_declared(name: str, value: object, kind: Any) -> Any:
     made = [each for each in kinds if _is_class(each, Struct)]
     if len(made) == 1 and isinstance(value, Mapping):
         return struct_from(value, made[0], name)
-    words = [_word(each) for each in kinds if each is not NoneType]
+    names = [_word(each) for each in kinds if each is not NoneType]
     if len(made) == 1:
-        words.insert(1 + kinds.index(made[0]), "a dict of its fields")
-    raise UsageError(f"{name} must be {_joined(words)}, not {_shown(name, value)}")
+        names.insert(1 + kinds.index(made[0]), "a dict of its fields")
+    raise UsageError(f"{name} must be {_joined(names)}, not {_shown(name, value)}")
 
 
 @functools.cache
@@ -219,8 +219,8 @@ def _members(protocol: type) -> list[str]:
 
 def _items(name: str, value: Any, kind: Any) -> Any:
     item = typing.get_args(kind)[0]
-    found = [as_declared(f"{name}[{at}]", each, item) for at, each in enumerate(value)]
-    return tuple(found) if typing.get_origin(kind) is tuple else found
+    items = [as_declared(f"{name}[{at}]", each, item) for at, each in enumerate(value)]
+    return tuple(items) if typing.get_origin(kind) is tuple else items
 
 
 def _entries(name: str, value: Mapping[Any, Any], kind: Any) -> dict[Any, Any]:
@@ -254,8 +254,8 @@ def _word(kind: Any) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def _joined(words: Iterable[str]) -> str:
-    *first, last = dict.fromkeys(words)
+def _joined(names: Iterable[str]) -> str:
+    *first, last = dict.fromkeys(names)
     return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -9,5 +9,5 @@ ALIKE = 0.6
 
 def nearest(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str | None:
     """The one that is spelled nearly so; None where none is."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=alike)
-    return found[0] if found else None
+    close_matches = difflib.get_close_matches(name, list(known), n=1, cutoff=alike)
+    return close_matches[0] if close_matches else None

@@ -118,11 +118,11 @@ def without_hidden(text: str) -> str:
     return text
 
 
-def _without_basic(found: re.Match[str]) -> str:
+def _without_basic(matches: re.Match[str]) -> str:
     """After the word `basic`, only what is a user with a password is a credential."""
-    encoded = found[2].rstrip("=").replace("-", "+").replace("_", "/")
+    encoded = matches[2].rstrip("=").replace("-", "+").replace("_", "/")
     try:
         decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except binascii.Error:
-        return found[0]
-    return f"{found[1]}{REDACTED}" if b":" in decoded else found[0]
+        return matches[0]
+    return f"{matches[1]}{REDACTED}" if b":" in decoded else matches[0]

@@ -65,6 +65,6 @@ def shrunk(numbers: bytes) -> tuple[int, bytes]:
         return 4, numbers
     if planes[1].count(0) == len(planes[1]):
         return 1, planes[0]
-    found = bytearray(2 * len(planes[0]))
-    found[0::2], found[1::2] = planes[0], planes[1]
-    return 2, bytes(found)
+    packed = bytearray(2 * len(planes[0]))
+    packed[0::2], packed[1::2] = planes[0], planes[1]
+    return 2, bytes(packed)

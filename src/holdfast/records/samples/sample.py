@@ -249,12 +249,12 @@ def _branches(history: History) -> list[_Branch]:
             continue
         if not step.ids:
             continue
-        found = open_at.get(step.base) if step.base else None
-        if found is None:
+        open_branch = open_at.get(step.base) if step.base else None
+        if open_branch is None:
             branch = _Branch()
             branches.append(branch)
         else:
-            branch, length = found
+            branch, length = open_branch
             if step.keep < length or length < len(branch.ids):
                 branch = branch.fork(step.keep)
                 branches.append(branch)

@@ -77,26 +77,26 @@ def write_json(schema: Mapping[str, object], state: int) -> str:
 def parse_structural_tag(text: str) -> dict[str, object]:
     """A structural tag, as vLLM and SGLang take it."""
     try:
-        found = json.loads(text)
-        write_json(found, 0)
+        tag = json.loads(text)
+        write_json(tag, 0)
     except (ValueError, KeyError, TypeError) as error:
         raise _grammar_error(f"Invalid structural tag: {error}") from error
-    if not isinstance(found, dict) or found.get("type") != TAGS:
+    if not isinstance(tag, dict) or tag.get("type") != TAGS:
         raise _grammar_error("Invalid structural tag")
-    return found
+    return tag
 
 
 def _write_tagged(schema: Mapping[str, Any], state: int) -> str:
     form = schema["format"]
     assert form["type"] in ("tags_with_separator", "triggered_tags"), "what Holdfast asks for"
     calls = 1 if form["stop_after_first"] else 1 + mix(state) % 2
-    found = []
+    texts = []
     for number in range(calls):
         drawn = crc32(b"%d" % number, state)
         tag = form["tags"][mix(drawn) % len(form["tags"])]
         inside = write_json(tag["content"]["json_schema"], drawn)
-        found.append(f"{tag['begin']}{inside}{tag['end']}")
-    return str(form.get("separator", "")).join(found)
+        texts.append(f"{tag['begin']}{inside}{tag['end']}")
+    return str(form.get("separator", "")).join(texts)
 
 
 def _value(
@@ -140,10 +140,10 @@ def _object(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
     properties = schema.get("properties")
-    found: dict[str, object] = {}
+    members: dict[str, object] = {}
     for name, inner in properties.items() if isinstance(properties, dict) else ():
-        found[name] = _value(inner, root, crc32(str(name).encode(), state), depth + 1)
-    return found
+        members[name] = _value(inner, root, crc32(str(name).encode(), state), depth + 1)
+    return members
 
 
 def _array(
@@ -163,12 +163,12 @@ def _word(state: int) -> str:
 
 
 def _resolve(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
-    found: object = root
+    target: object = root
     for name in str(reference).removeprefix("#/").split("/") if reference != "#" else ():
-        found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
+        target = target.get(name) if isinstance(target, dict) else None
+    if not isinstance(target, dict):
         raise _grammar_error(f"Cannot find definition for ref: {reference}")
-    return found
+    return target
 
 
 def _grammar_error(why: str) -> EngineRequestRejected:

@@ -200,12 +200,12 @@ class FakeServer:
 
     def _listing(self, listing: Callable[[FakeOptions, int], object]) -> Callable[[], object]:
         def listed() -> object:
-            found = msgspec.to_builtins(listing(self._options, self._created))
+            fields = msgspec.to_builtins(listing(self._options, self._created))
             for name, folder in self._schedule.weights.adapters.items():
-                parent = found["data"][0]
+                parent = fields["data"][0]
                 entry = {**parent, "id": name, "root": str(folder), "parent": parent["id"]}
-                found["data"].append(entry)
-            return found
+                fields["data"].append(entry)
+            return fields
 
         return listed
 

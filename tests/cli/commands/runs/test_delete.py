@@ -161,6 +161,15 @@ def test_prune_by_age(two: CommandLine) -> None:
     assert names(two) == ["two"]
 
 
+@pytest.fixture(scope="module")
+def untouched(module_engine, tmp_path_factory) -> CommandLine:
+    """As `two`, for commands that change nothing."""
+    shell = CommandLine(tmp_path_factory.mktemp("untouched"), module_engine)
+    for name in ("one", "two"):
+        shell.finished_run(run=name)
+    return shell
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -174,11 +183,11 @@ def test_prune_by_age(two: CommandLine) -> None:
         (("tag", "one", "--remove", "x"), "'x'"),
     ],
 )
-def test_a_mistake_is_one_line(two: CommandLine, arguments, named) -> None:
-    done = two.holdfast(*arguments)
+def test_a_mistake_is_one_line(untouched: CommandLine, arguments, named) -> None:
+    done = untouched.holdfast(*arguments)
     assert done.code == Exit.USAGE
     assert named in done.line
-    assert names(two) == ["one", "two"]
+    assert names(untouched) == ["one", "two"]
 
 
 # --- names

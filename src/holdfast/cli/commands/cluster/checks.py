@@ -23,7 +23,7 @@ _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|\.{0,2}
 
 
 class ClusterPlan(Struct, frozen=True):
-    """What a command wants of its cluster."""
+    """What a command asks of its cluster."""
 
     folder: TravelFolder | None
     """None: no code of the user's is needed."""

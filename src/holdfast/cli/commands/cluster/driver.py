@@ -45,7 +45,7 @@ from holdfast.rollout.threads.contain import in_background
 
 OVER = "the run is over"
 IDLE_SECONDS = 20.0
-"""Without work, after which a worker goes; another one is started when there is some."""
+"""A worker without work for so long ends. Another is started when there is work again."""
 
 
 def run(args: argparse.Namespace) -> int:

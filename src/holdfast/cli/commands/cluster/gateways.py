@@ -52,7 +52,7 @@ HOST = "{host}"
 
 
 class GatewayJob(Struct, frozen=True):
-    """What a gateway's process is given."""
+    """What the process of a gateway receives."""
 
     options: dict[str, object]
     token: str

@@ -48,10 +48,10 @@ def check(args: argparse.Namespace) -> checks.ClusterPlan:
 async def rollouts(
     args: argparse.Namespace, plan: RunPlan, stop: Stop, *, on_connected: Callable[[], None]
 ) -> "AsyncIterator[Assembly | None]":
-    """Workers on the cluster while the block trains; None where there is no cluster.
+    """Runs workers on the cluster while the block trains; yields None without a cluster.
 
-    What ends all workers ends the block, by `stop`. Of that, what is no error of ours is raised
-    here when the block has ended without one of its own.
+    If all workers must end, `stop` ends the block. An error that is not ours is raised here after
+    the block, unless the block raised one itself.
     """
     if args.cluster is None:
         yield None
@@ -82,8 +82,11 @@ class TrainingDriver(Driver):
     is_training = True
 
     async def roll_out(self, ray: Any, stop: Stop) -> None:
-        """Until the run is sealed and settled, or the trainer has ended; what ends all workers
-        ends the training. Raises what is no `HoldfastError`, and so no reason to give a user."""
+        """Rolls out until the run is sealed and settled, or the trainer has ended.
+
+        If all workers must end, the training ends. Raises only errors that are no `HoldfastError`:
+        those are bugs, not reasons for a user.
+        """
         ordered = asyncio.create_task(self._stop_with(stop), name="stop the workers")
         try:
             async with opened_journal(self._args.journal) as journal:

@@ -45,7 +45,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinte
 
 
 class WorkerJob(Struct, frozen=True):
-    """What a worker is given."""
+    """What the process of a worker receives."""
 
     options: dict[str, object]
     rollout: str
@@ -135,7 +135,7 @@ class Working:
             self._replace(order.scorers)
 
     def _load(self) -> None:
-        """The user's code, which has to be the one that the run was opened with."""
+        """Loads the user's code, which must be the code that the run was opened with."""
         args = self.args
         path, name = split(args.rollout)
         module = load_module(path)
@@ -150,7 +150,7 @@ class Working:
             self.scorer = self.make_scorer(scorer, file=file, name=function)
 
     def _attach(self, journal: Journal, run: Run) -> None:
-        """Before the run is planned: what the processor has to know of it."""
+        """Tells the processor about the run, before the run is planned."""
 
     def compare(self, what: str, found: str, known: str) -> None:
         if found != known:
@@ -161,7 +161,7 @@ class Working:
             )
 
     def make_scorer(self, function: object, *, file: Path, name: str) -> Scorer:
-        """In this process, or those that listen elsewhere."""
+        """A scorer in this process, or one that uses the processes that listen elsewhere."""
         if not self.args.score_workers:
             return Scorer(function)  # type: ignore[arg-type]
         from holdfast.engine.scoring.pool import ScorerAt, ScorerPool

@@ -29,7 +29,7 @@ async def compare(args: argparse.Namespace) -> int:
 
 
 async def _results(name: str, where: str) -> Results:
-    """A run of the journal; else, where there is a file (or folder) of that name, what is in it."""
+    """The results of a run in the journal; otherwise those of the file or folder with that name."""
     if Path(name).exists() and not await _has(where, name):
         from holdfast.evaluation.importers.load import results_from
 

@@ -225,8 +225,8 @@ _SCHEMAS: dict[What | Format, Any] = {
 
 
 def schema(what: What | Format, layout: SftLayout) -> Any:
-    """For supervised fine-tuning, with the columns of the layout alone: readers decide by them what
-    a row is."""
+    """The schema for supervised fine-tuning. It has only the columns of the layout, because readers
+    recognize a row's kind by its columns."""
     if what is not Format.SFT:
         return _SCHEMAS[what]
     conversation = (_SFT_COLUMNS[layout], pa.list_(_CHAT_MESSAGE))
@@ -259,7 +259,7 @@ class ParquetFile:
 
 
 def rows_in(path: Path) -> Iterator[str]:
-    """The schema of a file, and each of its rows; of one that cannot be read, what is wrong."""
+    """The schema and the rows of a file. For a file that cannot be read, the reason."""
     try:
         with pq.ParquetFile(path) as file:
             yield file.schema_arrow.to_string()

@@ -20,7 +20,7 @@ from holdfast.records.run import Run
 from holdfast.rollout.code.load import split
 
 _TITLE = b"\xc2\xb7 Holdfast</title>"
-"""What the first lines of a report have."""
+"""A report has this in its first lines."""
 _FIRST_BYTES = 1 << 14
 _PARQUET = b"PAR1"
 _PIECE = 1 << 20
@@ -35,7 +35,7 @@ def output_file(args: argparse.Namespace) -> Path:
 
 
 def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
-    """Raises `UsageError` where what is there is not to be replaced by a report."""
+    """Raises `UsageError` if the file is something that a report must not replace."""
     check_source(target, run, args)
     if not is_there(target):
         return
@@ -46,7 +46,7 @@ def check_report(target: Path, run: Run, args: argparse.Namespace) -> None:
 
 
 def check_export(target: Path, part: Path, run: Run, args: argparse.Namespace) -> None:
-    """Raises `UsageError` where what is there has more than `part`, which is to replace it."""
+    """Raises `UsageError` if the file holds more than `part`, which is to replace it."""
     if is_there(target) and not has_all_rows(part, target):
         lost = f"is there, with rows or columns that this export of {args.what} does not have"
         _refuse_loss(target, lost, run, args)
@@ -58,7 +58,7 @@ def is_there(target: Path) -> bool:
 
 
 def check_source(target: Path, run: Run, args: argparse.Namespace) -> None:
-    """Raises `UsageError` where it is what the run was made with."""
+    """Raises `UsageError` if the run was made with this file."""
     for path in _sources(run, args):
         if target.exists() and target.samefile(path):
             raise _never(target, path, run)
@@ -82,7 +82,7 @@ def _never(target: Path, path: Path, run: Run) -> UsageError:
 
 
 def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
-    """What the words of the run's command name, of what is still there; the configuration."""
+    """The configuration file, and the files that the run's command names, if they still exist."""
     invocation: Invocation | None = getattr(args, "invocation", None)
     if invocation is not None and invocation.config.path is not None:
         yield invocation.config.path
@@ -99,8 +99,8 @@ def _sources(run: Run, args: argparse.Namespace) -> Iterator[Path]:
 
 
 def has_all_rows(new: Path, old: Path) -> bool:
-    """Whether every row of `old` is in `new`, unchanged and in the same order. An export of a run
-    that went on since has more rows, also between those that it had."""
+    """Whether `new` has every row of `old`, unchanged and in the same order. Later exports of a run
+    that continued have more rows, also between the old ones."""
     if _is_parquet(new) and _is_parquet(old):
         from holdfast.cli.commands.results.export_parquet import rows_in
 

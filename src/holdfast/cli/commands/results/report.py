@@ -26,7 +26,7 @@ from holdfast.training.report import as_lines, open_collector
 
 MAX_LISTED = 40
 _SUFFIXES = ("", ".html", ".htm")
-"""Of a report's file. Another one says of it what it is not."""
+"""The endings of a report's file. Any other ending would claim another format."""
 
 
 async def report(args: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def _print_result(args: argparse.Namespace, written: Written) -> Exit:
 
 
 def _decode(spec: RunSpec, tokenizer: str | None) -> Decode | None:
-    """What is there without a network: a named folder, or the renderer that needs no files."""
+    """A decoder that needs no network: from the named folder, or from a renderer without files."""
     if tokenizer is not None:
         from holdfast.policy.rendering.tokenizer import load_tokenizer
 

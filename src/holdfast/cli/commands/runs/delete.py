@@ -111,7 +111,7 @@ def _kept() -> Exit:
 
 
 Gone = dict[str, object]
-"""What was deleted of one run; {} if it was not."""
+"""What was deleted of one run; {} if the run was not deleted."""
 
 
 async def _delete_unless_held(args: argparse.Namespace, journal: Journal, name: str) -> Gone:

@@ -182,7 +182,7 @@ def _print_evaluations(row: RunRow, found: Sequence[RunRow]) -> None:
 
 
 def _counts(row: RunRow) -> str:
-    """What is recorded as running runs only while somebody is there to run it."""
+    """Whether a run counts as running: only while a process works on it."""
     left = "unfinished: nobody works on them"
     running = Status.RUNNING.name if row.live_workers else left
     names = {Status.RUNNING.name: running}

@@ -19,7 +19,7 @@ from holdfast.records.exit_codes import Exit
 from holdfast.records.run import Run
 
 JSON = "--json"
-"""Of the command that goes on; with `--print`, of this one."""
+"""An option of the command that continues the run; with `--print`, an option of this command."""
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _take_own_options(args: argparse.Namespace, parser: Parser) -> None:
-    """What was typed behind the run's name may be options of `resume` itself."""
+    """Takes the options of `resume` itself out of what was typed after the run's name."""
     own: list[str] = []
     others: list[str] = []
     leaf = parser.commands["resume"]

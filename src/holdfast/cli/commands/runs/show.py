@@ -112,8 +112,8 @@ def _paint_head(text: str, view: TrajectoryView) -> str:
 
 
 def find(rows: list[TrajectoryRow], name: str, run: str) -> TrajectoryRow:
-    """The trajectory of that name. Ids may hold anything, slashes included: the whole name goes
-    before a task alone, and what was typed before what it may be short for."""
+    """The trajectory with that name. Ids may contain anything, slashes included. So a full name is
+    tried before a bare task, and the text as typed before what it may abbreviate."""
     short = name.removeprefix(f"{run}/")
     for names in (
         show_table.short,
@@ -141,12 +141,12 @@ def _attempt(started: AttemptStarted) -> dict[str, object]:
 
 
 def _ignored(view: TrajectoryView) -> dict[str, int]:
-    """What was left out of an agent's requests, and of how many."""
+    """What was removed from an agent's requests, and from how many."""
     return Counter(field for call in view.history.calls.values() for field in call.ignored)
 
 
 def _refusals(view: TrajectoryView) -> list[str]:
-    """What the agent was not answered, and what became of it."""
+    """The refused calls of an agent, and how each ended."""
     lines = []
     for refusal in view.history.refusals.values():
         then = "asked again and answered" if refusal.answer else "never answered"

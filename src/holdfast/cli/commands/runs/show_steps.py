@@ -75,8 +75,8 @@ def _other_speakers(view: TrajectoryView) -> set[str]:
 
 
 def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str, str]:
-    """What other speakers said beside the main conversation, and who it was where; not what
-    several of them said alike."""
+    """What other speakers said beside the main conversation, each with its place. A text that
+    several of them said is left out."""
     found = [step for step in view.history.generations if step.path in others and "." in step.path]
     times = Counter(step.message.text for step in found)
     return {
@@ -89,8 +89,8 @@ def _spoken_elsewhere(view: TrajectoryView, others: Collection[str]) -> dict[str
 def _prompt(
     messages: Sequence[Message], *, tools_are_steps: bool, spoken: Mapping[str, str]
 ) -> list[str]:
-    """What is new to the policy. To a branch, and after its history was rewritten, that is a
-    conversation: its replies come with their calls, and these with their results."""
+    """What the policy sees for the first time. In a branch, and after a prefix break, that is a
+    whole conversation: replies with their calls, and calls with their results."""
     lines = []
     is_conversation = False
     for message in messages:

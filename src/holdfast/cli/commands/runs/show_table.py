@@ -67,7 +67,7 @@ def as_fields(trajectory: Listed) -> dict[str, object]:
 
 
 async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
-    """In columns; the names are those that `show` takes."""
+    """The trajectories in columns, by the names that `show` takes."""
     columns = [
         _column([short(trajectory.row) for trajectory in trajectories], at_most=MAX_NAME_WIDTH),
         _column([trajectory.row.status.name for trajectory in trajectories]),

@@ -49,7 +49,7 @@ class WorkerRole(Struct, frozen=True):
 
 
 def found_at(url: str, at: Address) -> str:
-    """Where agents come to, for people. `at` has the socket."""
+    """The address where agents reach the gateway, for people. `at` is the address of the socket."""
     line = f"agents take trajectories at {url}/trajectories"
     if at.token is not None or at.sock is None:
         return line

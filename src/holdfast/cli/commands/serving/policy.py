@@ -63,7 +63,7 @@ def _findings(found: Inspection) -> list[str]:
 
 
 def _reasons(found: Inspection) -> list[str]:
-    """Of an engine that gave nothing: each reason once, however much of it could not be seen."""
+    """Why an engine gave nothing: each reason once."""
     reasons = dict.fromkeys(one_line(finding.detail) for finding in found.findings)
     return [f"  nothing could be sampled: {why.removeprefix('failed: ')}" for why in reasons]
 

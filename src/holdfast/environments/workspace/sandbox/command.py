@@ -225,7 +225,7 @@ def _follow(
 
 
 def _read(reading: int, output: Output) -> int | None:
-    """How many bytes were read: 0 at the end, None if there are none now."""
+    """The number of bytes read: 0 at the end, None if there are none now."""
     try:
         chunk = os.read(reading, CHUNK_BYTES)
     except BlockingIOError:
@@ -241,7 +241,7 @@ def _drain(reading: int, output: Output) -> None:
 
 
 def end_of(path: Path, characters: int) -> str:
-    """What stands at the end of a file, which may be larger than the memory; without secrets."""
+    """The end of a file, without secrets. The file may be larger than the memory."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - characters - _BEFORE))
         text = file.read(characters + _BEFORE).decode("utf-8", "replace")

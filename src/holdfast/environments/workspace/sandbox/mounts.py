@@ -44,30 +44,30 @@ def arguments(
 
 @functools.cache
 def _system() -> tuple[str, ...]:
-    found: list[str] = []
+    options: list[str] = []
     for path in SYSTEM:
         if os.path.islink(path):
-            found += ["--symlink", os.readlink(path), path]
+            options += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            found += [*_parents(path), "--ro-bind", path, path]
-    return tuple(found)
+            options += [*_parents(path), "--ro-bind", path, path]
+    return tuple(options)
 
 
 @functools.cache
 def _settings(network: bool) -> tuple[str, ...]:
-    found = ["--perms", "0755", "--dir", "/etc"]
+    options = ["--perms", "0755", "--dir", "/etc"]
     for name in (*SETTINGS, *(NETWORK_SETTINGS if network else ())):
         if os.path.exists(f"/etc/{name}"):
-            found += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
-    return tuple(found)
+            options += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
+    return tuple(options)
 
 
 def _extra(path: str) -> list[str]:
     """Of a link, both the link and its target: interpreters need both."""
-    found: list[str] = []
+    options: list[str] = []
     for target in dict.fromkeys((os.path.realpath(path), path)):
-        found += [*_parents(target), "--ro-bind", path, target]
-    return found
+        options += [*_parents(target), "--ro-bind", path, target]
+    return options
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -90,8 +90,8 @@ def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def interpreter() -> tuple[str, ...]:
     """This process's Python, so that `python` and `pytest` are those of the user."""
-    found = dict.fromkeys((sys.prefix, sys.base_prefix))
-    return tuple(path for path in found if not _is_system(path) and path not in TAKEN)
+    prefixes = dict.fromkeys((sys.prefix, sys.base_prefix))
+    return tuple(path for path in prefixes if not _is_system(path) and path not in TAKEN)
 
 
 def _is_system(path: str) -> bool:

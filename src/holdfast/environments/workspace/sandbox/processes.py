@@ -34,14 +34,14 @@ TASK = b"HOLDFAST_TASK="
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
     """Repeats until none is left: processes may fork meanwhile."""
     for _ in range(TRIES):
-        found = find(folder, sandboxed=sandboxed)
-        if not found:
+        candidate = find(folder, sandboxed=sandboxed)
+        if not candidate:
             return
-        for process in found:
+        for process in candidate:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(PAUSE_SECONDS)
-    raise EnvironmentBroken(f"processes {found} of a workspace cannot be killed")
+    raise EnvironmentBroken(f"processes {candidate} of a workspace cannot be killed")
 
 
 def find(folder: str, *, sandboxed: bool = False) -> list[int]:
@@ -102,14 +102,14 @@ class Confinement(Struct, frozen=True):
 @functools.cache
 def confinement() -> Confinement:
     """How programs are confined on this machine; tested once. The first call blocks a moment."""
-    found = _tried(_as_root() if os.geteuid() == 0 else _as_user())
-    if found.trouble:
+    candidate = _tried(_as_root() if os.geteuid() == 0 else _as_user())
+    if candidate.trouble:
         _log.warning(
             "agents and commands without a sandbox can read the variables of this user's other "
             "processes: %s",
-            found.trouble,
+            candidate.trouble,
         )
-    return found
+    return candidate
 
 
 def _as_root() -> Confinement:
@@ -130,14 +130,14 @@ def _as_user() -> Confinement:
     return Confinement((unshare, "--user", "--map-current-user", "--"))
 
 
-def _tried(found: Confinement) -> Confinement:
+def _tried(candidate: Confinement) -> Confinement:
     """The confinement if it works, or else one with `trouble`."""
-    if found.trouble:
-        return found
+    if candidate.trouble:
+        return candidate
     look = f"if cat /proc/{os.getpid()}/environ > /dev/null 2>&1; then exit 9; fi"
     try:
         done = subprocess.run(  # noqa: S603 - a command of our own
-            [*found.words, "/bin/sh", "-c", look],
+            [*candidate.words, "/bin/sh", "-c", look],
             capture_output=True,
             timeout=PROBE_SECONDS,
             check=False,
@@ -146,6 +146,6 @@ def _tried(found: Confinement) -> Confinement:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Confinement(trouble=str(error))
     if done.returncode == 0:
-        return found
+        return candidate
     reason = done.stderr.decode("utf-8", "replace").strip()
     return Confinement(trouble=reason or "its programs are as powerful as it is itself")

@@ -42,7 +42,7 @@ TOOLS = ("nice", "setpriv", "prlimit")
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Bubblewrap if it works, else none; `Workspace.isolation` says which."""
+    """Bubblewrap if it works, otherwise none; `Workspace.isolation` says which."""
     BWRAP = "bwrap"
     """Bubblewrap, or an error."""
     NONE = "none"
@@ -270,11 +270,11 @@ class _BubblewrapLaunch:
         has ended when they have. Usually it dies with bwrap, but not if bwrap was killed before it
         could arrange that."""
         self._report = _read_available(self._status)
-        if (found := _FIRST.search(self._report)) is not None:
+        if (match := _FIRST.search(self._report)) is not None:
             with contextlib.suppress(ProcessLookupError):
-                first = os.pidfd_open(int(found[1]))
+                first = os.pidfd_open(int(match[1]))
                 self._fds.append(first)
-                if _is_first_of_a_namespace(int(found[1])):
+                if _is_first_of_a_namespace(int(match[1])):
                     signal.pidfd_send_signal(first, signal.SIGKILL)
                     self._wait(first)
         self._wait(self._gone)
@@ -333,10 +333,10 @@ _ROOT = [
 @functools.cache
 def _tool(name: str) -> str:
     """The full path: commands may have another PATH."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise UsageError(f"a workspace needs `{name}` (util-linux, coreutils)")
-    return found
+    return path
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from msgspec import Struct
 CLONE_NEWUSER = 0x10000000
 CLONE3 = 435
 X32 = 0x40000000
-"""From here on, the numbers are those of another set of calls, on x86-64 only."""
+"""From this number on, system calls belong to another set, on x86-64 only."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 """Offsets in a filter's input; of the argument, the lower half."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

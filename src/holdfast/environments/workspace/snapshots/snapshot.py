@@ -332,11 +332,11 @@ def _folder_or_link(root: str, path: bytes, stat: TreeEntry) -> ManifestEntry:
 
 def _by_blob(entries: dict[bytes, ManifestEntry]) -> dict[bytes, list[tuple[bytes, ManifestEntry]]]:
     """The files in one piece, so that each blob is read once."""
-    found: dict[bytes, list[tuple[bytes, ManifestEntry]]] = {}
+    paths_by_blob: dict[bytes, list[tuple[bytes, ManifestEntry]]] = {}
     for path, entry in entries.items():
         if len(entry.pieces) == 1:
-            found.setdefault(entry.pieces[0].blob, []).append((path, entry))
-    return found
+            paths_by_blob.setdefault(entry.pieces[0].blob, []).append((path, entry))
+    return paths_by_blob
 
 
 def _check(path: bytes, entry: ManifestEntry, digest: bytes) -> None:

@@ -63,10 +63,10 @@ def scan(root: str, *, most: int) -> FileTree:
     while folders:
         folder = folders.pop()
         try:
-            found = _list(os.path.join(base, folder) if folder else base)
+            entries = _list(os.path.join(base, folder) if folder else base)
         except FileNotFoundError:
             continue
-        for item in found:
+        for item in entries:
             if len(tree.entries) >= most:
                 tree.is_whole = False
                 return tree
@@ -77,17 +77,17 @@ def scan(root: str, *, most: int) -> FileTree:
 
 def _add(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list[bytes]) -> None:
     try:
-        found = item.stat(follow_symlinks=False)
+        status = item.stat(follow_symlinks=False)
     except FileNotFoundError:
         return
-    kind = stat.S_IFMT(found.st_mode)
+    kind = stat.S_IFMT(status.st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) or len(path) > MAX_PATH_BYTES:
         tree.special.append(path)
         return
-    size = found.st_size if kind == stat.S_IFREG else 0
-    mode = found.st_mode & PERMISSIONS
+    size = status.st_size if kind == stat.S_IFREG else 0
+    mode = status.st_mode & PERMISSIONS
     tree.entries[path] = TreeEntry(
-        kind, mode, size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+        kind, mode, size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
     )
     tree.bytes += size
     if kind == stat.S_IFDIR:
@@ -96,11 +96,11 @@ def _add(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list[
 
 def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except PermissionError:
-        with permitted(folder, 0o700), os.scandir(folder) as found:
-            return list(found)
+        with permitted(folder, 0o700), os.scandir(folder) as entries:
+            return list(entries)
 
 
 @contextlib.contextmanager

@@ -166,8 +166,8 @@ def opening_messages(task: Task, info: Mapping[str, object], prompt: str) -> lis
 def user_prompt(
     task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = False
 ) -> str:
-    """What the policy is told: the gym's state, or what the simulated user says, as the row's
-    template writes it."""
+    """The message to the policy: the gym's state, or the simulated user's words, in the row's
+    template."""
     template = _template(info)
     if not template:
         return observation

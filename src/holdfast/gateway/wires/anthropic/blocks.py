@@ -47,7 +47,7 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 def parse_messages(request: CountRequest) -> tuple[Message, ...]:
     """The conversation: the system prompt first; results before the user's text."""
     system = _system(request.system)
-    found = [Message(Role.SYSTEM, system)] if system else []
+    replies = [Message(Role.SYSTEM, system)] if system else []
     names: dict[str, str] = {}
     reply: Message | None = None
     for number, turn in enumerate(request.messages):
@@ -57,10 +57,10 @@ def parse_messages(request: CountRequest) -> tuple[Message, ...]:
             names.update((call.id, call.name) for call in reply.tool_calls)
             continue
         if reply is not None:
-            found.append(reply)
+            replies.append(reply)
             reply = None
-        found += _parse_turn(turn, names, f"messages.{number}")
-    return tuple(found) if reply is None else (*found, reply)
+        replies += _parse_turn(turn, names, f"messages.{number}")
+    return tuple(replies) if reply is None else (*replies, reply)
 
 
 def image_param(request: CountRequest) -> str:
@@ -80,16 +80,16 @@ def _holds_image(block: object) -> bool:
 
 def format_blocks(message: Message) -> list[Block]:
     """A message as blocks of a response."""
-    found: list[Block] = []
+    requests: list[Block] = []
     if message.reasoning:
         signature = signature_of(message.reasoning)
-        found.append({"type": "thinking", "thinking": message.reasoning, "signature": signature})
+        requests.append({"type": "thinking", "thinking": message.reasoning, "signature": signature})
     if message.text:
-        found.append({"type": "text", "text": message.text})
+        requests.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
         sent = input_of(call.arguments)
-        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": sent})
-    return found
+        requests.append({"type": "tool_use", "id": call.id, "name": call.name, "input": sent})
+    return requests
 
 
 def signature_of(reasoning: str) -> str:
@@ -101,11 +101,11 @@ def signature_of(reasoning: str) -> str:
 def input_of(arguments: str) -> dict[str, object]:
     """Arguments as an object, from which `arguments_of` gets them back."""
     try:
-        found = msgspec.json.decode(arguments)
+        decoded = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        found = None
-    if isinstance(found, dict) and not _is_wrapped(found):
-        return found
+        decoded = None
+    if isinstance(decoded, dict) and not _is_wrapped(decoded):
+        return decoded
     return {INVALID_KEY: arguments}
 
 
@@ -137,8 +137,8 @@ def _parse_turn(
     content = _content([block for block in sent if not isinstance(block, ToolResultBlock)], where)
     if not results and not content:
         raise invalid(where, "user messages must have non-empty content")
-    found = [_tool_message(block, names, where) for block in results]
-    return [*found, Message(Role.USER, content)] if content else found
+    messages = [_tool_message(block, names, where) for block in results]
+    return [*messages, Message(Role.USER, content)] if content else messages
 
 
 def _tool_message(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
@@ -200,7 +200,7 @@ def _image(block: ImageBlock, where: str) -> dict[str, object]:
 def _text(content: str | Iterable[TextBlock], where: str) -> str:
     if isinstance(content, str):
         return content
-    found = list(content)
-    if any(block.citations for block in found):
+    blocks = list(content)
+    if any(block.citations for block in blocks):
         raise unsupported(f"{where}.content.citations")
-    return "".join(block.text for block in found)
+    return "".join(block.text for block in blocks)

@@ -47,16 +47,16 @@ def invalid(where: str, what: str) -> RequestRejected:
 
 def unsupported(where: str, what: str = "") -> RequestRejected:
     """The request needs something that this gateway cannot do."""
-    found = invalid(where, f"not supported here{f'; {what}' if what else ''}")
-    found.is_unsupported = True
-    return found
+    refusal = invalid(where, f"not supported here{f'; {what}' if what else ''}")
+    refusal.is_unsupported = True
+    return refusal
 
 
 def unknown(where: str) -> RequestRejected:
     """The request has an unknown field."""
-    found = invalid(where, "Extra inputs are not permitted")
-    found.is_unknown = found.is_unsupported = True
-    return found
+    refusal = invalid(where, "Extra inputs are not permitted")
+    refusal.is_unknown = refusal.is_unsupported = True
+    return refusal
 
 
 def from_decode_error(error: Exception, *, under: str = "") -> RequestRejected:
@@ -66,8 +66,8 @@ def from_decode_error(error: Exception, *, under: str = "") -> RequestRejected:
     what, path = complaint["what"], _dotted(complaint["path"] or "$", under)
     if missing := _MISSING.fullmatch(what):
         return invalid(_join(path, missing[1]), "Field required")
-    if found := _UNKNOWN.fullmatch(what):
-        return unknown(_join(path, found[1]))
+    if match := _UNKNOWN.fullmatch(what):
+        return unknown(_join(path, match[1]))
     if (tag := _TAG.fullmatch(what)) and path.endswith(("type", "role")):
         return unsupported(path, f"it is {tag[1]}")
     if isinstance(error, msgspec.ValidationError):

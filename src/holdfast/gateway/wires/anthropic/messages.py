@@ -58,27 +58,29 @@ class MessageStream:
         """The text of an open block of thinking."""
 
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
-        found = [*self._begin(opening)]
+        events = [*self._begin(opening)]
         for delta in deltas:
             self._sent.take(delta)
-            found += self._add(delta.text, is_reasoning=delta.is_reasoning)
-        return found
+            events += self._add(delta.text, is_reasoning=delta.is_reasoning)
+        return events
 
     def end(self, answer: Answer) -> list[bytes]:
         choice = answer.choices[0]
         reasoning, text = self._sent.rest(choice.message)
-        found = [*self._begin(answer.opening)]
+        events = [*self._begin(answer.opening)]
         for rest, is_reasoning in ((reasoning, True), (text, False)):
             for piece in sse.pieces(rest):
-                found += self._add(piece, is_reasoning=is_reasoning)
-        found += self._close()
+                events += self._add(piece, is_reasoning=is_reasoning)
+        events += self._close()
         for call in choice.message.tool_calls:
-            found += self._call(call)
+            events += self._call(call)
         used = usage(answer.opening, answer.completion_tokens)
         used.pop("service_tier")
-        found.append(_event({"type": "message_delta", "delta": stop_fields(choice), "usage": used}))
-        found.append(_event({"type": "message_stop"}))
-        return found
+        events.append(
+            _event({"type": "message_delta", "delta": stop_fields(choice), "usage": used})
+        )
+        events.append(_event({"type": "message_stop"}))
+        return events
 
     def error(self, rejection: RequestRejected) -> bytes:
         return sse.event("error", errors.format_error(rejection))

@@ -181,28 +181,28 @@ _counts = msgspec.json.Decoder(CountRequest)
 def parse_request(body: bytes) -> AnthropicRequest:
     """Raises `RequestRejected` for a body that is malformed, has unknown fields, or needs something
     that cannot be done."""
-    found = _decode(_requests, body)
-    _check(found)
-    for number, stop in enumerate(found.stop_sequences or ()):
+    request = _decode(_requests, body)
+    _check(request)
+    for number, stop in enumerate(request.stop_sequences or ()):
         if not stop.strip():
             raise invalid(
                 f"stop_sequences.{number}", "a stop sequence must hold more than white space"
             )
     # The answer would have to begin inside of the last message, which no template can do.
-    if isinstance(found.messages[-1], AssistantTurn):
+    if isinstance(request.messages[-1], AssistantTurn):
         raise invalid(
             "messages",
             "This model does not support assistant message prefill. "
             "The conversation must end with a user message.",
         )
-    return found
+    return request
 
 
 def parse_count_request(body: bytes) -> CountRequest:
     """The same for a request to count tokens."""
-    found = _decode(_counts, body)
-    _check(found)
-    return found
+    count_request = _decode(_counts, body)
+    _check(count_request)
+    return count_request
 
 
 def _decode(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
@@ -214,13 +214,13 @@ def _decode(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
         raise from_decode_error(error) from error
 
 
-def _check(found: CountRequest) -> None:
+def _check(count_request: CountRequest) -> None:
     for name in _UNSUPPORTED:
-        sent = getattr(found, name)
+        sent = getattr(count_request, name)
         if sent not in (None, [], {}) and not (name == "context_management" and _keeps_all(sent)):
             raise unsupported(name)
-    _check_thinking(found.thinking or {})
-    _check_output(found.output_config or {})
+    _check_thinking(count_request.thinking or {})
+    _check_output(count_request.output_config or {})
 
 
 def _keeps_all(management: object) -> bool:
@@ -290,13 +290,13 @@ class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
 
 def tool_schemas(request: CountRequest) -> tuple[dict[str, object], ...]:
     """The tools in the format of chat completions; none if the model may not call any."""
-    found = tuple(
+    schemas = tuple(
         _schema(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())
     )
     names = [tool["name"] for tool in request.tools or ()]
     if len(set(names)) != len(names):
         raise invalid("tools", "Tool names must be unique.")
-    return () if (request.tool_choice or {}).get("type") == "none" else found
+    return () if (request.tool_choice or {}).get("type") == "none" else schemas
 
 
 def forced_tool(request: CountRequest) -> str:

@@ -258,9 +258,9 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
 
 
 def token_ids(request: GenerationRequest, choice: AnswerChoice) -> dict[str, object]:
-    """Of a choice, as vLLM sends them where they are requested."""
-    found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
-    return dict(found) if request.token_ids else {}
+    """The token ids of a choice, as vLLM sends them on request."""
+    fields = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
+    return dict(fields) if request.token_ids else {}
 
 
 def _choice(index: int, choice: AnswerChoice, *, request: GenerationRequest) -> dict[str, object]:

@@ -116,7 +116,8 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
 
 
 def _finish_reason(choice: AnswerChoice) -> str:
-    """A bare prompt has no tools: whatever its text looks like, it ended by itself or was cut."""
+    """A raw prompt has no tools: its completion ended by itself or was cut, whatever its text looks
+    like."""
     cut = ("length", "content_filter")
     return choice.finish_reason if choice.finish_reason in cut else "stop"
 
@@ -142,7 +143,8 @@ def _choice(
 
 
 def _logprobs(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
-    """Of the tokens at these places; the likeliest others are not known, which is said as null."""
+    """The logprobs of the tokens at these positions. The likeliest alternatives are unknown, so
+    they are null."""
     if positions is None:
         return None
     offsets = list(accumulate((len(token) for token in choice.tokens), initial=0))

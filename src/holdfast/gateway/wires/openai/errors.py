@@ -45,9 +45,9 @@ def invalid(
 
 def unknown(name: str) -> RequestRejected:
     name = _shorten(name)
-    found = invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
-    found.is_unknown = found.is_unsupported = True
-    return found
+    refusal = invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    refusal.is_unknown = refusal.is_unsupported = True
+    return refusal
 
 
 def unsupported(name: str, why: str) -> RequestRejected:
@@ -63,9 +63,9 @@ def unsupported_value(name: str, value: object, why: str) -> RequestRejected:
 
 
 def _unsupported(text: str, name: str, code: str) -> RequestRejected:
-    found = invalid(text, param=name, code=code)
-    found.is_unsupported = True
-    return found
+    refusal = invalid(text, param=name, code=code)
+    refusal.is_unsupported = True
+    return refusal
 
 
 def format_value(value: object) -> str:
@@ -105,9 +105,9 @@ _FIELD = re.compile(
 
 def from_validation_error(complaint: str, *, root: str = "") -> RequestRejected:
     """An error of msgspec as a rejection that names the parameter."""
-    found = _WHERE.fullmatch(complaint)
-    assert found is not None
-    text, path = found["text"], root + (found["path"] or "")
+    match = _WHERE.fullmatch(complaint)
+    assert match is not None
+    text, path = match["text"], root + (match["path"] or "")
     if field := _FIELD.fullmatch(text):
         name = f"{path}.{field['name']}" if path else field["name"]
         if field["what"] == "contains unknown":

@@ -173,9 +173,9 @@ def _text(content: _Content | None, at: str) -> str:
         if isinstance(part, _ImagePart):
             why = "only messages of users and tools hold images; send parts of type text."
             raise unsupported_value(f"{at}.content[{place}].type", IMAGE, why)
-    found = _content(content, at)
-    assert isinstance(found, str), "it holds no images"
-    return found
+    text = _content(content, at)
+    assert isinstance(text, str), "it holds no images"
+    return text
 
 
 def _part(part: _Part, at: str) -> str | dict[str, object]:

@@ -174,10 +174,10 @@ def _resolve(name: str, at: str, known: RequestLookup | None) -> dict[str, objec
     """The item that was sent under this id."""
     past = known.earlier_answer(_first_group(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
-    found = next((item for item in items if item["id"] == name), None)
-    if found is None:
+    referenced = next((item for item in items if item["id"] == name), None)
+    if referenced is None:
         raise invalid(f"'{at}': Item with id {format_value(name)} not found: {ONLY_OWN}", param=at)
-    return found
+    return referenced
 
 
 # --- items to messages
@@ -299,8 +299,8 @@ class _Conversation:
 
 
 def _first_group(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> str:
-    found = pattern(identifier)
-    return found.group(1) if found else ""
+    match = pattern(identifier)
+    return match.group(1) if match else ""
 
 
 def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
@@ -311,9 +311,9 @@ def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
 
 def _text(content: _Content, at: str) -> str:
     """The content of a message that holds no images."""
-    found = _content(content, at)
-    if isinstance(found, str):
-        return found
+    text = _content(content, at)
+    if isinstance(text, str):
+        return text
     why = "only messages of users and results of calls hold images; send parts of type output_text."
     raise unsupported_value(at, "input_image", why)
 

@@ -99,17 +99,17 @@ def _format(request: GenerationRequest) -> Json:
 
 def items_of(answer: Answer) -> list[Json]:
     """Reasoning, then words, then calls. A reply without calls always has words, if only ""."""
-    choice, found = answer.choices[0], list[Json]()
+    choice, items = answer.choices[0], list[Json]()
     message = choice.message
     if message.reasoning:
-        found.append(reasoning_item(answer, 0, message.reasoning))
+        items.append(reasoning_item(answer, 0, message.reasoning))
     if message.text or not message.tool_calls:
-        found.append(text_item(answer, len(found), message.text, logprobs_of(choice)))
+        items.append(text_item(answer, len(items), message.text, logprobs_of(choice)))
     for call in message.tool_calls:
-        found.append(call_item(answer, len(found), call))
+        items.append(call_item(answer, len(items), call))
     if was_cut(answer):
-        found[-1]["status"] = "incomplete"
-    return found
+        items[-1]["status"] = "incomplete"
+    return items
 
 
 def _id(kind: str, answer: Answer | Opening, index: int) -> str:
@@ -156,16 +156,16 @@ def call_item(answer: Answer | Opening, index: int, call: ToolCall) -> Json:
 
 
 def logprobs_of(choice: AnswerChoice) -> list[Json]:
-    """Of the tokens of the text; of all of them, where they do not spell the text."""
+    """The logprobs of the text's tokens; of all tokens if they do not spell the text."""
     text, sampled = choice.message.text, "".join(choice.tokens)
     start = sampled.rfind(text)
     end = start + len(text) if start >= 0 else len(sampled)
-    found, at = list[Json](), 0
+    entries, at = list[Json](), 0
     for token, logprob in zip(choice.tokens, choice.logprobs, strict=True):
         if at < end and at + len(token) > start:
-            found.append(_logprob(token, logprob))
+            entries.append(_logprob(token, logprob))
         at += len(token)
-    return found
+    return entries
 
 
 def _logprob(token: str, logprob: float) -> Json:
@@ -357,12 +357,12 @@ class ResponseStream:
         return "response.output_item.done", {"output_index": len(self._items) - 1, "item": item}
 
     def _numbered(self, events: Sequence[Event]) -> list[bytes]:
-        found = []
+        numbered = []
         for kind, held in events:
             event = {"type": kind, "sequence_number": self._numbers, **held}
             self._numbers += 1
-            found.append(sse.event(kind, _encode(event)))
-        return found
+            numbered.append(sse.event(kind, _encode(event)))
+        return numbered
 
 
 def _has_text(message: Message) -> bool:
@@ -373,8 +373,8 @@ def _has_text(message: Message) -> bool:
 def _pieces(text: str, tokens: list[str]) -> list[tuple[str, range]]:
     """The pieces of a text with the positions of their tokens; the first piece has all of them if
     the text cannot be cut between tokens."""
-    found = sse.cut_at_tokens(tokens, text)
-    if found is not None:
-        return found
+    cuts = sse.cut_at_tokens(tokens, text)
+    if cuts is not None:
+        return cuts
     first, none = range(len(tokens)), range(0)
     return [(piece, none if index else first) for index, piece in enumerate(sse.pieces(text))]

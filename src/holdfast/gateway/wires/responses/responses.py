@@ -190,11 +190,11 @@ def parse_request(body: bytes, known: RequestLookup | None = None) -> Generation
 
 
 def _messages(request: _Body, known: RequestLookup | None) -> tuple[tuple[Message, ...], str]:
-    found, image_param = items.parse_input(request.input, known)
-    if not found:
+    parsed, image_param = items.parse_input(request.input, known)
+    if not parsed:
         raise invalid("Invalid 'input': it says nothing; send at least one message.", param="input")
     instructions = (system(request.instructions),) if request.instructions else ()
-    return (*instructions, *_earlier_messages(request, known), *found), image_param
+    return (*instructions, *_earlier_messages(request, known), *parsed), image_param
 
 
 def _earlier_messages(request: _Body, known: RequestLookup | None) -> tuple[Message, ...]:
@@ -227,9 +227,9 @@ def _tools(request: _Body) -> tuple[dict[str, object], ...]:
             why = "built-in tools do not run here; send tools of type function."
             raise unsupported_value(f"tools[{index}].type", tool["type"], why)
     functions = convert(request.tools or [], list[_Function], root="tools")
-    found = messages.parse_tools([_as_chat(function) for function in functions])
-    _check_recordable(found)
-    return found
+    tools = messages.parse_tools([_as_chat(function) for function in functions])
+    _check_recordable(tools)
+    return tools
 
 
 def _as_chat(tool: _Function) -> dict[str, object]:

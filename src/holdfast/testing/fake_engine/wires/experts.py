@@ -23,8 +23,8 @@ def npy_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | No
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     body = struct.pack(f"<{len(numbers)}{code}", *numbers)
-    found = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body
-    return base64.b64encode(found).decode()
+    data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body
+    return base64.b64encode(data).decode()
 
 
 def flat_text(options: FakeOptions, job: FakeRequest, *, tokens: int) -> str | None:

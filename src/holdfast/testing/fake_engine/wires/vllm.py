@@ -71,11 +71,11 @@ class _VllmWire(FakeWire):
         return self._shape(job).closing(self._usage(job, tokens))
 
     def _usage(self, job: FakeRequest, tokens: int) -> JsonObject:
-        found = usage(len(job.prompt), tokens)
+        usage_fields = usage(len(job.prompt), tokens)
         if self.options.counts == "details":
-            found["prompt_tokens_details"] = {"cached_tokens": len(job.prompt) // 2}
-            found["completion_tokens_details"] = {"reasoning_tokens": tokens // 2}
-        return found
+            usage_fields["prompt_tokens_details"] = {"cached_tokens": len(job.prompt) // 2}
+            usage_fields["completion_tokens_details"] = {"reasoning_tokens": tokens // 2}
+        return usage_fields
 
     def _shape(self, job: FakeRequest) -> ResponseShape:
         return self.shape(

@@ -87,9 +87,9 @@ class VllmSide:
 
     async def _abort_requests(self, request: web.Request) -> web.Response:
         body = decode(await request.read(), Aborted)
-        found = await self._schedule.abort(body.request_ids or None)
+        number = await self._schedule.abort(body.request_ids or None)
         # vLLM counts the ids of the request, not those that it found.
-        aborted = len(body.request_ids) if body.request_ids else found
+        aborted = len(body.request_ids) if body.request_ids else number
         return connection.json_response({"status": "aborted", "aborted": aborted})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
