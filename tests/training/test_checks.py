@@ -13,9 +13,9 @@ from holdfast.embedded.model.files import TINY
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
+from holdfast.training.model import memory
 from holdfast.training.objective.losses import LossParts, policy_loss
 from holdfast.training.objective.objective import Kl, Objective
-from holdfast.training.run import checks
 from holdfast.training.run.checks import (
     LossFailed,
     check_device,
@@ -110,10 +110,10 @@ def test_the_memory_that_is_needed_is_that_of_weights_gradients_and_optimizer():
 def test_too_little_memory_is_said_with_both_numbers(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9999 kB\nMemAvailable:    1000 kB\n")
-    monkeypatch.setattr(checks, "MEMORY", meminfo)
+    monkeypatch.setattr(memory, "MEMORY", meminfo)
     with pytest.raises(UsageError, match=r"takes at least .* GB of memory, and 0\.0 GB are free"):
         check_memory(TINY, SMALL, has_engine=True)
-    monkeypatch.setattr(checks, "MEMORY", tmp_path / "nothing")
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "nothing")
     check_memory(TINY, SMALL, has_engine=True)
 
 

@@ -7,7 +7,7 @@ has. But for reading a group from the journal, everything is pure; nothing here 
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from holdfast.records.encoding.declared import as_declared
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.samples.sample import Sample, samples_of
+from holdfast.records.step import VersionSource
 from holdfast.training.advantages import (
     Estimator,
     OverlongPenalty,
@@ -40,6 +41,8 @@ class TrainedTrajectory(Struct, frozen=True):
     key: str
     reward: float | None
     samples: tuple[Sample, ...]
+    metrics: Mapping[str, float] = {}
+    """The scorer's, beside the reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -93,6 +96,8 @@ class TrainedSequence(Struct, frozen=True):
     temperatures: Sequence[float]
     advantages: Sequence[float]
     weight: float
+    is_fresh: bool = True
+    """Whether all of it was sampled by the weights that are trained, as far as anybody knows."""
 
 
 async def load_group(
@@ -111,7 +116,8 @@ async def load_group(
         samples = samples_of(history, task=task, group=task, sample=member.key.sample)
         for sample in samples if trained else ():
             check_trainable(sample)
-        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples)))
+        metrics = {} if history.scored is None else history.scored.metrics
+        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples), metrics))
     return TrainingGroup(task, tuple(found))
 
 
@@ -143,11 +149,12 @@ def sequences_of(
     discount: float | None = None,
     penalties: Sequence[Sequence[float]] | None = None,
     max_tokens: int | None = None,
+    version: str | None = None,
 ) -> list[TrainedSequence]:
     """Every branch that is trained, in order. `penalties` are taken off the rewards, in the shape
     of the groups (a divergence from the reference, say). With a `discount`, a turn is credited with
     what was earned from it on; without, every turn with the whole reward. A branch that is longer
-    than `max_tokens` is refused."""
+    than `max_tokens` is refused. `version`: the name of the weights that are trained."""
     is_masking = as_declared("truncation", truncation, TruncationPolicy) is TruncationPolicy.MASK
     rewards = [_shaped(group, overlong) for group in groups]
     if penalties is not None:
@@ -162,7 +169,7 @@ def sequences_of(
             masked = is_masking and trajectory.is_truncated
             if advantage is not None and not masked:
                 trained.append((trajectory, advantage, number))
-    return _weighted(trained, objective, max_tokens=max_tokens)
+    return _weighted(trained, objective, max_tokens=max_tokens, version=version)
 
 
 def _weighted(
@@ -170,6 +177,7 @@ def _weighted(
     objective: Objective,
     *,
     max_tokens: int | None,
+    version: str | None,
 ) -> list[TrainedSequence]:
     lengths = [[sum(s.loss_mask) for s in t.samples] for t, _, _ in trained]
     weights = sequence_weights(lengths, objective.mean, objective.constant)
@@ -183,7 +191,9 @@ def _weighted(
                     f"most {max_tokens}: raise row_tokens (--row-tokens), or limit the rollout"
                 )
             if any(sample.loss_mask):
-                found.append(_sequence(sample, _by_token(sample, turns), weight, family))
+                advantages = _by_token(sample, turns)
+                is_fresh = version is None or _is_sampled_by(sample, version)
+                found.append(_sequence(sample, advantages, weight, family, is_fresh=is_fresh))
     return found
 
 
@@ -260,8 +270,13 @@ def _by_token(sample: Sample, turns: Iterator[float]) -> list[float]:
     return [advantages[place] for place, trains in enumerate(sample.loss_mask) if trains]
 
 
+def _is_sampled_by(sample: Sample, version: str) -> bool:
+    spans = (span for span in sample.version_spans if span.source is not VersionSource.UNKNOWN)
+    return all(span.version == version for span in spans)
+
+
 def _sequence(
-    sample: Sample, advantages: list[float], weight: float, family: int
+    sample: Sample, advantages: list[float], weight: float, family: int, *, is_fresh: bool
 ) -> TrainedSequence:
     trained = [place for place, trains in enumerate(sample.loss_mask) if trains]
     temperatures = [1.0] * len(sample.token_ids)
@@ -273,6 +288,7 @@ def _sequence(
         temperatures=[temperatures[place] for place in trained],
         advantages=advantages,
         weight=weight,
+        is_fresh=is_fresh,
     )
 
 

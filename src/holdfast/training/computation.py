@@ -122,6 +122,7 @@ class Computation:
         options: dict[str, Any] = {
             "device": build.device,
             "dtype": getattr(torch, build.dtype),
+            "longest": build.settings.row_tokens,
             "ranks": ranks,
         }
         self.network = Network(
@@ -194,9 +195,13 @@ class Computation:
         diagnostics, shares, waiting = Diagnostics(), [], []
         # Before the first update, which must not change what the next is compared with.
         known = [self.known_logprobs(rows) for rows in call.updates]
-        for rows, logprobs in zip(call.updates, known, strict=True):
+        for number, (rows, logprobs) in enumerate(zip(call.updates, known, strict=True)):
             # The weights are of the whole step, of which each update has its share.
-            shares.append(self.backward(rows, logprobs, diagnostics, scale=len(call.updates)))
+            shares.append(
+                self.backward(
+                    rows, logprobs, diagnostics, scale=len(call.updates), has_moved=number > 0
+                )
+            )
             waiting.append(self.optimizer.update(call.rate))
         # A GPU has worked through everything without being asked; now its numbers are read.
         loss = sum(sum(float(part) for part in share) for share in shares)
@@ -227,9 +232,16 @@ class Computation:
         return KnownLogprobs(old, reference)
 
     def backward(
-        self, rows: Rows, known: KnownLogprobs, diagnostics: Diagnostics, *, scale: int = 1
+        self,
+        rows: Rows,
+        known: KnownLogprobs,
+        diagnostics: Diagnostics,
+        *,
+        scale: int = 1,
+        has_moved: bool = False,
     ) -> list[Tensor]:
-        """Accumulates the gradients of an update; the parts of its loss."""
+        """Accumulates the gradients of an update; the parts of its loss. `has_moved`: the weights
+        are no longer those of the beginning of the step."""
         found = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
@@ -239,6 +251,8 @@ class Computation:
                 continue
             batch = self._batch(row, logprobs)
             batch.entropy, batch.old_logprobs, batch.reference_logprobs = entropy, old, reference
+            if has_moved and old is None:
+                batch.fresh = torch.zeros_like(logprobs, dtype=torch.bool)
             loss, parts = self._loss(batch, self.settings.objective)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
             found.append(loss.detach())
@@ -258,6 +272,7 @@ class Computation:
             advantages=to_tensor(row.advantages, device),
             weights=spread(row.weights),
             sequences=spread(range(len(row.lengths))),
+            fresh=spread(row.fresh).bool(),
         )
 
     def _inputs(self, row: TrainedRow | None) -> tuple[PackedRow, Tensor]:

@@ -24,8 +24,8 @@ Rounds = list[list["TrainedRow | None"]]
 
 
 class TrainedRow(Struct, frozen=True):
-    """A row, with all that a loss is computed from. The lists from `engine_logprobs` on have an
-    entry for each trained token, those before it one for each sequence."""
+    """A row, with all that a loss is computed from. The lists from `engine_logprobs` to
+    `advantages` have an entry for each trained token, the others one for each sequence."""
 
     row: PackedRow
     members: list[int]
@@ -36,6 +36,8 @@ class TrainedRow(Struct, frozen=True):
     engine_logprobs: list[float]
     temperatures: list[float]
     advantages: list[float]
+    fresh: list[bool]
+    """Of each sequence: whether the weights that are trained have sampled it."""
 
 
 def deal(
@@ -127,4 +129,5 @@ def _trained(row: PackedRow, sequences: Sequence[TrainedSequence]) -> TrainedRow
         engine_logprobs=list(chain.from_iterable(s.engine_logprobs for s in chosen)),
         temperatures=list(chain.from_iterable(s.temperatures for s in chosen)),
         advantages=list(chain.from_iterable(s.advantages for s in chosen)),
+        fresh=[s.is_fresh for s in chosen],
     )

@@ -25,6 +25,14 @@ _COUNTS = (
 )
 
 
+class OnGap(StrEnum):
+    """Engine and trainer differ by more than their data types explain."""
+
+    STOP = "stop"
+    WARN = "warn"
+    """Training goes on."""
+
+
 class RateSchedule(StrEnum):
     """How the learning rate goes on after the warm-up."""
 
@@ -162,6 +170,8 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
     """How engines get new weights: the name of a strategy; "auto": the best that they offer."""
     weight_dir: Path | None = None
     """Where engines read them, if not in the folder of the training: `/dev/shm/…`."""
+    on_gap: OnGap = OnGap.STOP
+    """What becomes of a training whose engine and trainer disagree about logprobs."""
     log_requests: bool = False
     """Whether the embedded engine logs each request that it gets."""
 
@@ -224,7 +234,14 @@ class TrainingSettings(Struct, frozen=True, kw_only=True):
         """What makes another training; how often is saved, evaluated or logged does not."""
         free = (
             *("checkpoint_every", "keep_checkpoints", "eval_every", "eval_samples", "device"),
-            *("log_requests", "eval_deadline", "eval_max_tokens", "weight_sync", "weight_dir"),
+            *(
+                "log_requests",
+                "on_gap",
+                "eval_deadline",
+                "eval_max_tokens",
+                "weight_sync",
+                "weight_dir",
+            ),
             "ranks",
         )
         values = {name: value for name, value in structs.asdict(self).items() if name not in free}

@@ -137,10 +137,11 @@ class Trainer:
         return self._together(probe, lambda: self.network.best_logprobs(ids, lengths))
 
     @checks_arguments()
-    def step(self, groups: Sequence[TrainingGroup]) -> StepResult:
-        """Trains on `groups`, in one or more updates. Raises before anything has changed."""
+    def step(self, groups: Sequence[TrainingGroup], *, version: str | None = None) -> StepResult:
+        """Trains on `groups`, in one or more updates. Raises before anything has changed.
+        `version`: the name of the weights as they are; the gap is that of tokens sampled by it."""
         began = time.monotonic()
-        sequences = self._sequences(groups)
+        sequences = self._sequences(groups, version)
         rate = self.settings.optimizer.rate(self.step_number, steps=self.settings.steps)
         updates = [self._deal(part) for part in self._parts(sequences)]
         calls = [Train(rows, rate) for rows in _by_rank(updates, self.ranks.size)]
@@ -158,7 +159,9 @@ class Trainer:
             found.loss, numbers, len(found.norms), skipped, time.monotonic() - began, tokens
         )
 
-    def _sequences(self, groups: Sequence[TrainingGroup]) -> list[TrainedSequence]:
+    def _sequences(
+        self, groups: Sequence[TrainingGroup], version: str | None = None
+    ) -> list[TrainedSequence]:
         penalties = self._reward_penalties(groups) if self._penalizes_reward else None
         found = sequences_of(
             groups,
@@ -168,6 +171,7 @@ class Trainer:
             discount=self.settings.discount,
             penalties=penalties,
             max_tokens=self.settings.row_tokens,
+            version=version,
         )
         wrong = max((max(s.tokens.ids) for s in found), default=0)
         if wrong >= self.network.vocabulary:

@@ -38,7 +38,7 @@ from holdfast.records.samples.replica_weights import (
 from holdfast.rollout.threads.contain import end_task, to_its_end
 from holdfast.weights.probe import ProbeResult, check_scores, check_version
 from holdfast.weights.records import MemoryRecords
-from holdfast.weights.replica import Replica
+from holdfast.weights.replica import EngineKind, Replica
 from holdfast.weights.strategies.strategy import (
     AUTO,
     Acknowledgement,
@@ -186,6 +186,12 @@ class WeightSync:
         await self._wait_until_taken(version)
         await self._tidy()
         crashpoint.reach("weights.switched")
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of the engines' models; "" where an engine does not say."""
+        replicas = self._replicas.values()
+        return [r.dtype or ("float32" if r.kind is EngineKind.EMBEDDED else "") for r in replicas]
 
     def in_use(self) -> set[str]:
         """Names of versions whose files may still be read by an engine."""

@@ -8,7 +8,13 @@ from holdfast.engine.option_kinds import POSITIVE, SECONDS, Number, Whole
 from holdfast.engine.options import KEEP_INTERRUPTED, Option, add_group, switch
 from holdfast.pipeline.settings import TooOld
 from holdfast.training.objective.objective import CORRECTIONS, PRESETS
-from holdfast.training.settings import DTYPES, WEIGHT_SYNC, RateSchedule, TruncationPolicy
+from holdfast.training.settings import (
+    DTYPES,
+    WEIGHT_SYNC,
+    OnGap,
+    RateSchedule,
+    TruncationPolicy,
+)
 
 _RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
 LEARNING = (
@@ -179,6 +185,13 @@ MACHINE = (
         "weight-dir",
         "let engines read weights from this folder (default: OUT/weights)",
         metavar="DIR",
+    ),
+    Option(
+        "on-gap",
+        "stop or warn when engine and trainer disagree about logprobs (default: {})",
+        None,
+        "stop",
+        choices=tuple(OnGap),
     ),
     Option(
         "lora-rank",

@@ -66,7 +66,7 @@ def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
     config = _config(path)
     _check_causal(config, path)
     text = config.get_text_config()
-    length = _length(max_length, _longest(text), path)
+    length = _length(max_length, longest_of(text), path)
     moving = _why_moving(text, length)
     network, why = _network(path, moving or _why_unbatchable(text))
     tokenizer = _tokenizer(path)
@@ -205,7 +205,7 @@ def _tokenizer(path: Path) -> Any:
         raise UsageError(f"{path} has no usable tokenizer: {_first_line(error)}") from error
 
 
-def _longest(text: Any) -> int | None:
+def longest_of(text: Any) -> int | None:
     """How many positions the model was made for, if its configuration says so."""
     found = (getattr(text, name, None) for name in _POSITIONS)
     return next((size for size in found if isinstance(size, int) and size > 0), None)

@@ -43,6 +43,9 @@ class TokenBatch(Struct):
     """Of the trainer at the beginning of the step; None: the recorded ones are the old policy."""
     reference_logprobs: Tensor | None = None
     entropy: Tensor | None = None
+    fresh: Tensor | None = None
+    """Where the gap between engine and trainer is measured: tokens that the weights have sampled
+    which the trainer's logprobs are of; None: everywhere."""
 
     @property
     def old(self) -> Tensor:

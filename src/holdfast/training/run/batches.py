@@ -71,11 +71,26 @@ class StepBatch(Struct, frozen=True):
         return sum(is_informative(group.rewards) for group in self.groups)
 
     @property
+    def sampled(self) -> tuple[TrainingGroup, ...]:
+        """Everything that was: the informative groups alone would say nothing of the policy."""
+        return (*self.groups, *self.dismissed)
+
+    @property
+    def rewards_by_group(self) -> list[list[float]]:
+        return [[r for r in group.rewards if r is not None] for group in self.sampled]
+
+    @property
     def rewards(self) -> list[float]:
-        """Of everything that was sampled: those of the informative groups alone would say nothing
-        of the policy."""
-        groups = (*self.groups, *self.dismissed)
-        return [r for group in groups for r in group.rewards if r is not None]
+        return [reward for rewards in self.rewards_by_group for reward in rewards]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each of the scorer's metrics, over the trajectories that have it."""
+        values: dict[str, list[float]] = {}
+        for trajectory in (t for group in self.sampled for t in group.trajectories):
+            for name, value in trajectory.metrics.items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(values[name]) / len(values[name]) for name in sorted(values)}
 
 
 RollOut = Callable[[], Awaitable[None]]

@@ -19,13 +19,13 @@ from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribu
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.training.computation import Loss
+from holdfast.training.model.memory import free_memory
 from holdfast.training.objective.losses import LossParts, TokenBatch
 from holdfast.training.objective.objective import Objective
 from holdfast.training.settings import TrainingSettings
 
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How the classes of models that sample are called."""
-MEMORY = Path("/proc/meminfo")
 
 
 # --- the call
@@ -130,16 +130,6 @@ def _has_reference(settings: TrainingSettings) -> bool:
     """Whether a second model is loaded: with LoRA, the model without its adapter is one."""
     has_kl = bool(settings.trainer.objective.kl.coefficient)
     return has_kl and (settings.lora is None or settings.reference is not None)
-
-
-def free_memory(device: str) -> int | None:
-    """None where nobody says."""
-    if device.startswith("cuda"):
-        number = device.partition(":")[2]
-        return int(torch.cuda.mem_get_info(int(number) if number else None)[0])
-    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 # --- tasks and sampling

@@ -6,8 +6,10 @@ written anew, at the next start or at the end; lines of one step belong together
 """
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +19,9 @@ from holdfast.training.run.curve import draw
 from holdfast.training.run.folder import CURVE
 
 FILE = "metrics.jsonl"
+SCORED = "scorer/"
+"""Before the name of a scorer's metric."""
+COLUMNS = 100
 ROUNDING = 1e-9
 """A gradient below it is of rewards whose mean was rounded."""
 
@@ -119,22 +124,55 @@ def is_flat(numbers: Mapping[str, float]) -> bool:
 
 
 def step_line(step: int, numbers: Mapping[str, float]) -> str:
-    """`step 1  reward 0.49  loss 0.000  kl 0.000  informative 13/16 groups  128 trajectories`
-
-    Groups are kept or dropped by their run's policy; of those drawn here, some have a gradient."""
+    """What moves, in lines of at most 100 columns: the reward with its standard error, the gap
+    between engine and trainer, the share of clipped tokens, sampled tokens per second, groups with
+    a gradient, and the means of scorers' metrics. Whatever else there is, is in `metrics.jsonl`."""
+    clipped = numbers.get("clipped_positive", 0.0) + numbers.get("clipped_negative", 0.0)
+    rate = numbers.get("sampled_tokens", 0.0) / max(numbers["seconds"], 1e-9)
     parts = [
         f"step {step:<4}",
-        f"reward {numbers['reward']:.3f}",
-        f"loss {numbers['loss']:+.3f}",
-        f"kl {numbers.get('kl', 0.0):.3f}",
-        f"informative {numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
-        f"{numbers['trajectories']:.0f} trajectories",
+        f"reward {with_error(numbers['reward'], numbers.get('reward_error'))}",
+        f"gap {numbers['gap_mean']:.1g}" if "gap_mean" in numbers else "",
+        f"clipped {100 * clipped:.1f} %",
+        f"kl {numbers['kl']:.3f}" if "kl" in numbers else "",
+        f"{numbers['groups_informative']:.0f}/{numbers['groups_drawn']:.0f} groups",
+        f"{numbers['trajectories_failed']:.0f} failed" if numbers["trajectories_failed"] else "",
+        "gradients not finite: skipped" if numbers["skipped_updates"] else "",
+        f"{rate:,.0f} tokens/s",
+        f"{numbers['seconds']:.0f} s",
     ]
-    if numbers["trajectories_failed"]:
-        parts.append(f"{numbers['trajectories_failed']:.0f} failed")
-    if numbers["skipped_updates"]:
-        parts.append("gradients not finite: skipped")
-    return "  ".join([*parts, f"{numbers['seconds']:.0f} s"])
+    parts += [f"{name[len(SCORED) :]} {numbers[name]:.4g}" for name in numbers if _is_scored(name)]
+    return _filled([part for part in parts if part])
+
+
+def with_error(mean: float, error: float | None) -> str:
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
+    """Of the mean over all values, of which those of one cluster depend on each other (CR1). None
+    with fewer than two clusters."""
+    clusters = [values for values in clusters if values]
+    count = sum(map(len, clusters))
+    if len(clusters) < 2:
+        return None
+    mean = math.fsum(chain.from_iterable(clusters)) / count
+    sums = (math.fsum(value - mean for value in values) for values in clusters)
+    squares = math.fsum(value * value for value in sums)
+    return math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / count
+
+
+def _is_scored(name: str) -> bool:
+    return name.startswith(SCORED)
+
+
+def _filled(parts: Sequence[str]) -> str:
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) > COLUMNS:
+            lines.append(" " * len(parts[0]))
+        lines[-1] += f"  {part}"
+    return "\n".join(lines)
 
 
 class TrainingReport(Struct, frozen=True):

@@ -69,8 +69,8 @@ class _Resumed:
     def __init__(self, *, known: int, lines: Lines):
         self._known = known
         for step, numbers in lines.items():
-            if step == known and EVALUATED in numbers:
-                self._send({EVALUATED: numbers[EVALUATED]}, step)  # It may have been lost alone.
+            if step == known and EVALUATED in numbers:  # It may have been lost alone.
+                self._send({n: v for n, v in numbers.items() if n.startswith(EVALUATED)}, step)
             elif step > known:
                 self._send(numbers, step)
 

@@ -374,8 +374,11 @@ class _Training:
             seed=settings.seed,
             ranks=self._ranks,
         )
-        if why := trainer.network.why_sequential:
+        network = trainer.network
+        if why := network.why_sequential:
             self._report(f"sequences go one at a time, which is slower: {why}")
+        if line := network.trial.limits:
+            self._report(line)
         if why := trainer.network.why_slow:
             self._report(f"training is slower than it could be: {why}")
         return TrainingState(trainer, settings, folder=call.out, run=self._plan.spec.name)
@@ -417,6 +420,7 @@ class _Training:
         ) as served:
             state.in_use = served.sync.in_use
             await self._catch_up(work.run)
+            await work.loop.compare(served)
             work.loop.use(served)
             rollouts = self._roll_out(work.run, served.connection, state.version.name)
             rolling = asyncio.create_task(rollouts, name="rollouts")

@@ -20,7 +20,8 @@ from holdfast import crashpoint
 from holdfast.journal.journal import Consumer, Journal
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.encoding.file_name import file_name
-from holdfast.training.model.network import Network, digest_of, no_progress_bars
+from holdfast.training.model.network import Network, digest_of
+from holdfast.training.model.plain import no_progress_bars
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.carrier import Carrier, this_device
 from holdfast.weights.probe import CANDIDATES, chosen_scores, probe_ids
