@@ -60,13 +60,13 @@ def of_transformers(folder, sequences):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    found = []
+    result = []
     for sequence in sequences:
         with torch.no_grad():
             logits = model(torch.tensor([sequence.ids])).logits[0, :-1]
         targets = torch.tensor(sequence.ids[1:])[:, None]
-        found += logits.log_softmax(-1).gather(-1, targets)[:, 0].tolist()
-    return found
+        result += logits.log_softmax(-1).gather(-1, targets)[:, 0].tolist()
+    return result
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if trainable(getattr(n, "values", [n])[0])])

@@ -64,8 +64,8 @@ def evaluated(engine, journal, plan, *, messages, tasks=HELD_OUT, version="step-
     async def body():
         async with connected(engine) as connection:
             held_out = HeldOut(plan, tasks, TrainingSettings(eval_samples=2), journal)
-            found = await held_out.evaluate(3, version, connection, report=messages.append)
-            return found and found.reward
+            result = await held_out.evaluate(3, version, connection, report=messages.append)
+            return result and result.reward
 
     return asyncio.run(body())
 
@@ -124,8 +124,8 @@ def test_the_reward_has_the_error_of_its_tasks(engine):
             )
             return await held_out.evaluate(3, "step-3", connection, report=print)
 
-    found = asyncio.run(body())
-    assert found.numbers == {"eval_reward": 0.75, "eval_reward_error": pytest.approx(0.25)}
+    result = asyncio.run(body())
+    assert result.numbers == {"eval_reward": 0.75, "eval_reward_error": pytest.approx(0.25)}
 
 
 def test_a_limit_on_tokens_is_of_the_training_s_own_rollouts(engine):

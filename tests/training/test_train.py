@@ -178,7 +178,17 @@ def test_settings_that_make_no_sense_cannot_be_made(make, arguments):
         make()
 
 
-def test_an_engine_without_token_ids_is_refused(tmp_path):
+@pytest.fixture
+def no_model(monkeypatch):
+    """Nobody may load a model: that takes minutes for a large one."""
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("holdfast.training.run.train.Trainer", load)
+
+
+def test_an_engine_without_token_ids_is_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with FakeEngine(dialect="chat") as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=[engine.url])
@@ -186,7 +196,7 @@ def test_an_engine_without_token_ids_is_refused(tmp_path):
     assert asyncio.run(journal.runs()) == []
 
 
-def test_logprobs_of_another_distribution_are_refused(tmp_path):
+def test_logprobs_of_another_distribution_are_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with FakeEngine(logprobs_mode="raw") as engine:
         caught = attempt(
@@ -199,7 +209,7 @@ def test_logprobs_of_another_distribution_are_refused(tmp_path):
     assert asyncio.run(journal.runs()) == []
 
 
-def test_an_engine_that_takes_no_weights_is_refused(tmp_path):
+def test_an_engine_that_takes_no_weights_is_refused(tmp_path, no_model):
     journal = MemoryJournal()
     with WeightedEngine(weights=WeightOptions(dev_mode=False)) as engine:
         caught = attempt(tmp_path / "out", journal=journal, policy=engine.url)

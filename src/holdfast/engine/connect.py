@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.engine.options import PATIENCE
 from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -44,12 +45,14 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """Where a policy is served, and how to speak to it."""
 
     urls: tuple[str, ...] = ()
-    """The addresses of the replicas; empty: the embedded engine."""
+    """The addresses of the replicas; empty: an engine is started here."""
     models: tuple[str, ...] = ()
     """Names that the engine may have for the model, the first as it was given; none: its only
     model."""
     folder: str | None = None
-    """A model for the embedded engine; None: its own."""
+    """A model for the engine that is started here; None: that of the embedded one."""
+    vllm: VllmSettings | None = None
+    """The vLLM that is started here; None: the embedded engine is."""
     api_key: str | None = None
     dialect: str | None = None
     """None: it is found out."""
@@ -85,7 +88,7 @@ async def connect(
     async with AsyncExitStack() as stack:
         urls, models = address.urls, address.models
         if not urls:
-            engine = await stack.enter_async_context(engines.use(address.folder))
+            engine = await stack.enter_async_context(engines.use(address.folder, address.vllm))
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
@@ -185,31 +188,35 @@ def _renderer(policy: Policy, address: EngineAddress) -> Renderer:
 
 
 class EmbeddedEngines:
-    """Embedded engines by the folder of their model: each is started when it is first used, kept
+    """Engines that are started here, by the folder of their model: each when it is first used, kept
     alive while it is in use, and left running for the next use until `close`."""
 
     def __init__(self, notify: Notify, *, quiet: bool = False):
         """`quiet`: nothing is said about a start that succeeds."""
         self._notify = notify
         self._progress = None if quiet else notify
-        self._engines: dict[str | None, EmbeddedEngine] = {}
+        self._engines: dict[tuple[str | None, VllmSettings | None], EmbeddedEngine] = {}
 
     @asynccontextmanager
-    async def use(self, folder: str | None) -> "AsyncIterator[EmbeddedEngine]":
+    async def use(
+        self, folder: str | None, vllm: VllmSettings | None = None
+    ) -> "AsyncIterator[EmbeddedEngine]":
         """For one user of each engine at a time."""
-        if folder not in self._engines:
-            self._engines[folder] = await self._start(folder)
-        engine = self._engines[folder]
+        key = folder, vllm
+        if key not in self._engines:
+            self._engines[key] = await self._start(folder, vllm)
+        engine = self._engines[key]
         async with in_background(engine.keep_alive(self._notify), name="keep the engine alive"):
             yield engine
 
-    async def _start(self, folder: str | None) -> "EmbeddedEngine":
+    async def _start(self, folder: str | None, vllm: VllmSettings | None) -> "EmbeddedEngine":
         from holdfast.embedded.child_process import EmbeddedEngine
 
         if self._progress is not None:
-            self._progress("no policy is named: starting the embedded engine")
+            which = "no policy is named: starting the embedded engine"
+            self._progress(which if vllm is None else "starting vLLM")
         path = None if folder is None else Path(folder)
-        engine = EmbeddedEngine(path, report=self._progress)
+        engine = EmbeddedEngine(path, report=self._progress, vllm=vllm)
         await engine.start_in_thread()
         return engine
 

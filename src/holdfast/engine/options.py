@@ -407,7 +407,8 @@ SCORER_TRIES = Option(
 )
 SCORER = Option(
     "scorer",
-    "score trajectories with this function (default: `score` in the rollout's file)",
+    "score trajectories with this function (default: `score` in the rollout's file); reward "
+    "functions of other trainers: verl:FILE.py, trl:FILE.py:NAME",
     metavar="[FILE.py:]NAME",
     is_common=True,
 )
@@ -489,6 +490,7 @@ FORCE = switch("force", "replace the file even if data in it is lost")
 # --- when the run exists already
 
 NEW = switch("new", "begin another run: NAME-2, NAME-3, …")
+FRESH = switch("fresh", "the same as --new: sample everything anew, and reuse nothing")
 ACCEPT_CHANGES = switch(
     "accept-changes", "go on although tasks, sampling or code changed, and record the change"
 )
@@ -498,7 +500,15 @@ MODEL = Option(
     metavar="NAME",
     is_common=True,
 )
-RUN = Option("run", "give the run this name", metavar="NAME", is_common=True)
+RUN = Option(
+    "run",
+    "give the run this name (default: after the file, with a number: agent-1)",
+    metavar="NAME",
+    is_common=True,
+)
+DRY_RUN = switch(
+    "dry-run", "only show what would be sampled, reused, scored and kept, and the first prompt"
+)
 JOIN = switch("join", "work on a run beside its live workers")
 RETRY_FAILED = switch(
     "retry-failed",

@@ -42,13 +42,13 @@ from holdfast.training.settings import TrainingSettings
 Ahead = tuple[int, list[tuple[TrajectoryRow, ...]], list[TrainingGroup]]
 """A batch that is reserved and read before its step: the step, its rows and its groups."""
 Admitted = tuple[list[LedgerEntry], bool, int]
-"""What is open; whether the stream is sealed; how many were just admitted."""
+"""The open groups; whether the stream is sealed; how many were just admitted."""
 LOOK_SECONDS = 0.02
 """Between two looks at a journal in which others are busy."""
 
 
 class PacedBatches(Batches):
-    """The batches of one consumer, whose rollouts go on while it trains."""
+    """The batches of one consumer, while rollouts continue beside the training."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class PublishedVersions:
         return made[-1] if made else None
 
     def lag(self, group: TrainingGroup, now: WeightVersion) -> Lag | None:
-        """None where a token's version is not known, or where nothing was sampled."""
+        """None if a token's version is unknown, or if nothing was sampled."""
         spans = [
             span
             for trajectory in group.trajectories

@@ -28,7 +28,7 @@ POINTS = _JOURNAL | {
     f"{place}.{moment}": f"{place}.{moment}"
     for place, moments in {
         "agent": "ended folder",
-        "engine": "admitted finished",
+        "engine": "admitted reused finished",
         "export": "row",
         "gateway": "delta recorded sent refused finished",
         "train": "batch stepped committed published",

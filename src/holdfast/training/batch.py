@@ -54,7 +54,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """Those that are trained."""
+        """The trained turns."""
         return sum(len(_turn_starts(sample)) for sample in self.samples)
 
     def returns(self, reward: float, discount: float) -> list[float]:
@@ -77,7 +77,7 @@ class TrainedTrajectory(Struct, frozen=True):
 
 
 class TrainingGroup(Struct, frozen=True):
-    """What was sampled for one task; its valid members only."""
+    """The samples of one task; only its valid members."""
 
     task: str
     trajectories: tuple[TrainedTrajectory, ...]
@@ -109,7 +109,7 @@ async def load_group(
     # Of every member: a wrong status would leave one out. At once: one after the other, most of the
     # time goes into changes between threads.
     histories = await asyncio.gather(*(history_of(journal, member) for member in members))
-    found = []
+    trajectories = []
     for member, history in zip(members, histories, strict=True):
         if not member.status.is_outcome:
             continue
@@ -117,8 +117,10 @@ async def load_group(
         for sample in samples if trained else ():
             check_trainable(sample)
         metrics = {} if history.scored is None else history.scored.metrics
-        found.append(TrainedTrajectory(str(member.key), history.reward, tuple(samples), metrics))
-    return TrainingGroup(task, tuple(found))
+        trajectories.append(
+            TrainedTrajectory(str(member.key), history.reward, tuple(samples), metrics)
+        )
+    return TrainingGroup(task, tuple(trajectories))
 
 
 def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
@@ -181,7 +183,7 @@ def _weighted(
 ) -> list[TrainedSequence]:
     lengths = [[sum(s.loss_mask) for s in t.samples] for t, _, _ in trained]
     weights = sequence_weights(lengths, objective.mean, objective.constant)
-    found = []
+    sequences = []
     for (trajectory, advantages, family), shares in zip(trained, weights, strict=True):
         turns = iter(advantages)
         for sample, weight in zip(trajectory.samples, shares, strict=True):
@@ -193,8 +195,8 @@ def _weighted(
             if any(sample.loss_mask):
                 advantages = _by_token(sample, turns)
                 is_fresh = version is None or _is_sampled_by(sample, version)
-                found.append(_sequence(sample, advantages, weight, family, is_fresh=is_fresh))
-    return found
+                sequences.append(_sequence(sample, advantages, weight, family, is_fresh=is_fresh))
+    return sequences
 
 
 def sequence_weights(
@@ -242,12 +244,12 @@ def _advantages(
     discount: float | None,
 ) -> list[list[list[float] | None]]:
     """Of each trained turn of each trajectory."""
-    found: list[list[list[float] | None]] = []
+    advantages: list[list[list[float] | None]] = []
     if discount is None:
         for group, values in zip(groups, estimate(rewards, estimator), strict=True):
             both = zip(group.trajectories, values, strict=True)
-            found.append([None if value is None else [value] * t.turns for t, value in both])
-        return found
+            advantages.append([None if value is None else [value] * t.turns for t, value in both])
+        return advantages
     returns: list[Returns] = []
     for group, listed in zip(groups, rewards, strict=True):
         pairs = zip(group.trajectories, listed, strict=True)
@@ -293,8 +295,8 @@ def _sequence(
 
 
 def check_trainable(sample: Sample) -> None:
-    """Raises `NotTrainable` where the logprobs are not those of the distribution that was sampled
-    from, or where that was cut: the ratio to the trainer's would be wrong."""
+    """Raises `NotTrainable` if the logprobs belong to another distribution than the sampled one, or
+    if that one was cut: the ratio to the trainer's logprobs would be wrong."""
     if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
         raise NotTrainable(
             f"task {sample.task!r}, sample {sample.sample}: its logprobs are "

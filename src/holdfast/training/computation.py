@@ -29,7 +29,7 @@ from holdfast.training.settings import Lora, TrainerSettings
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
 """`policy_loss`, or one of your own."""
 Rows = Sequence[TrainedRow | None]
-"""Of one rank; None: a filler."""
+"""The rows of one rank; None: a filler."""
 _FILLER = PackedRow([0, 0], [0, 1], [Segment(0, 2)], [0], [0], [0], [0])
 
 
@@ -88,7 +88,7 @@ Call = Build | Penalize | Train | GatherWeights | GatherState | RestoreState | P
 
 
 class KnownLogprobs(Struct, frozen=True):
-    """Of each row; None: not wanted."""
+    """The logprobs of each row; None: not needed."""
 
     old: Sequence[Tensor | None]
     """Of the network before the step."""
@@ -96,7 +96,7 @@ class KnownLogprobs(Struct, frozen=True):
 
 
 class StepNumbers(Struct, frozen=True):
-    """What a step came to, over all ranks."""
+    """The numbers of a step, over all ranks."""
 
     loss: float
     norms: list[float]
@@ -105,7 +105,7 @@ class StepNumbers(Struct, frozen=True):
 
 
 class _Share(Struct, frozen=True):
-    """What a rank adds to them."""
+    """What one rank adds to them."""
 
     loss: float
     diagnostics: DiagnosticTotals
@@ -152,7 +152,7 @@ class Computation:
         return network
 
     def follow(self, call: Call) -> None:
-        """Another rank than 0 does its part; what comes of it is rank 0's."""
+        """A rank other than 0 does its part; rank 0 uses the results."""
         if isinstance(call, Penalize):
             self.penalize(call)
         elif isinstance(call, Train):
@@ -169,10 +169,10 @@ class Computation:
 
     def weights(self) -> dict[str, Tensor]:
         """As exact as they are kept; on rank 0, where the whole network has them from now on."""
-        found = self.optimizer.weights()
+        weights = self.optimizer.weights()
         if self._ranks.is_leader:
-            self.network.take_whole(found)
-        return found
+            self.network.take_whole(weights)
+        return weights
 
     def penalize(self, call: Penalize) -> list[float]:
         """The sums over the trained tokens of each sequence."""
@@ -187,8 +187,8 @@ class Computation:
             for sequence, value in zip(row.row.sequences, values.tolist(), strict=True):
                 sums[sequence] += value
         # A sequence lies whole in one row: what the other ranks add is nothing.
-        found: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
-        return found
+        totals: list[float] = self._ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+        return totals
 
     def train(self, call: Train) -> StepNumbers:
         """One optimizer step."""
@@ -213,15 +213,15 @@ class Computation:
         if self._ranks.size == 1:
             return loss, diagnostics
         own = _Share(loss, diagnostics.totals())
-        said = self._ranks.exchange(msgspec.msgpack.encode(own))
-        shares = [msgspec.msgpack.decode(found, type=_Share) for found in said]
+        messages = self._ranks.exchange(msgspec.msgpack.encode(own))
+        shares = [msgspec.msgpack.decode(message, type=_Share) for message in messages]
         whole = Diagnostics()
         for share in shares:
             whole.add_totals(share.diagnostics)
         return sum(share.loss for share in shares), whole
 
     def known_logprobs(self, rows: Rows) -> KnownLogprobs:
-        """What a loss compares with, as far as the objective wants it."""
+        """The logprobs that a loss compares with, if the objective needs them."""
         objective = self.settings.objective
         old: Sequence[Tensor | None] = [None] * len(rows)
         reference = old
@@ -242,7 +242,7 @@ class Computation:
     ) -> list[Tensor]:
         """Accumulates the gradients of an update; the parts of its loss. `has_moved`: the weights
         are no longer those of the beginning of the step."""
-        found = []
+        tensors = []
         for row, old, reference in zip(rows, known.old, known.reference, strict=True):
             logprobs, entropy = self.network.logprobs(*self._inputs(row))
             if row is None:
@@ -255,9 +255,9 @@ class Computation:
                 batch.fresh = torch.zeros_like(logprobs, dtype=torch.bool)
             loss, parts = self._loss(batch, self.settings.objective)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
-            found.append(loss.detach())
+            tensors.append(loss.detach())
             diagnostics.add(batch, parts)
-        return found
+        return tensors
 
     def _batch(self, row: TrainedRow, logprobs: Tensor) -> TokenBatch:
         device = self.network.device

@@ -14,8 +14,8 @@ from holdfast.training.batch import TrainedSequence
 from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 
 ROUND_TOKENS = 1000
-"""What a round costs beside its rows, in tokens: gathering a layer's weights and spreading its
-gradients takes about as long as computing so many."""
+"""The cost of a round beside its rows, in tokens: gathering a layer's weights and spreading its
+gradients takes about as long as computing this many."""
 _SLACK = (1.0, 1.05, 1.15, 1.3, 1.6)
 """How much longer than an even share rows may be: sequences are not cut, and share beginnings."""
 
@@ -105,9 +105,9 @@ def _evened(
     """The cheapest of several ways to cut: rows of the whole budget, or shorter ones that fill
     these rounds."""
 
-    def price(found: list[list[PackedRow | None]]) -> float:
-        dearest = (max(cost(row, hidden) for row in each if row is not None) for each in found)
-        return sum(dearest) + ROUND_TOKENS * len(found)
+    def price(packed: list[list[PackedRow | None]]) -> float:
+        dearest = (max(cost(row, hidden) for row in each if row is not None) for each in packed)
+        return sum(dearest) + ROUND_TOKENS * len(packed)
 
     longest = max(len(sequence.ids) for sequence in tokens)
     total = sum(len(row.ids) for row in chain.from_iterable(rounds) if row is not None)

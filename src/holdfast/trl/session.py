@@ -34,7 +34,7 @@ from holdfast.weights.records import JournalRecords
 
 
 class TrlOptions(Struct, frozen=True, kw_only=True):
-    """What a user says about the rollouts. Raises `UsageError`; nothing is opened."""
+    """The user's options for the rollouts. Raises `UsageError`; opens nothing."""
 
     rollout: object
     scorer: PointScorer | GroupScorer | None

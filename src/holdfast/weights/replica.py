@@ -6,6 +6,7 @@ and what an engine answers to a request that failed is in the error, word for wo
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -21,13 +22,13 @@ from holdfast.weights.version import WeightsNotTaken
 SWITCH_SECONDS = 60.0
 """For a request that moves no weights."""
 UPDATE_SECONDS = 600.0
-"""For one that does: a large model takes minutes to read."""
+"""Seconds for an engine that reads a model; large models take minutes."""
 NO_ROUTE = (403, 404, 405, 501)
 DEV_MODE = "start it with VLLM_SERVER_DEV_MODE=1"
 
 
 class EngineKind(StrEnum):
-    """By what it calls itself."""
+    """The kind of engine, by its own name."""
 
     EMBEDDED = "holdfast"
     VLLM = "vLLM"
@@ -62,9 +63,9 @@ class Replica:
         self.release = ""
         """The engine's version number, once it was described."""
         self.dtype = ""
-        """Of its model, where it says so."""
+        """The data type of its model, if it reports one."""
         self.device = ""
-        """cpu or cuda, where it says so."""
+        """cpu or cuda, if it reports one."""
         self.transfer = TransferBackend.NONE
         self.workers: tuple[Device, ...] = ()
         """Of a vLLM with our worker extension: where each of its workers computes."""
@@ -236,7 +237,8 @@ async def resume_paused(
                 await endpoint.send("POST", "/resume")
                 report(f"weights: {endpoint.name} was left paused, and is resumed")
             elif await endpoint.ask("/get_server_info") is not None:  # SGLang does not tell.
-                await endpoint.ask("/continue_generation", {})
+                with suppress(*UNREACHABLE):
+                    await endpoint.send("POST", "/continue_generation", {})
     finally:
         await policy.aclose()
 

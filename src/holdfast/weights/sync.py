@@ -95,7 +95,7 @@ class WeightSync:
         """Replicas whose weights are not known to be whole, with the reason."""
         self._refusals: dict[Replica, int] = {}
         self._restarted: set[Replica] = set()
-        """Those that were started anew for the present version: once is enough."""
+        """Replicas that were restarted for the current version, once at most."""
         self._version: WeightFolder | None = None
         self._sent: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -476,7 +476,7 @@ class WeightSync:
         return None
 
     async def _must_restart(self, strategy: WeightStrategy, replica: Replica) -> str | None:
-        """Why it has to be started anew first; None if it need not, or was."""
+        """Why the replica must be restarted first; None if it need not, or has been."""
         if strategy.mends(replica) or replica not in self._suspects:
             return None
         version = await replica.endpoint.version()

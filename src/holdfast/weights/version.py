@@ -36,9 +36,9 @@ class WeightFolder(Struct, frozen=True):
     path: Path
     digest: str
     adapter: Path | None = None
-    """The same version as a LoRA adapter, where that is what is trained."""
+    """The same version as a LoRA adapter, if an adapter is trained."""
     scores: TokenScores | None = None
-    """What an engine with these weights has to compute; None: only its word is taken."""
+    """What an engine with these weights must compute; None: its word is trusted."""
 
 
 def size_of(folder: Path) -> int:

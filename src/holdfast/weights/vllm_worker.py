@@ -61,7 +61,7 @@ class HoldfastInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HoldfastUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What is sent, in its order; `handle`: where it is, in shared memory."""
+    """What is sent, in its order; `handle`: where it is in shared memory."""
 
     names: list[str]
     dtype_names: list[str]
@@ -185,7 +185,8 @@ class WeightWorker:
             tensors |= load_file(file)
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
             load(self.model_runner.model, self.vllm_config.model_config, tensors.items())
-        self.model_runner.reset_lora_state()
+        if hasattr(self.model_runner, "reset_lora_state"):  # vLLM 0.26 has none.
+            self.model_runner.reset_lora_state()
         return len(tensors)
 
 

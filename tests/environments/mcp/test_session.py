@@ -199,3 +199,31 @@ def test_tools_are_listed_over_all_pages_and_called_by_the_server_s_names():
             await environment.close()
 
     assert asyncio.run(played()) == ["my_first", "my_second", "first ran", "second ran"]
+
+
+IMPORTED = """
+import asyncio, sys, threading
+from holdfast.environments.mcp import McpServer
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "mcp":
+            print("imported in", threading.current_thread().name)
+
+async def main():
+    try:
+        await McpServer("false").tools()
+    except Exception as error:
+        print(type(error).__name__)
+
+assert "mcp" not in sys.modules
+sys.meta_path.insert(0, Watch())
+asyncio.run(main())
+"""
+
+
+def test_the_package_is_imported_beside_the_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "imported in asyncio_0" in done.stdout
+    assert "MainThread" not in done.stdout

@@ -3,6 +3,7 @@
 import argparse
 
 from holdfast.cli.options.run import CLUSTER
+from holdfast.embedded.arguments import add_vllm
 from holdfast.engine import options
 from holdfast.engine.option_kinds import POSITIVE, SECONDS, Number, Whole
 from holdfast.engine.options import KEEP_INTERRUPTED, Option, add_group, switch
@@ -309,12 +310,13 @@ scorer, which is part of a training's identity."""
 
 
 def add_train(train: argparse.ArgumentParser) -> None:
-    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE --run NAME --out DIR [options]"
+    train.usage = "holdfast train FILE.py[:NAME] --tasks SOURCE [options]"
     train.description = (
         "Trains a model on a rollout. The same command again goes on from the last "
         "checkpoint.\n\n"
         "  holdfast train agent.py --tasks train.jsonl --eval-tasks held_out.jsonl \\\n"
         "      --run first --out runs/first --model DIR\n\n"
+        "Without --run and --out, both are called after the file: agent-training.\n\n"
         "Without --policy, the embedded engine samples. With it, the engine has to serve the same\n"
         "model and to take weights (docs/weights.md says how)."
     )
@@ -341,6 +343,7 @@ def _what_is_trained(train: argparse.ArgumentParser) -> None:
     )
     for option in (options.TASKS, *TRAINED, options.POLICY, options.JOURNAL):
         option.add_to(train)
+    add_vllm(train)
     add_group(train, "choose the tasks", (options.COLUMNS, options.SYSTEM, options.LIMIT))
     add_group(train, "go on with a training that exists", (options.RETRY_FAILED,))
 

@@ -36,6 +36,7 @@ _TYPED_EACH_TIME = frozenset(
         "help",
         "help_all",
         "as_worker",
+        "dry_run",
         "force",
     }
 )

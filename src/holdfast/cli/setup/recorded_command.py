@@ -19,8 +19,8 @@ from holdfast.records.run import RecordedCommand, Run
 
 _ONCE = frozenset(
     {
-        "--run", "--journal", "--new", "--accept-changes", "--join", "--retry-failed", "--json",
-        "--quiet", "--as-worker",
+        "--run", "--journal", "--new", "--fresh", "--accept-changes", "--join", "--retry-failed",
+        "--json", "--quiet", "--as-worker", "--dry-run",
     }
 )  # fmt: skip
 """What belongs to one start, and what `resume` knows itself."""

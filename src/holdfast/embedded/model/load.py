@@ -207,8 +207,8 @@ def _tokenizer(path: Path) -> Any:
 
 def longest_of(text: Any) -> int | None:
     """How many positions the model was made for, if its configuration says so."""
-    found = (getattr(text, name, None) for name in _POSITIONS)
-    return next((size for size in found if isinstance(size, int) and size > 0), None)
+    sizes = (getattr(text, name, None) for name in _POSITIONS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _length(requested: int | None, longest: int | None, path: Path) -> int:
@@ -221,12 +221,12 @@ def _length(requested: int | None, longest: int | None, path: Path) -> int:
 
 def _eos(network: Any, tokenizer: Any) -> frozenset[int]:
     """The ids that end a text: those of generation_config.json, else of the config."""
-    found: set[int] = set()
+    eos_ids: set[int] = set()
     for source in (network.generation_config, network.config.get_text_config(), tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None and not found:
-            found = {ids} if isinstance(ids, int) else set(ids)
-    return frozenset(found)
+        if ids is not None and not eos_ids:
+            eos_ids = {ids} if isinstance(ids, int) else set(ids)
+    return frozenset(eos_ids)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.scoring.reward_functions import scorer_named
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.wire import (
     MAX_FRAME,
@@ -188,7 +189,7 @@ def load_scorer(home: ScorerHome) -> Scorer:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = import_module(home.home)
-    function: Callable[[Any], Any] = getattr(module, home.name)
+    function: Callable[[Any], Any] = scorer_named(module, home.name)
     if home.fingerprint:
         found, _ = fingerprinted(function)
         if found != home.fingerprint:

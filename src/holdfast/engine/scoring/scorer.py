@@ -17,6 +17,7 @@ from holdfast.records.encoding.declared import NamedFields, function_name
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.failure import Failure
 from holdfast.records.step import Record
+from holdfast.records.task import Task
 from holdfast.records.usage import (
     JUDGE,
     NOTHING,
@@ -42,6 +43,8 @@ MAX_SHOWN = 200
 """Characters of what was returned, in an error message."""
 CHECK = "check_before_run"
 """The method of a scorer that can tell whether it will be able to score, and by which model."""
+CHECK_TASK = "check_task"
+"""The method of a scorer that can tell whether it can score a task."""
 GROUP_MARK = "__holdfast_group_scorer__"
 """The attribute of a scorer that takes a whole group."""
 
@@ -110,16 +113,19 @@ class Scorer:
         self._is_open = False
         self._users = 0
 
-    async def check(self, *, samples: int) -> list[str]:
+    async def check(self, *, samples: int, tasks: Sequence[Task] = ()) -> list[str]:
         """Checks the scorer before anything is sampled, if it can check itself (such as a judge, or
-        a judge that it names). Raises what is wrong, and returns the models that it asks.
-        `samples`: the samples of each task."""
+        a judge that it names) or the tasks. Raises what is wrong, and returns the models that it
+        asks. `samples`: the samples of each task."""
+        if check_task := getattr(self._function, CHECK_TASK, None):
+            for task in tasks:
+                check_task(task)
         named = (self._function, *identified_in(self._function))
         judges = {id(each): each for each in named if hasattr(each, CHECK)}
         # How many are compared by a judge that a function asks is the function's affair.
         samples = samples if self.is_group and hasattr(self._function, CHECK) else 1
         models = {await getattr(judge, CHECK)(samples=samples) for judge in judges.values()}
-        return sorted(models)
+        return sorted(filter(None, models))
 
     async def score(
         self,

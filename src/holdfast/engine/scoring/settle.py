@@ -47,6 +47,11 @@ class Member(Struct):
     """How often its scoring has failed since it finished."""
 
     @property
+    def is_unscored(self) -> bool:
+        """Whether it is to be scored: an outcome that was not reused with its score."""
+        return self.history.status.is_outcome and not self.lease.settled
+
+    @property
     def view(self) -> TrajectoryView:
         return TrajectoryView(self.lease.key, own(self.task), self.history, id=self.lease.id)
 

@@ -34,7 +34,7 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow, Message
 from holdfast.records.encoding.declared import function_name
 from holdfast.records.errors import UsageError
-from holdfast.records.task import Task, content_digest, is_conversation
+from holdfast.records.task import Task, is_conversation, row_name
 from holdfast.tasks.files import FileRecord
 from holdfast.tasks.sources import open_source, rows_of, take
 
@@ -368,16 +368,11 @@ def assign_ids(rows: Iterable[EvaluationRow]) -> list[EvaluationRow]:
     listed = list(rows)
     taken = {row.input_metadata.row_id for row in listed}
     for number, row in enumerate(listed, 1):
-        name = row.input_metadata.row_id
-        if not name:
-            digest = content_digest(task_of(row, where=f"row {number}: "))[:12]
-            name = f"{digest}-{seen[digest]}"
-            seen[digest] += 1
-        else:
-            seen[name] += 1
-            if seen[name] > 1:
-                name = _free_id(name, seen[name], taken)
-                taken.add(name)
+        name = row.input_metadata.row_id or row_name(task_of(row, where=f"row {number}: "))
+        seen[name] += 1
+        if seen[name] > 1:
+            name = _free_id(name, seen[name], taken)
+            taken.add(name)
         row.input_metadata.row_id = name
     return listed
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import escape_text, many
 from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
@@ -192,18 +193,20 @@ def format_comparison(found: Comparison) -> str:
 def _format_head(found: Comparison) -> str:
     pairs, metric = found.paired, "" if found.metric == "score" else f" ({found.metric})"
     text = (
-        f"A {found.a.run}: {pairs.mean_a:.4f}   B {found.b.run}: {pairs.mean_b:.4f}"
+        f"A {found.a.run}: {number_text(pairs.mean_a)}   "
+        f"B {found.b.run}: {number_text(pairs.mean_b)}"
         f"{metric}   on {many(pairs.tasks, 'task')} of both"
     )
     return escape_text(text)
 
 
 def _format_difference(pairs: Paired) -> str:
-    line = f"B - A: {pairs.difference:+.4f}"
+    line = f"B - A: {number_text(pairs.difference, sign='+')}"
     if pairs.standard_error is None or pairs.interval is None:
         return f"{line} (one task: its error is unknown)"
     low, high = pairs.interval
-    line += f" ± {pairs.standard_error:.4f} (SE), 95% [{low:+.4f}, {high:+.4f}]"
+    ends = ", ".join(number_text(end, sign="+") for end in (low, high))
+    line += f" ± {number_text(pairs.standard_error)} (SE), 95% [{ends}]"
     if pairs.p_value is None:
         return f"{line}; no task differs"
     return f"{line}, p = {pairs.p_value:.3g} (sign flips)"
@@ -265,7 +268,10 @@ def _format_changes(pairs: Paired) -> list[str]:
     if not moved:
         return []
     lines = ["  biggest changes"]
-    lines += [f"    {change:+.4f}  {escape_text(name)}" for name, change in moved[: 2 * MAX_LISTED]]
+    lines += [
+        f"    {number_text(change, sign='+')}  {escape_text(name)}"
+        for name, change in moved[: 2 * MAX_LISTED]
+    ]
     if len(moved) > 2 * MAX_LISTED:
         lines.append(f"    … and {many(len(moved) - 2 * MAX_LISTED, 'other task')} that changed")
     return lines

@@ -5,6 +5,7 @@
 - `groups`: What follows from a group's trajectories.
 - `replicas`: Which weights each replica has.
 - `runs`: Runs, their tasks and trajectories, streams and weight versions.
+- `lineage`: Runs that share trajectories, only one of which can be consumed.
 - `leases`: Workers, leases and claims.
 - `logs`: Reading logs, cutting them where they are torn, opening them again.
 - `delivery`: The ledger of a run's groups.

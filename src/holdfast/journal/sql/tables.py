@@ -79,7 +79,7 @@ OF_RUN = (
     "deliveries", "consumers", "replicas", "versions", "streams", "task_groups", "totals",
     "workers", "trajectories", "tasks",
 )  # fmt: skip
-"""Those whose rows belong to one run."""
+"""The tables whose rows belong to one run."""
 
 
 # --- which version a journal has, and which one this program knows

@@ -93,7 +93,10 @@ class SampleCall:
             else:
                 endpoint.breaker.record_success()
                 return self._sampled.completion(
-                    model=self._replicas.model, tries=self._tries, seconds=self._seconds_taken()
+                    model=self._replicas.model,
+                    tries=self._tries,
+                    seconds=self._seconds_taken(),
+                    dialect=endpoint.dialect.kind,
                 )
 
     # --- one try
@@ -285,8 +288,8 @@ class SampleCall:
             self._sampled.assume(None if whole else self._version)
 
     def _is_late(self, endpoint: Endpoint) -> bool:
-        """At its deadline, a completion with tokens still coming ends as it is. A stream without
-        new tokens has stalled, whatever else it sends."""
+        """Whether it is late. At its deadline, a completion whose tokens still arrive ends as it
+        is. A stream without new tokens has stalled, whatever else it sends."""
         sampled, now = self._sampled, self._clock.elapsed()
         if sampled.finish_reason is not None:
             return False

@@ -9,7 +9,8 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,6 +27,8 @@ from holdfast.policy.client.probe import (
     describe_error,
     find_incarnation,
     find_sampling_fault,
+    patiently,
+    sanitize,
 )
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
@@ -39,7 +42,7 @@ from holdfast.policy.dialects.dialect import (
     Seeds,
     ServedModel,
     add_extra,
-    ask_fields,
+    fields_of,
     remove_echo,
 )
 from holdfast.policy.dialects.prompt_json import PromptCache
@@ -52,6 +55,7 @@ from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
     ContextOverflow,
+    EndpointDown,
     EngineUnavailable,
     PolicyError,
     PolicyRefused,
@@ -74,11 +78,8 @@ _TOO_LONG = re.compile(
 )
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _WANTS_NEWER_LIMIT = re.compile(rf"(?is)\b{_LIMIT}\b.*\buse\b.*\b{_NEWER_LIMIT}\b")
-_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
-_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER_BYTES = 1 << 28
 _MAX_ERROR_BYTES = 1 << 20
-_MAX_MESSAGE_CHARS = 1_000
 _EVIDENCE_CHARS = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
@@ -100,12 +101,6 @@ class Denied(PolicyRefused):
         self.status = status
         self.answered = message
         """The message without the remedy."""
-
-
-def _sanitize(message: str) -> str:
-    """An engine's message without secrets. It may quote an image, or the address of one, whose
-    query may be a signature."""
-    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", message)))[:_MAX_MESSAGE_CHARS]
 
 
 class Endpoint:
@@ -147,8 +142,9 @@ class Endpoint:
         self.incarnation = ""
         """What it says of its present start; "" where it says nothing."""
         self.look_at_weights: Callable[[Sequence[str]], Awaitable[str | None]] | None = None
-        """Called when it answers again, with the models that it serves; returns why it cannot be
-        used, if so."""
+        """Called with its models when it is back; returns why it cannot be used, if so."""
+        self.caveat = ""
+        """What its dialect loses, in a line for people."""
         self.adapter = ""
         """The name under which it serves the weights, where they are an adapter of its model."""
         self.requested: Counter[str] = Counter()
@@ -166,8 +162,7 @@ class Endpoint:
         self._clock = clock
         self._sessions = HttpSessions(self._new_session)
         self._connections_made = 0
-        self._asked_at: int | None = None
-        """How many connections had been made when it was asked for its incarnation."""
+        self._asked_at: int | None = None  # After so many connections.
         self._asking = asyncio.Lock()
         # A whole answer has a time limit; a stream only has to make progress.
         self._timeouts = {
@@ -194,7 +189,7 @@ class Endpoint:
 
     @property
     def model_name(self) -> str:
-        """What a request has to ask for."""
+        """The model's name in requests."""
         return self.adapter or self.model
 
     def add_try(self, attempt: Interruptible) -> None:
@@ -238,22 +233,23 @@ class Endpoint:
             return self.url + path.removeprefix("/v1")
         return self.url.removesuffix("/v1") + path
 
-    async def ask(self, path: str, body: object = None) -> bytes | None:
-        """The response to one small request; None if it gives none."""
+    async def ask(self, path: str) -> bytes | None:
+        """What it has at a path; None if it has nothing there. Raises `EndpointDown` where nobody
+        knows, because it does not answer."""
         try:
-            return await self.send("GET" if body is None else "POST", path, body)
+            return await self.send_patiently("GET", path)
+        except EndpointDown:
+            raise
         except UNREACHABLE:
             return None
 
-    async def has_route(self, path: str) -> bool:
-        """Whether it rejects an empty request there, and not the path."""
-        try:
-            await self.send("POST", path, {})
-        except (BadRequest, Truncated):
-            return True
-        except UNREACHABLE:
-            return False
-        return True
+    async def send_patiently(
+        self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
+    ) -> bytes:
+        """As `send`; whoever does not answer is asked again, and is then `EndpointDown`. Silence
+        says nothing about what an engine has."""
+        send = partial(self.send, method, path, body, seconds=seconds)
+        return await patiently(send, clock=self._clock, where=f"{self.name} at {path}")
 
     async def is_paused(self) -> bool:
         """Whether it says that it samples nothing until somebody resumes it."""
@@ -267,13 +263,16 @@ class Endpoint:
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
         """The response to one small request; raises for a status other than 200."""
-        is_ours = self.described.owned_by == "holdfast"
+        is_ours = self.described.owner in ("holdfast", "vllm")
         # Neither the token of a server of this user's nor the user's key tells whether the server
         # at this port takes it.
         if (is_ours or not self._api_key) and (token := known_token(self.url)) is not None:
-            with suppress(PolicyRefused):
-                headers = {"Authorization": f"Bearer {token}"}
+            headers = {"Authorization": f"Bearer {token}"}
+            try:
                 return await self._send_with(headers, method, path, body, seconds=seconds)
+            except Denied as error:
+                if error.status not in (401, 403):
+                    raise
         return await self._send_with({}, method, path, body, seconds=seconds)
 
     async def _send_with(
@@ -323,7 +322,10 @@ class Endpoint:
 
     async def version(self) -> str | None:
         """The version of its weights; None if it does not publish one."""
-        fields = await ask_fields(self, self.dialect.version_path)
+        try:
+            fields = fields_of(await self.send("GET", self.dialect.version_path))
+        except UNREACHABLE:
+            return None
         version = fields.get("weight_version")
         return version if isinstance(version, str) else None
 
@@ -336,12 +338,11 @@ class Endpoint:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was asked for its incarnation."""
         return self._asked_at is not None
 
     async def ask_incarnation(self) -> None:
-        """Asks which start of the engine this is. Raises the errors of `UNREACHABLE`, and
-        `EngineUnavailable` where an engine that said so once says it no more."""
+        """Which start of the engine this is. Raises the errors of `UNREACHABLE`, also where an
+        engine that said so once says it no more."""
         made = self._connections_made
         text = await find_incarnation(self.send, self.dialect.version_path)
         if self.incarnation and not text:
@@ -360,7 +361,8 @@ class Endpoint:
     # --- samples
 
     async def check_taken(self, attempt: Request) -> None:
-        """Raises what the engine refuses a request with; one that it takes is ended at once."""
+        """Raises the error with which the engine refuses a request. A request that it accepts is
+        ended at once."""
         async with self._post(attempt):
             return
 
@@ -443,7 +445,7 @@ class Endpoint:
         self, error: InvalidAnswer | EngineError, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineError):
-            return self._status_error(error.status, _sanitize(str(error)), {})
+            return self._status_error(error.status, sanitize(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE_CHARS].decode("utf-8", "replace"))[:_EVIDENCE_CHARS]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
@@ -508,7 +510,7 @@ class Endpoint:
     def _response_error(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._status_error(status, _sanitize(_message(body)), headers)
+        return self._status_error(status, sanitize(_message(body)), headers)
 
     def _status_error(
         self, status: int, message: str, headers: Mapping[str, str]
@@ -571,10 +573,8 @@ def denial_of(status: int, message: str, *, dialect: Kind, has_key: bool) -> Den
 
 
 def base_url(url: str) -> str:
-    """The address of an API: without a path it stands for its `/v1`, with one it is taken as it is.
-
-    `http://host/v1` is written `http://host`, so that one API has one address.
-    """
+    """The base address of an API. Without a path, `/v1` is added; with one, it stays as it is.
+    `http://host/v1` is written `http://host`, so that each API has one address."""
     if not is_http_address(url):
         # An address with an @ may hold a password in an unknown format.
         address = "what was given" if "@" in url else repr(redact(url))
@@ -591,7 +591,7 @@ def _message(body: bytes) -> str:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (*UNREADABLE, KeyError, TypeError):
-        return body[:_MAX_MESSAGE_CHARS].decode("utf-8", "replace") or "(no body)"
+        return body[:_EVIDENCE_CHARS].decode("utf-8", "replace") or "(no body)"
 
 
 def _check_key(api_key: str | None) -> str | None:

@@ -43,7 +43,7 @@ from holdfast.records.sampling import Sampling
 
 MAX_HOMES = 100_000
 MAX_LOAD_RATIO = 1.25
-"""Load of a replica, relative to the average, above which another one is chosen."""
+"""The load of a replica, relative to the average, above which another one is chosen."""
 DRAIN_POLL_SECONDS = 0.05
 PAUSED_POLL_SECONDS = 0.25
 PAUSED = (
@@ -99,7 +99,7 @@ class EnginePolicy:
             raise UsageError("the policy names the same address twice")
         self._is_closed = False
         self._loop: ReferenceType[asyncio.AbstractEventLoop] | None = None
-        """The one that it is used by."""
+        """The event loop that uses it."""
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
         self._downtime = Downtime([replica.breaker for replica in self.endpoints], self.clock)
         self.holds = CallHolds()
@@ -169,6 +169,9 @@ class EnginePolicy:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.breaker.trip()
         self._agree()
+        for endpoint in self.endpoints:
+            if endpoint.introduce is None and endpoint.caveat:
+                self.notify(endpoint.caveat)
         await self._compare_models()
 
     async def _discover(self, endpoint: Endpoint) -> None:
@@ -216,8 +219,8 @@ class EnginePolicy:
         )
 
     def _enter_loop(self) -> bool:
-        """Makes anew what belongs to an event loop, if another one than before runs now; False
-        where that one is not done with it."""
+        """Makes new sessions and locks if another event loop runs now. False if the old loop still
+        uses this policy."""
         loop = asyncio.get_running_loop()
         before = None if self._loop is None else self._loop()
         if before is not loop and self._loop is not None:
@@ -240,6 +243,8 @@ class EnginePolicy:
             await discover(endpoint, self._dialect)
         except HoldfastError as error:
             return str(error)
+        if endpoint.caveat:
+            self.notify(endpoint.caveat)
         if endpoint.dialect.has_tokens != like.dialect.has_tokens:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
         mode = endpoint.logprobs_mode

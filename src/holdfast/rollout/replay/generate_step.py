@@ -43,7 +43,7 @@ class GenerateStep(Struct, frozen=True):
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
     seed_from: str = ""
-    """What its seed, and the ids of its calls, are derived from, where that is not its path."""
+    """The source of its seed and of its calls' ids, if that is not its path."""
     seed: int | None = None
     """The seed that the caller asks for, instead of the derived one."""
     bare: bool = False
@@ -61,7 +61,7 @@ class DraftListener(Struct, frozen=True):
     """A listener to a generation while it is sampled: it gets durable tokens only."""
 
     hear: Callable[[Draft], None]
-    """Called with each part of it, first with what is durable from before."""
+    """Called with each draft, beginning with what is durable already."""
     every: int
     """Tokens between two calls."""
     seconds: float | None
@@ -108,7 +108,7 @@ async def sample(
 
 
 def _with_experts(sampling: Sampling, *, experts: bool) -> Sampling:
-    """Of another speaker, no experts are asked for, whatever the run wants of its policy."""
+    """Asks for routed experts of the run's policy only, not of other speakers."""
     if sampling.routed_experts == experts:
         return sampling
     return structs.replace(sampling, routed_experts=experts)
@@ -169,7 +169,7 @@ async def _sample_within_limits(
 
 
 def _stop_token_ids(speaker: Speaker, sampling: Sampling) -> tuple[int, ...]:
-    """With `ignore_eos`, only those that were asked for."""
+    """With `ignore_eos`, only the requested ones."""
     own = () if sampling.ignore_eos else speaker.renderer.stop_token_ids
     return tuple(dict.fromkeys((*own, *sampling.stop_token_ids)))
 
@@ -259,6 +259,7 @@ async def build_step(
         tools=_tools_to_record(session, turn),
         experts=await _keep_experts(session, speaker, turn, completion),
         reasoning_tags=completion.reasoning_tags,
+        dialect=completion.dialect,
     )
 
 
@@ -270,7 +271,7 @@ def _with_raw_message(completion: Completion) -> Completion:
 
 
 def _tools_to_record(session: Session, turn: GenerateStep) -> str | None:
-    """None where they are what is recorded already: see `Generated.tools`."""
+    """None if they equal what is recorded already: see `Generated.tools`."""
     shown = msgspec.json.encode(turn.tools).decode()
     known = session.history.shown_tools.get(turn.prompt.base)
     if known is None:

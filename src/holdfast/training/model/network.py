@@ -105,7 +105,7 @@ class Network:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Those that are trained, by name."""
+        """The trained parameters, by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,25 +239,25 @@ class Network:
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
     """Of names, shapes, types and bytes: the same for the same weights."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_alike(ranks: RankGroup, what: str, own: str) -> None:
-    said = [found.decode() for found in ranks.exchange(own.encode())]
-    if wrong := [rank for rank, found in enumerate(said) if found != said[0]]:
+    digests = [digest.decode() for digest in ranks.exchange(own.encode())]
+    if wrong := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         raise UsageError(
-            f"{what}: rank {wrong[0]} has {said[wrong[0]]:.80}, and rank 0 {said[0]:.80}; all "
-            "ranks need the same files and the same environment"
+            f"{what}: rank {wrong[0]} has {digests[wrong[0]]:.80}, and rank 0 {digests[0]:.80}; "
+            "all ranks need the same files and the same environment"
         )
 
 
 def _layers(module: Any) -> list[Any]:
-    """Those that are known to be layers."""
+    """The modules that are known to be layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
@@ -297,8 +297,8 @@ def _with_adapter(module: Any, lora: Lora) -> Any:
 
 
 def _sort_sets(config: Any) -> None:
-    """peft writes a set in the order of its hashes, which is another one in each process: what is
-    published would have other bytes for the same content."""
+    """Sorts sets, because peft writes them in the order of their hashes, which differs between
+    processes: equal content would be published as different bytes."""
     for name, value in vars(config).items():
         if isinstance(value, set | frozenset):
             setattr(config, name, sorted(value))

@@ -70,13 +70,13 @@ class Diagnostics:
         """Means over the tokens of the step, under the names that metrics have."""
         if not self._tokens:
             return {}
-        found = {name: float(total) / self._tokens for name, total in self._sums.items()}
+        numbers = {name: float(total) / self._tokens for name, total in self._sums.items()}
         ratio, gap = torch.cat(self._ratio).float(), torch.cat(self._gap).float()
         points = _quantiles(ratio)
-        found |= {f"ratio_p{share * 100:g}": points[share] for share in QUANTILES}
+        numbers |= {f"ratio_p{share * 100:g}": points[share] for share in QUANTILES}
         if len(gap := gap[gap != _STALE]):
-            found["gap_mean"], found["gap_max"] = float(gap.mean()), float(gap.max())
-        return found
+            numbers["gap_mean"], numbers["gap_max"] = float(gap.mean()), float(gap.max())
+        return numbers
 
 
 def _as_bytes(values: list[Tensor]) -> bytes:

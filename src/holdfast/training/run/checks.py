@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
+from holdfast.engine.connect import EngineAddress
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.select import BYTES
@@ -18,6 +19,7 @@ from holdfast.records.foreign import frames_of, headline_of, readable
 from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
+from holdfast.rollout.code.load import format_error
 from holdfast.training.computation import Loss
 from holdfast.training.model.memory import free_memory
 from holdfast.training.objective.losses import LossParts, TokenBatch
@@ -71,7 +73,8 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def count_parameters(folder: Path) -> int:
-    """By the headers of its files alone. Raises `UsageError` for a file that is damaged."""
+    """The number of parameters, from the headers of the model's files. Raises `UsageError` for a
+    damaged file."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -101,11 +104,16 @@ def check_device(name: str) -> None:
         raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
 
 
-def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) -> None:
+def check_memory(folder: Path, settings: TrainingSettings, address: EngineAddress) -> None:
     """Raises where not even weights, gradients and optimizer fit; activations come on top of it.
-    `has_engine`: the embedded engine holds the model, too."""
-    needed = memory_needed(count_parameters(folder), settings, has_engine=has_engine)
+    An engine that is started here holds the model, too."""
+    parameters = count_parameters(folder)
+    needed = memory_needed(parameters, settings, has_engine=not address.urls)
     free = free_memory(settings.device)
+    vllm = None if address.urls else address.vllm
+    if free is not None and vllm is not None and vllm.memory and settings.device != "cpu":
+        total = total_memory(settings.device)
+        check_shares(total, free, needed, parameters * _bytes_of(vllm.dtype), share=vllm.memory)
     if free is not None and needed > free:
         where = "memory" if settings.device == "cpu" else f"memory on {settings.device}"
         raise UsageError(
@@ -113,6 +121,31 @@ def check_memory(folder: Path, settings: TrainingSettings, *, has_engine: bool) 
             f"{free / 1e9:.1f} GB are free: train a LoRA adapter (--lora-rank 16), use --dtype "
             "bfloat16, or a smaller model"
         )
+
+
+def check_shares(total: int, free: int, trainer: int, engine: int, *, share: float) -> None:
+    """Whether a trainer and an engine fit on one GPU, in bytes. `engine`: its weights; it needs
+    room for its cache, too."""
+    for_engine = int(total * share)
+    left = free - for_engine
+    if engine < for_engine and trainer <= left:
+        return
+    raise UsageError(
+        f"the GPU has {total / 1e9:.1f} GB, {free / 1e9:.1f} of them free: the engine's share "
+        f"({100 * share:.0f} %, --engine-memory) is {for_engine / 1e9:.1f} GB and has to hold "
+        f"{engine / 1e9:.1f} GB of weights and a cache; the trainer's is {max(left, 0) / 1e9:.1f} "
+        f"GB and has to hold at least {trainer / 1e9:.1f}: change the share, train a LoRA adapter "
+        "(--lora-rank 16), use --dtype bfloat16, or name an engine on another GPU (--policy URL)"
+    )
+
+
+def _bytes_of(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def total_memory(device: str) -> int:
+    number = device.partition(":")[2]
+    return int(torch.cuda.mem_get_info(int(number) if number else None)[1])
 
 
 def memory_needed(parameters: int, settings: TrainingSettings, *, has_engine: bool) -> int:
@@ -144,7 +177,7 @@ def check_batch(tasks: Sequence[Task], groups: int) -> None:
 
 
 def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """What is to be said of held-out tasks that are trained on; "" if none is."""
+    """A warning about held-out tasks that are also trained on; "" without any."""
     trained = {msgspec.json.encode(task.messages) for task in tasks}
     shared = [task.id for task in held_out if msgspec.json.encode(task.messages) in trained]
     if not shared:
@@ -156,7 +189,7 @@ def describe_shared(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raises where the distribution that is sampled would not be the one that is trained."""
+    """Raises if the sampled distribution would differ from the trained one."""
     if altering := sampling.altered_by:
         raise UsageError(
             f"training needs the model's own distribution: leave out {', '.join(altering)}"
@@ -192,7 +225,7 @@ def check_logprobs(policy: EnginePolicy, sampling: Sampling) -> None:
 
 
 def check_tokenizer(policy: EnginePolicy, model: Path, *, renderer: str) -> None:
-    """Raises where an engine says that its tokens are others than those of `model`."""
+    """Raises if an engine reports other tokens than those of `model`."""
     for endpoint in policy.endpoints:
         described = endpoint.described
         own = model / "tokenizer.json"
@@ -221,6 +254,10 @@ def _vocabulary(path: Path) -> object:
 
 class LossFailed(HoldfastError):
     """A loss of the user's own raised, or returned something else than a loss."""
+
+    def __init__(self, message: str, traceback: str = ""):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 def loss_file(loss: Loss) -> str:
@@ -265,7 +302,8 @@ def checked_loss(loss: Loss) -> Loss:
             frame = frames_of(error)[-1]
             where = f"{frame.filename}:{frame.lineno}"
             raise LossFailed(
-                f"the loss {name} failed at {where}: {headline_of(error):.300}"
+                f"the loss {name} failed at {where}: {headline_of(error):.300}",
+                format_error(error),
             ) from readable(error)
         if not _is_loss(found):
             raise LossFailed(

@@ -64,13 +64,13 @@ class ServedWeights(Struct, frozen=True):
 
 
 class Restored(Struct, frozen=True):
-    """Where training goes on."""
+    """The point at which training continues."""
 
     step: int
     notes: tuple[str, ...]
-    """What is to be said of checkpoints that were passed over."""
+    """Messages about checkpoints that were skipped."""
     train_on: str = ""
-    """What is advised to whoever wants to go on otherwise; "" where nothing is trained."""
+    """Advice for continuing in another way; "" if nothing is trained."""
     folder: int = 1
     """The number of the folder that the checkpoint was made in (`TrainingRecord`)."""
 
@@ -113,7 +113,7 @@ def _steps(state: TrainerState) -> int:
 def _train_on(state: TrainerState, folder: Path, *, asked: float | None = None) -> str:
     trainer: Any = state.settings["trainer"]
     rate = trainer["optimizer"]["learning_rate"]
-    return train_on(folder / WEIGHTS / state.version, rate, asked=asked)
+    return train_on(folder / WEIGHTS / state.version, rate, wanted_rate=asked)
 
 
 def check_folder_settings(folder: Path, settings: TrainingSettings, *, run: str) -> None:
@@ -149,8 +149,8 @@ class TrainingState:
         """The weights after a step: from all ranks, once for all that is made of them."""
 
     def restore(self) -> Restored:
-        """Goes on from the newest whole checkpoint, if there is one. Raises `UsageError` for one of
-        another model, run or settings."""
+        """Continues from the newest whole checkpoint, if there is one. Raises `UsageError` for a
+        checkpoint of another model, run or settings."""
         found = checkpoint.newest(self._folder / CHECKPOINTS)
         if found is None:
             return Restored(0, ())
@@ -245,7 +245,7 @@ def _differences(recorded: object, now: object, name: str = "") -> list[str]:
 
 
 def _text(value: object) -> str:
-    """Of a value with fields, each by its name; of what is not there, none."""
+    """The text of a value with fields, each with its name; empty fields are left out."""
     if isinstance(value, dict):
         return " ".join(f"{name}={_text(each)}" for name, each in value.items()) or "none"
     return "none" if value is None or value == [] else str(value)
@@ -269,8 +269,8 @@ class TrainingLoop:
         progress: TrainingProgress,
         report: Callable[[str], None],
     ):
-        """`trained_before`: the last step that the run has a version of. `held_out`: None where
-        nothing is evaluated."""
+        """`trained_before`: the last step of which the run has a version. `held_out`: None without
+        evaluations."""
         self._state = state
         self._batches = batches
         self._settings = settings
@@ -425,7 +425,7 @@ class TrainingLoop:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """As `asyncio.to_thread`, but a cancelled caller waits: nobody is left computing."""
+    """As `asyncio.to_thread`, but a cancelled caller waits, so that no thread is left computing."""
     return await to_its_end(asyncio.to_thread(function, *arguments))
 
 

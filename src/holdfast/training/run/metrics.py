@@ -60,11 +60,11 @@ class TrainingMetrics:
         os.replace(aside, self._path)
 
     def lines(self) -> dict[int, dict[str, Any]]:
-        """By step; what was written of a step later is added to it."""
-        found: dict[int, dict[str, Any]] = {}
+        """The metrics by step. Later lines about a step are added to it."""
+        lines_by_step: dict[int, dict[str, Any]] = {}
         for line in read(self._path):
-            found.setdefault(line.pop("step"), {}).update(line)
-        return dict(sorted(found.items()))
+            lines_by_step.setdefault(line.pop("step"), {}).update(line)
+        return dict(sorted(lines_by_step.items()))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Durable, so that a step whose checkpoint is safe has its numbers."""
@@ -95,15 +95,15 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file; the last one may have been cut by a kill."""
     if not path.exists():
         return []
-    found = []
+    values = []
     for line in path.read_text().split("\n"):
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict) and isinstance(value.get("step"), int):
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def is_skipped(numbers: Mapping[str, float]) -> bool:
@@ -190,22 +190,22 @@ class TrainingReport(Struct, frozen=True):
     held_out: dict[int, float]
     """The mean over held-out tasks, by step."""
     skipped_steps: int
-    """In how many steps nothing was trained, since no gradient was finite."""
+    """The number of steps in which nothing was trained, because no gradient was finite."""
     flat_steps: int = 0
-    """In how many there was no gradient, since the rewards of each group were equal."""
+    """The number of steps without a gradient, because the rewards of each group were equal."""
     empty_steps: int = 0
-    """In how many there was nothing to train, since no token was sampled."""
+    """The number of steps with nothing to train, because no token was sampled."""
 
     @property
     def trained_nothing(self) -> bool:
-        """There were steps, and the model is still the one that it began with."""
+        """Whether there were steps, and the model is still the initial one."""
         return 0 < self.steps == self.skipped_steps + self.flat_steps + self.empty_steps
 
 
 def report_of(
     run: str, metrics: TrainingMetrics, *, folder: Path, model: Path, stopped: str
 ) -> TrainingReport:
-    """What the metrics come to; the curve is drawn into the folder."""
+    """A summary of the metrics; draws the curve into the folder."""
     lines = metrics.lines()
     metrics.rewind(max(lines, default=0))
     rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}

@@ -1,5 +1,5 @@
-"""The engines of a training: those at its addresses, or the embedded one, which serves the weights
-in force whenever it starts."""
+"""The engines of a training: those at its addresses, or one that is started here, which serves the
+weights in force whenever it starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from holdfast.embedded.arguments import VllmSettings
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
 from holdfast.engine.open_run import TRAINED_MODEL
@@ -29,7 +30,7 @@ from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
 MODEL = TRAINED_MODEL
-"""What the engine calls the model, whatever the folder of the version is called."""
+"""The engine's name for the model, whatever the folder of the version is called."""
 
 
 class TrainingEngine:
@@ -43,11 +44,14 @@ class TrainingEngine:
         log: Path,
         log_requests: bool = False,
         report: Callable[[str], None],
+        vllm: VllmSettings | None = None,
     ):
         self._report = report
         self._more = ("--log-requests",) if log_requests else ()
         options = self._options(version.name)
-        self._engine = EmbeddedEngine(version.path, log=log, options=options, report=report)
+        self._engine = EmbeddedEngine(
+            version.path, log=log, options=options, report=report, vllm=vllm
+        )
 
     @property
     def url(self) -> str:
@@ -95,7 +99,7 @@ class TrainingEngines:
         log: Path,
         report: Callable[[str], None],
     ):
-        """`log`: of the embedded engine."""
+        """`log`: of the engine that is started here."""
         self._plan = plan
         self._settings = settings
         self._model = model
@@ -108,7 +112,7 @@ class TrainingEngines:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Those that run already are checked before anything is written."""
+        """Checks engines that are already running, before anything is written."""
         if not self._address.urls:
             yield
             return
@@ -140,7 +144,11 @@ class TrainingEngines:
                 yield ServedWeights(connection, sync, sync.publish)
             return
         engine = TrainingEngine(
-            version, log=self._log, log_requests=self._settings.log_requests, report=self._report
+            version,
+            log=self._log,
+            log_requests=self._settings.log_requests,
+            report=self._report,
+            vllm=self._address.vllm,
         )
         async with engine.serve():
             address = structs.replace(self._address, urls=(engine.url,), models=(MODEL,))

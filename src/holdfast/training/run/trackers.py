@@ -54,8 +54,8 @@ def open_tracker(name: Tracker | str, *, run: Run, folder: Path, lines: Lines) -
 
 
 def tracked_name(run: Run) -> str:
-    """The same for every process of a training, and another one for a training of the same name in
-    another journal."""
+    """A name that is the same for every process of a training, and differs from that of a training
+    with the same name in another journal."""
     made = hashlib.sha256(f"{run.spec.name}\0{run.created}".encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", run.spec.name)[:60]
     return f"{readable}-{made[:8]}"

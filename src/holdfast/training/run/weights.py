@@ -60,7 +60,7 @@ _TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation
 
 
 async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
-    """`step-N`; or, where that stands for other bytes already, `step-N.2`, and so on."""
+    """`step-N`; if that name has other bytes already, `step-N.2`, and so on."""
     name, again = f"step-{step}", 1
     while any(v.digest != digest for v in await journal.versions(consumer.run, name=name)):
         again += 1

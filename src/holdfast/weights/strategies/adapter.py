@@ -55,7 +55,7 @@ class AdapterStrategy(WeightStrategy):
         return Offer(True, "it loads adapters by name")
 
     async def start(self, replicas: Sequence[Replica]) -> None:
-        """What an earlier incarnation of the trainer left behind is found, to be unloaded."""
+        """Finds what an earlier process of the trainer left behind, to unload it."""
         for replica in replicas:
             self._loaded[replica] = dict.fromkeys(await _listed(replica), "")
 

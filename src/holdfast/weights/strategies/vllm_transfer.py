@@ -36,7 +36,7 @@ REMEDY = (
 )
 PACKED_BYTES = 64 << 20
 _NOTHING = {"names": [""], "dtype_names": [], "shapes": []}
-"""An update that no backend takes: the one that was begun ends with it."""
+"""An update that no backend accepts: it ends the one that was begun."""
 
 
 def why_no_workers(replica: Replica, carrier: Carrier, trainer: Device) -> str:
@@ -221,16 +221,16 @@ class VllmSharedMemory(WeightStrategy):
     async def _hand_over(self, version: WeightFolder, replica: Replica) -> None:
         part, parts = 0, 1
         while part < parts:
-            found = await self._sender.ask(
+            answer = await self._sender.ask(
                 "share",
                 within=UPDATE_SECONDS,
                 folder=str(version.path.resolve()),
                 part=part,
                 device=self.trainer.name,
             )
-            total = found.pop("parts")
+            total = answer.pop("parts")
             assert isinstance(total, int), "it says how many there are"
-            await replica.post("/update_weights", {"update_info": found}, seconds=UPDATE_SECONDS)
+            await replica.post("/update_weights", {"update_info": answer}, seconds=UPDATE_SECONDS)
             part, parts = part + 1, total
 
     async def aclose(self) -> None:

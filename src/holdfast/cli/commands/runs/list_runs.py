@@ -19,6 +19,7 @@ from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.text import age_text, date_text, print_json, visible_name
 from holdfast.engine.open_run import TRAINED_MODEL, is_training
 from holdfast.engine.options import JOURNAL
+from holdfast.engine.progress.clustered import number_text
 from holdfast.engine.report import many
 from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, Journal, RunRow
@@ -140,7 +141,7 @@ def _facts(listed: _Listed) -> list[str]:
     spec, mean = listed.run.spec, listed.mean_reward
     facts = _model(listed)
     if mean is not None:
-        facts.append(f"mean reward {mean:.4f} (n={len(listed.rewards)})")
+        facts.append(f"mean reward {number_text(mean)} (n={len(listed.rewards)})")
     else:
         facts.append("no rewards")
     return facts + ([f"tags {', '.join(map(visible_name, spec.tags))}"] if spec.tags else [])
