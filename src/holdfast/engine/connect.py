@@ -5,10 +5,11 @@ and started again should it die. Everything is checked before it is given out, a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ from holdfast.policy.policy import NoPolicy, Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import PolicyRefused, UsageError
+from holdfast.records.errors import EndpointDown, PolicyRefused, UsageError
 from holdfast.records.run import RunSpec
 from holdfast.rollout.threads.contain import in_background
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from holdfast.embedded.child_process import EmbeddedEngine
     from holdfast.policy.client.replicas import EnginePolicy
 
+LOOK_SECONDS = 1.0
+"""Between two looks for an engine that is waited for."""
+Answer = TypeVar("Answer")
 Notify = Callable[[str], None]
 """Called with a line for people."""
 
@@ -59,6 +63,8 @@ class EngineAddress(Struct, frozen=True, kw_only=True):
     """A model family, or another of the names that `renderer_for` knows."""
     is_trained: bool = False
     """Whether a training gives the replicas their weights."""
+    waits: bool = False
+    """Whether an engine that is down at the start is waited for, as in any later outage."""
     source: str = ""
     """Where the address comes from, for error messages."""
     remedy: str = "name one with --model"
@@ -86,7 +92,7 @@ async def connect(
             urls, models = (engine.url,), models or (engine.model,)
         policy = EnginePolicy(
             urls,
-            await _find_model(address, urls, models),
+            await _until_up(address, notify, lambda: _find_model(address, urls, models)),
             dialect=address.dialect,
             api_key=address.api_key,
             retry=address.retry,
@@ -95,8 +101,25 @@ async def connect(
             is_trained=address.is_trained,
         )
         stack.push_async_callback(policy.aclose)
-        await check_engine(policy, dialect=address.dialect)
+        await _until_up(address, notify, lambda: check_engine(policy, dialect=address.dialect))
         yield Connection(policy, renderer or _renderer(policy, address))
+
+
+async def _until_up(
+    address: EngineAddress, notify: Notify, ask: Callable[[], Awaitable[Answer]]
+) -> Answer:
+    """What `ask` returns. Where the address says so, an engine that is down is waited for."""
+    began, is_reported = time.monotonic(), False
+    while True:
+        try:
+            return await ask()
+        except EndpointDown as error:
+            if not address.waits or time.monotonic() - began >= address.patience:
+                raise
+            if not is_reported:
+                notify(f"{error}; waiting for it")
+            is_reported = True
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Connection:
@@ -154,7 +177,7 @@ async def _find_model(address: EngineAddress, urls: Sequence[str], models: Seque
         raise found[0]
     name = probe.endpoints[0].name
     where = f"{name} ({address.source})" if address.source else name
-    served = [model.id for model in answers[0]]
+    served = [model.id for model in answers[0] if not model.is_ours]
     return choose_model(models, served, where=where, remedy=address.remedy)
 
 

@@ -23,6 +23,7 @@ from msgspec import Struct
 from holdfast.journal.changes import Changes
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.run import RecordedCommand, Run, RunSpec
+from holdfast.records.samples.replica_weights import ReplicaWeights
 from holdfast.records.samples.summary import Summary
 from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
@@ -418,6 +419,19 @@ class Journal(Protocol):
 
     async def versions(self, run: Run, *, name: str | None = None) -> list[WeightVersion]:
         """The versions in their order; with a name, only that one, and no others are read."""
+        ...
+
+    # --- weights of replicas
+    async def note_weights(
+        self, run: Run, record: ReplicaWeights, *, consumer: Consumer | None = None
+    ) -> bool:
+        """Writes the next record of a replica, or its last one anew; False, and nothing is written,
+        where somebody else has noted another one meanwhile. With a `consumer`, `LeaseLost` if it
+        has lost its lease."""
+        ...
+
+    async def replica_weights(self, run: Run) -> list[ReplicaWeights]:
+        """The last ones of each replica, in the order of their numbers."""
         ...
 
     # --- delivery

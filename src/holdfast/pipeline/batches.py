@@ -12,6 +12,7 @@ training that does one thing after the other.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, structs
 
@@ -20,6 +21,7 @@ from holdfast.pipeline.pool import READY, DataPool
 from holdfast.pipeline.settings import PipelineSettings, TooOld
 from holdfast.pipeline.status import StatusFile
 from holdfast.records.epochs import EpochStream
+from holdfast.records.errors import HoldfastError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import MAX_TRAJECTORIES, Run
 from holdfast.records.samples.version import WeightVersion
@@ -193,6 +195,8 @@ class PacedBatches(Batches):
         self._ahead = self._admission = None
         await end_tasks(tasks)
         if self._status is not None:
+            with suppress(HoldfastError):  # A journal that is lost has no numbers.
+                self._status.update(self._queues(await self.pool.open()))
             self._status.update({}, doing="ended")
 
     async def _end_admission(self) -> None:
@@ -298,19 +302,21 @@ class PacedBatches(Batches):
     # --- saying so
 
     def _note(self, step: int, entries: Sequence[LedgerEntry]) -> None:
+        self._show(step, "waiting for rollouts", self._queues(entries))
+
+    def _queues(self, entries: Sequence[LedgerEntry]) -> dict[str, float]:
         now = self._clock()
         for entry in entries:
             if _is_ready(entry):
                 self._ready_since.setdefault(entry.ordinal, now)
         ready = [entry.ordinal for entry in entries if _is_ready(entry)]
-        numbers = {
+        return {
             "groups_bound": self.pool.bound,
             "groups_open": len(entries),
             "groups_ready": len(ready),
             "groups_rolling": sum(entry.reason == "rolling out" for entry in entries),
             "oldest_ready_seconds": now - min((self._ready_since[n] for n in ready), default=now),
         }
-        self._show(step, "waiting for rollouts", numbers)
 
     def _show(self, step: int, doing: str, numbers: "dict[str, float] | None" = None) -> None:
         if self._status is None:

@@ -162,6 +162,11 @@ class BadAnswer(PolicyError):
     """The engine answered, but not with what was asked: missing ids, NaN logprobs, wrong model."""
 
 
+class WeightsDoubted(BadAnswer):
+    """Nobody knows that the weights which sampled these tokens were the right ones. They are
+    dropped, and sampled again."""
+
+
 class PolicyRefused(PolicyError):
     """401, 403 or 404: the same request will never work. It stops the run, not a trajectory."""
 

@@ -33,7 +33,8 @@ POINTS = _JOURNAL | {
         "gateway": "delta recorded sent refused finished",
         "train": "batch stepped committed published",
         "checkpoint": "file written renamed",
-        "weights": "written staged prepared paused begun received reloaded sent resumed switched",
+        "weights": "written staged prepared noted paused begun received reloaded sent resumed "
+        "checked switched",
         "delivery": "reserved commit committed",
         "stream": "admitted settled reserved commit committed",
         "slime": "answered",

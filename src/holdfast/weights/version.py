@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from holdfast.records.errors import HoldfastError
 
-UNFINISHED = "unfinished-update"
-"""The version that an engine is given before it is sent weights which it loads as they come. One
-that still has it is half loaded; one that was started anew has another."""
+PREFIXES = (*range(2, 48, 3), 96, 192)
+"""Lengths of beginnings of the fixed sequence. The last fill blocks of a prefix cache: one that is
+stale shows."""
 
 
 class WeightsNotTaken(HoldfastError):
@@ -16,13 +16,17 @@ class WeightsNotTaken(HoldfastError):
 
 
 class TokenScores(Struct, frozen=True):
-    """A fixed sequence, and the logprob of the most likely token after each of the beginnings of it
-    that `probe` asks for, with the trainer's weights."""
+    """A fixed sequence, and the logprob of the most likely token after some of its beginnings, with
+    the trainer's weights."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     dtype: str = "float32"
     """In which the trainer computed them."""
+    lengths: tuple[int, ...] = PREFIXES
+    """Of the beginnings."""
+    before: tuple[float, ...] = ()
+    """With the weights of the version before, where the trainer knows it."""
 
 
 class WeightFolder(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Sessions of MCP servers that do not work: what is said, and that nothing is left behind."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import time
@@ -113,7 +114,7 @@ def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypa
     assert all(map(gone, pids_in(message)))
 
 
-@pytest.mark.skipif(not process._die_with_parent(), reason="no setpriv --pdeathsig here")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv here")
 def test_a_server_does_not_outlive_a_driver_that_is_killed(tmp_path):
     message = tmp_path / "pids"
     command = [sys.executable, str(HERE / "orphan.py"), str(HERE / "broken.py"), "stubborn"]

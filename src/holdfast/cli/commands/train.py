@@ -379,6 +379,7 @@ def _address(args: argparse.Namespace) -> EngineAddress:
         retry=retry_policy(args),
         patience=args.patience,
         is_trained=True,
+        waits=args.only is not None,
         remedy="serve the model that is trained alone",
     )
 

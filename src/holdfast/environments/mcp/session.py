@@ -226,8 +226,7 @@ class McpSession:
 
 def _import_mcp() -> None:
     with needed_by("an MCP server", extra="mcp"):
-        import mcp
-        import mcp.client  # noqa: F401
+        import mcp  # noqa: F401
 
 
 def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":

@@ -15,8 +15,8 @@ CHANNEL = "holdfast"
 INSERT_VALUES = 10_000
 """Values that one statement inserts: their number has a limit."""
 _TABLES = (
-    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|consumers|"
-    "deliveries|counters|records"
+    "runs|streams|totals|tasks|task_groups|workers|trajectories|cuts|blobs|versions|replicas|"
+    "consumers|deliveries|counters|records"
 )
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)(\s+)({_TABLES})\b")
 # The server finds its way itself.

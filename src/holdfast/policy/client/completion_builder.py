@@ -106,6 +106,7 @@ class CompletionBuilder:
     @property
     def fresh_spans(self) -> list[VersionSpan]:
         """Of the present try."""
+        self._cover()
         return [span for span in self.spans if span.end > self._start]
 
     def take(self, piece: Piece, *, model: str) -> None:

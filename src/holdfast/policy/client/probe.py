@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Awaitable, Callable
 
 import aiohttp
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, one_try
@@ -72,6 +73,27 @@ def _is_silence(error: BaseException) -> bool:
     )
 
 
+_STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
+
+
+async def find_incarnation(send: "Send", version_path: str) -> str:
+    """What an engine says of its present start: an id (`holdfast serve`), or the time of it (vLLM's
+    metrics). "" where it has no such route. Raises the errors of `UNREACHABLE` but for that."""
+    fields = msgspec.json.decode(await _read(send, version_path) or b"null")
+    if isinstance(fields, dict) and isinstance(found := fields.get("incarnation"), str):
+        return found
+    started = _STARTED.search(await _read(send, "/metrics"))
+    return "" if started is None else started[1].decode()
+
+
+async def _read(send: "Send", path: str) -> bytes:
+    try:
+        return await send("GET", path)
+    except (PolicyRefused, BadRequest):
+        return b""
+
+
+Send = Callable[[str, str], Awaitable[bytes]]
 Post = Callable[[str, str, object], Awaitable[bytes]]
 
 

@@ -54,6 +54,13 @@ class Seeds(StrEnum):
     """Nothing."""
 
 
+UNFINISHED = "unfinished-update"
+"""What an engine calls its weights while others are sent to it. One that still does is half loaded;
+one that was started anew does not."""
+OUR_ADAPTERS = "holdfast-"
+"""How the names of adapters begin that a training of ours loads."""
+
+
 class ServedModel(Struct):
     """An entry of `/v1/models`."""
 
@@ -68,6 +75,13 @@ class ServedModel(Struct):
     """A value of `LogprobsMode`, if the engine publishes it."""
     renderer: str | None = None
     """The renderer of its tokens, for a model without a tokenizer's folder."""
+    parent: str | None = None
+    """Of an adapter: the model that it was loaded for."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is an adapter that a training of ours has loaded."""
+        return self.id.startswith(OUR_ADAPTERS) and self.parent != self.id
 
     @property
     def owner(self) -> str:

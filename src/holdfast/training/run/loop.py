@@ -144,6 +144,7 @@ class TrainingState:
         self._folder = folder
         self._run = run
         self._model = weights.digest_of(trainer.network.whole.state_dict())
+        self._scores = weights.Scores()
         self._gathered: tuple[int, dict[str, Tensor]] | None = None
         """The weights after a step: from all ranks, once for all that is made of them."""
 
@@ -223,7 +224,7 @@ class TrainingState:
         )
         adapter = None if self.trainer.network.lora is None else path / weights.ADAPTER
         trainer = self.trainer
-        scores = await in_thread(weights.score, trainer.network, trainer.best_logprobs)
+        scores = await in_thread(self._scores.of, trainer.network, trainer.best_logprobs)
         before = self.version
         self.version = WeightFolder(name, path, digest, adapter, scores)
         kept = [name, *([before.name] if before else []), *self.in_use()]

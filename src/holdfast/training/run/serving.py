@@ -16,6 +16,7 @@ from holdfast.engine.open_run import TRAINED_MODEL
 from holdfast.engine.running.run_plan import RunPlan
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.client.weight_gate import WeightRecords
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import UsageError
 from holdfast.rollout.threads.contain import in_background
@@ -24,6 +25,7 @@ from holdfast.training.run.loop import ServedWeights
 from holdfast.training.run.weights import open_sync
 from holdfast.training.settings import TrainingSettings
 from holdfast.weights.engine_lock import hold_engines
+from holdfast.weights.replica import resume_paused
 from holdfast.weights.sync import Restart, WeightSync
 from holdfast.weights.version import WeightFolder
 
@@ -115,21 +117,29 @@ class TrainingEngines:
             yield
             return
         with hold_engines(self._address.urls, run=self._plan.spec.name):
+            await resume_paused(
+                self._address.urls, api_key=self._address.api_key, report=self._report
+            )
             async with self._connected(self._address) as connection, self._sync(connection) as sync:
                 check_tokenizer(_policy(connection), self._model, renderer=self._renderer.name)
                 self._running = connection, sync
                 yield
 
     @asynccontextmanager
-    async def serve(self, version: WeightFolder) -> AsyncIterator[ServedWeights]:
-        """A policy that samples with `version`, and the way by which it gets another one."""
+    async def serve(
+        self, version: WeightFolder, records: WeightRecords
+    ) -> AsyncIterator[ServedWeights]:
+        """A policy that samples with `version`, and the way by which it gets another one.
+        `records`: where it is written which weights each engine has."""
         if self._running is not None:
             connection, sync = self._running
+            sync.record_in(records)
             await sync.publish_first(version)
             yield ServedWeights(connection, sync, sync.publish)
             return
         if self._address.urls:
             async with self._connected(self._address) as connection, self._sync(connection) as sync:
+                sync.record_in(records)
                 await sync.publish_first(version)
                 yield ServedWeights(connection, sync, sync.publish)
             return
@@ -146,6 +156,7 @@ class TrainingEngines:
                 self._connected(address) as connection,
                 self._sync(connection, engine.restart) as sync,
             ):
+                sync.record_in(records)
                 await sync.adopt(version)
                 yield ServedWeights(connection, sync, partial(engine.publish, sync))
 

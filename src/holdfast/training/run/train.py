@@ -83,6 +83,7 @@ from holdfast.training.settings import (
     training_settings_from,
 )
 from holdfast.training.trainer import Trainer
+from holdfast.weights.records import JournalRecords
 
 Tasks = object
 """Anything that `holdfast.read_tasks` takes: a path, a name, a list, a function."""
@@ -345,7 +346,7 @@ class _Training:
         )
         training = asyncio.create_task(loop.work(done), name="training")
         watching = asyncio.create_task(until_death(self._ranks), name="the other ranks")
-        work = _Work(consumer.run, loop, training, watching)
+        work = _Work(consumer, loop, training, watching)
         ending = None
         try:
             await self._stop.wait_or(training, loop.wants_engines, self._renewing, watching)
@@ -416,7 +417,9 @@ class _Training:
         assert state.version is not None, "weights have a name before they are served"
         if not self._call.address.urls:
             self._call.progress.enter("starting the engine")
-        async with self._engines.serve(state.version) as served:
+        async with self._engines.serve(
+            state.version, JournalRecords(self._journal, work.run, consumer=work.consumer)
+        ) as served:
             state.in_use = served.sync.in_use
             await self._catch_up(work.run)
             await work.loop.compare(served)
@@ -481,11 +484,15 @@ class _Training:
 class _Work(Struct, frozen=True):
     """The tasks of a training that is under way."""
 
-    run: Run
+    consumer: Consumer
     loop: TrainingLoop
     training: "asyncio.Task[None]"
     watching: "asyncio.Task[None]"
     """Ends when another rank has died."""
+
+    @property
+    def run(self) -> Run:
+        return self.consumer.run
 
 
 async def _until_saved(loop: TrainingLoop, training: "asyncio.Task[None]") -> None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from holdfast import crashpoint
+from holdfast.policy.dialects.dialect import UNFINISHED
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.weights.carrier import Carrier, Device, Framing, this_device
 from holdfast.weights.replica import (
@@ -24,7 +25,7 @@ from holdfast.weights.replica import (
 from holdfast.weights.strategies.disk import WORKER
 from holdfast.weights.strategies.strategy import Acknowledgement, Offer, WeightStrategy
 from holdfast.weights.strategies.transfer import GRACE_SECONDS, SenderProcess, TransferStrategy
-from holdfast.weights.version import UNFINISHED, WeightFolder, WeightsNotTaken
+from holdfast.weights.version import WeightFolder, WeightsNotTaken
 
 if TYPE_CHECKING:
     from holdfast.weights.collective import TensorMeta
